@@ -1,0 +1,295 @@
+//! Ranges of addresses: reading them, and which are refused whatever a job's policy says.
+//!
+//! The refused ranges are data (`refused.json`) that the operator may amend.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::error::EgressError;
+
+const FILE: &str = "refused.json";
+
+static REFUSED: LazyLock<Result<Refused, String>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("refused.json")).map_err(|error| error.to_string()));
+
+/// A range of addresses, written as `10.0.0.0/8`; a single address is a range of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cidr(IpNet);
+
+impl Cidr {
+    /// The range that holds one address.
+    #[must_use]
+    pub fn single(address: IpAddr) -> Self {
+        Self(IpNet::from(address.to_canonical()))
+    }
+
+    /// Whether an address lies in the range.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address)
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = EgressError;
+
+    fn from_str(text: &str) -> Result<Self, EgressError> {
+        let refuse = |why: String| EgressError::Range { range: text.chars().take(80).collect(), why };
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::single(address));
+        }
+        let range: IpNet = text.parse().map_err(|_| refuse("not an address range".into()))?;
+        if range.trunc() != range {
+            return Err(refuse(format!("bits are set behind the prefix, {} is meant", range.trunc())));
+        }
+        Ok(Self(unmap(range)))
+    }
+}
+
+/// A range of IPv4 addresses in IPv6 form as what it means, because addresses are compared in that form.
+fn unmap(range: IpNet) -> IpNet {
+    let (IpAddr::V4(address), true, Some(length)) =
+        (range.addr().to_canonical(), range.addr().is_ipv6(), range.prefix_len().checked_sub(96))
+    else {
+        return range;
+    };
+    IpNet::new(IpAddr::V4(address), length).unwrap_or(range)
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.prefix_len() == self.0.max_prefix_len() { self.0.addr().fmt(f) } else { self.0.fmt(f) }
+    }
+}
+
+impl Serialize for Cidr {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cidr {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What the operator changes about the refused ranges. `refuse_also` wins over `allow`, which wins over the built-in
+/// ranges.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ranges {
+    /// Refused beside the built-in ranges.
+    pub refuse_also: Vec<Cidr>,
+    /// Taken out of the built-in ranges.
+    pub allow: Vec<Cidr>,
+}
+
+impl Ranges {
+    /// Why an address is refused: the range and the reason. `None` when it is not.
+    ///
+    /// An IPv6 address that carries an IPv4 address is judged by both.
+    pub(crate) fn refusal(&self, address: IpAddr) -> Option<(Cidr, &str)> {
+        let embedded = match address {
+            IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
+            IpAddr::V4(_) => None,
+        };
+        [Some(address), embedded].into_iter().flatten().find_map(|address| self.refusal_of_one(address))
+    }
+
+    fn refusal_of_one(&self, address: IpAddr) -> Option<(Cidr, &str)> {
+        if let Some(range) = self.refuse_also.iter().find(|range| range.contains(address)) {
+            return Some((*range, "refused by the operator of this server"));
+        }
+        if self.allow.iter().any(|range| range.contains(address)) {
+            return None;
+        }
+        let refused = REFUSED.as_ref().ok()?.ranges.iter().find(|entry| entry.range.contains(address))?;
+        Some((refused.range, &refused.reason))
+    }
+}
+
+/// The IPv4 address that an IPv6 address leads to: mapped, compatible, NAT64, 6to4 and Teredo.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = address.octets();
+    let last = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0 | 0xffff, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => Some(last),
+        // The stateless translation of RFC 2765 puts the marker one word earlier.
+        [0, 0, 0, 0, 0xffff, 0, _, _] => Some(last),
+        [0x2002, ..] => Some(Ipv4Addr::new(octets[2], octets[3], octets[4], octets[5])),
+        // Teredo carries the client's address inverted.
+        [0x2001, 0, ..] => Some(Ipv4Addr::from_bits(!last.to_bits())),
+        _ => None,
+    }
+}
+
+/// Why a port is refused where no rule names it.
+pub(crate) fn port_refusal(port: u16) -> Option<&'static str> {
+    let refused = REFUSED.as_ref().ok()?.ports.iter().find(|entry| entry.port == port)?;
+    Some(&refused.reason)
+}
+
+/// Fails when the built-in data cannot be read, so that no policy is made without it.
+pub(crate) fn check_data() -> Result<(), EgressError> {
+    REFUSED.as_ref().map(drop).map_err(|why| EgressError::Data { file: FILE, why: why.clone() })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refused {
+    ranges: Vec<RefusedRange>,
+    ports: Vec<RefusedPort>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefusedRange {
+    range: Cidr,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefusedPort {
+    port: u16,
+    reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn is_refused(ranges: &Ranges, address: &str) -> bool {
+        ranges.refusal(address.parse().unwrap()).is_some()
+    }
+
+    #[test]
+    fn addresses_that_lead_inside_are_refused_in_every_form() {
+        check_data().unwrap();
+        for address in [
+            "127.0.0.1",
+            "127.255.255.254",
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "169.254.169.254",
+            "169.254.0.1",
+            "100.64.0.1",
+            "100.100.100.200",
+            "100.127.255.255",
+            "224.0.0.1",
+            "239.255.255.250",
+            "240.0.0.1",
+            "255.255.255.255",
+            "168.63.129.16",
+            "192.0.0.192",
+            "::",
+            "::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "64:ff9b:1::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::ffff:a00:1",
+            "::10.0.0.1",
+            "::127.0.0.1",
+            "::ffff:0:10.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b::10.0.0.1",
+            "2002:7f00:1::",
+            "2002:a9fe:a9fe::1",
+            "2002:c0a8:101::1",
+            "2001:0:1:2:3:4:80ff:fffe",
+        ] {
+            assert!(is_refused(&Ranges::default(), address), "{address}");
+        }
+    }
+
+    #[test]
+    fn public_and_documentation_addresses_are_not_refused() {
+        for address in [
+            "1.1.1.1",
+            "8.8.8.8",
+            "172.15.255.255",
+            "172.32.0.0",
+            "100.63.255.255",
+            "100.128.0.0",
+            "192.0.2.1",
+            "198.51.100.7",
+            "203.0.113.9",
+            "223.255.255.255",
+            "2606:4700::1111",
+            "2001:db8::1",
+            "::ffff:8.8.8.8",
+            "64:ff9b::8.8.8.8",
+            "2002:808:808::1",
+        ] {
+            assert!(!is_refused(&Ranges::default(), address), "{address}");
+        }
+    }
+
+    #[test]
+    fn the_operator_amends_the_ranges() {
+        let ranges: Ranges = serde_json::from_str(
+            r#"{"refuse_also": ["8.8.8.0/24", "10.9.0.0/16"], "allow": ["10.0.0.0/8"]}"#,
+        )
+        .unwrap();
+        assert!(!is_refused(&ranges, "10.1.2.3"));
+        assert!(!is_refused(&ranges, "::ffff:10.1.2.3"));
+        assert!(is_refused(&ranges, "10.9.2.3"));
+        assert!(is_refused(&ranges, "8.8.8.8"));
+        assert!(is_refused(&ranges, "192.168.0.1"));
+        let error = serde_json::from_str::<Ranges>(r#"{"allow": ["10.0.0.0/99"]}"#).unwrap_err().to_string();
+        assert!(error.contains("10.0.0.0/99") && error.contains("10.0.0.0/8"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn reading_a_range_never_panics(text in "\\PC{0,60}|[0-9a-f.:/]{0,40}") {
+            if let Ok(range) = text.parse::<Cidr>() {
+                prop_assert_eq!(range.to_string().parse::<Cidr>(), Ok(range));
+            }
+        }
+
+        #[test]
+        fn a_range_holds_exactly_the_addresses_with_its_prefix(bits: u32, other: u32, length in 0u32..=32) {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            let range: Cidr = format!("{}/{length}", Ipv4Addr::from_bits(bits & mask)).parse().unwrap();
+            prop_assert!(range.contains(Ipv4Addr::from_bits(bits).into()));
+            prop_assert_eq!(range.contains(Ipv4Addr::from_bits(other).into()), other & mask == bits & mask);
+        }
+
+        #[test]
+        fn no_form_of_an_address_is_judged_milder_than_the_address(bits: u32) {
+            let ranges = Ranges::default();
+            let plain = Ipv4Addr::from_bits(bits);
+            let [a, b, c, d] = plain.octets().map(u16::from);
+            let (high, low) = (a << 8 | b, c << 8 | d);
+            for form in [
+                plain.to_ipv6_mapped(),
+                Ipv6Addr::new(0, 0, 0, 0, 0, 0, high, low),
+                Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low),
+                Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1),
+            ] {
+                if ranges.refusal(plain.into()).is_some() {
+                    prop_assert!(ranges.refusal(form.into()).is_some(), "{} {}", plain, form);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! What a job may reach: the mode it asked for, and the ranges that no job reaches. Pure: no name is resolved here.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::de::{self, MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::address::{self, Ranges};
+use crate::error::EgressError;
+use crate::packages::{self, package_groups};
+use crate::refusal::{ReasonCode, Refusal};
+use crate::rule::{Fit, Rule};
+use crate::target::{Host, Target};
+
+/// What a job may reach, as it is written in the job: `"off"`, `"packages"`, `"open"` or `{"allow": [...]}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing.
+    Off,
+    /// Package registries and code hosts.
+    #[default]
+    Packages,
+    /// What these rules match.
+    List(Vec<Rule>),
+    /// Everything outside the refused ranges.
+    Open,
+}
+
+impl FromStr for Mode {
+    type Err = EgressError;
+
+    /// Reads the modes that are a single word.
+    fn from_str(text: &str) -> Result<Self, EgressError> {
+        match text {
+            "off" => Ok(Self::Off),
+            "packages" => Ok(Self::Packages),
+            "open" => Ok(Self::Open),
+            other => Err(EgressError::UnknownMode { mode: other.chars().take(80).collect() }),
+        }
+    }
+}
+
+impl Serialize for Mode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_str("off"),
+            Self::Packages => serializer.serialize_str("packages"),
+            Self::Open => serializer.serialize_str("open"),
+            Self::List(rules) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("allow", rules)?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ModeVisitor)
+    }
+}
+
+struct ModeVisitor;
+
+impl<'de> Visitor<'de> for ModeVisitor {
+    type Value = Mode;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"off\", \"packages\", \"open\" or {\"allow\": [...]}")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Mode, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Mode, A::Error> {
+        let mut rules = None;
+        while let Some(key) = map.next_key::<String>()? {
+            if key != "allow" {
+                return Err(de::Error::unknown_field(&key, &["allow"]));
+            }
+            if rules.is_some() {
+                return Err(de::Error::duplicate_field("allow"));
+            }
+            rules = Some(map.next_value()?);
+        }
+        rules.map(Mode::List).ok_or_else(|| de::Error::missing_field("allow"))
+    }
+}
+
+/// A permission, with the rule that gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The rule as it is written; for packages `packages:` and the group.
+    pub rule: String,
+}
+
+/// Decides what may be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    mode: Mode,
+    ranges: Ranges,
+}
+
+impl Policy {
+    /// A policy of a job's mode and the operator's ranges.
+    ///
+    /// # Errors
+    /// The built-in data cannot be read.
+    pub fn new(mode: Mode, ranges: Ranges) -> Result<Self, EgressError> {
+        address::check_data()?;
+        package_groups()?;
+        Ok(Self { mode, ranges })
+    }
+
+    /// The mode.
+    #[must_use]
+    pub fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// May this target be tried? The addresses that it resolves to are judged by [`Policy::check_address`].
+    ///
+    /// # Errors
+    /// It may not, and why.
+    pub fn check(&self, target: &Target) -> Result<Grant, Refusal> {
+        match &self.mode {
+            Mode::Off => Err(Refusal {
+                code: ReasonCode::EgressOff,
+                rule: "off".into(),
+                reason: format!("{target} was refused, this job may not connect anywhere"),
+                remedy: remedy(&[Rule::for_target(target)]),
+            }),
+            Mode::Packages => check_packages(target),
+            Mode::List(rules) => check_list(rules, target),
+            Mode::Open => match address::port_refusal(target.port) {
+                None => Ok(Grant { rule: "open".into() }),
+                Some(why) => Err(Refusal {
+                    code: ReasonCode::PortNotAllowed,
+                    rule: "open".into(),
+                    reason: format!("{target} was refused, port {} is closed: {why}", target.port),
+                    remedy: remedy(&[Rule::for_target(target)]),
+                }),
+            },
+        }
+    }
+
+    /// May this address be connected to? Asked for the very address that is used.
+    ///
+    /// # Errors
+    /// It may not, and why.
+    pub fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), Refusal> {
+        let Some((range, why)) = self.ranges.refusal(address) else {
+            return Ok(());
+        };
+        let what = match &target.host {
+            Host::Address(_) => format!("{target} was refused, it"),
+            Host::Name(_) => format!("{target} was refused, its address {address}"),
+        };
+        Err(Refusal {
+            code: ReasonCode::RefusedRange,
+            rule: range.to_string(),
+            reason: format!("{what} lies in {range}: {why}"),
+            remedy: format!(
+                "only the operator of this server can, by an entry for {address} in `allow` of the egress ranges"
+            ),
+        })
+    }
+}
+
+fn check_packages(target: &Target) -> Result<Grant, Refusal> {
+    let (fit, group) = packages::fit(target);
+    match (fit, group) {
+        (Fit::Whole, Some(group)) => Ok(Grant { rule: format!("packages:{}", group.name) }),
+        (Fit::HostOnly, Some(group)) => Err(Refusal {
+            code: ReasonCode::PortNotAllowed,
+            rule: format!("packages:{}", group.name),
+            reason: format!("{target} was refused, this host is allowed on the ports 80 and 443 only"),
+            remedy: remedy_beside_packages(target),
+        }),
+        _ => Err(Refusal {
+            code: ReasonCode::NotInPackages,
+            rule: "packages".into(),
+            reason: format!(
+                "{target} was refused, it is none of the package registries and code hosts that this job may reach"
+            ),
+            remedy: remedy_beside_packages(target),
+        }),
+    }
+}
+
+fn check_list(rules: &[Rule], target: &Target) -> Result<Grant, Refusal> {
+    let mut other_port = None;
+    for rule in rules {
+        match rule.fit(target) {
+            Fit::Whole => return Ok(Grant { rule: rule.to_string() }),
+            Fit::HostOnly => other_port = Some(rule),
+            Fit::None => {}
+        }
+    }
+    let mut wanted = rules.to_vec();
+    wanted.push(Rule::for_target(target));
+    let (code, rule, why) = match other_port {
+        Some(rule) => {
+            (ReasonCode::PortNotAllowed, rule.to_string(), "this host is allowed on other ports only")
+        }
+        None => (ReasonCode::NotInList, "list".into(), "it is not in the list of what this job may reach"),
+    };
+    Err(Refusal {
+        code,
+        rule,
+        reason: format!("{target} was refused, {why}"),
+        remedy: remedy(if wanted.len() > 8 { &wanted[wanted.len() - 1..] } else { &wanted }),
+    })
+}
+
+fn remedy_beside_packages(target: &Target) -> String {
+    match "packages".parse::<Rule>() {
+        Ok(packages) => remedy(&[packages, Rule::for_target(target)]),
+        Err(_) => remedy(&[Rule::for_target(target)]),
+    }
+}
+
+fn remedy(rules: &[Rule]) -> String {
+    let entries: Vec<String> = rules.iter().map(|rule| format!("\"{rule}\"")).collect();
+    format!("write \"egress\": {{\"allow\": [{}]}} in the job", entries.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(mode: &str) -> Policy {
+        Policy::new(serde_json::from_str(mode).unwrap(), Ranges::default()).unwrap()
+    }
+
+    fn target(host: &str, port: u16) -> Target {
+        Target { host: host.parse().unwrap(), port }
+    }
+
+    fn verdict(mode: &str, host: &str, port: u16) -> Result<String, ReasonCode> {
+        policy(mode).check(&target(host, port)).map(|grant| grant.rule).map_err(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn each_mode_allows_what_it_says() {
+        assert_eq!(verdict("\"off\"", "pypi.org", 443), Err(ReasonCode::EgressOff));
+        assert_eq!(verdict("\"packages\"", "pypi.org", 443), Ok("packages:pypi".into()));
+        assert_eq!(verdict("\"packages\"", "pypi.org", 22), Err(ReasonCode::PortNotAllowed));
+        assert_eq!(verdict("\"packages\"", "example.org", 443), Err(ReasonCode::NotInPackages));
+        assert_eq!(verdict("\"packages\"", "192.0.2.1", 443), Err(ReasonCode::NotInPackages));
+        assert_eq!(verdict("\"open\"", "example.org", 8443), Ok("open".into()));
+        assert_eq!(verdict("\"open\"", "example.org", 25), Err(ReasonCode::PortNotAllowed));
+    }
+
+    #[test]
+    fn a_list_allows_its_rules_and_may_hold_the_packages() {
+        let list = r#"{"allow": ["packages", "example.org:8443", "192.0.2.0/24"]}"#;
+        assert_eq!(verdict(list, "pypi.org", 443), Ok("packages".into()));
+        assert_eq!(verdict(list, "example.org", 8443), Ok("example.org:8443".into()));
+        assert_eq!(verdict(list, "example.org", 443), Err(ReasonCode::PortNotAllowed));
+        assert_eq!(verdict(list, "192.0.2.9", 80), Ok("192.0.2.0/24".into()));
+        assert_eq!(verdict(list, "www.example.org", 443), Err(ReasonCode::NotInList));
+        assert_eq!(verdict(r#"{"allow": []}"#, "example.org", 443), Err(ReasonCode::NotInList));
+    }
+
+    #[test]
+    fn following_the_remedy_allows_the_target() {
+        for mode in ["\"off\"", "\"packages\"", r#"{"allow": ["a.example", "example.org"]}"#] {
+            for wanted in [target("example.org", 8443), target("2001:db8::1", 8443), target("192.0.2.1", 443)]
+            {
+                let remedy = policy(mode).check(&wanted).unwrap_err().remedy;
+                let start = remedy.find("{\"allow\"").unwrap();
+                let end = remedy.rfind('}').unwrap();
+                assert!(policy(&remedy[start..=end]).check(&wanted).is_ok(), "{remedy}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_never_overrides_a_refused_range() {
+        let policy = policy(r#"{"allow": ["10.0.0.0/8"]}"#);
+        let inside = target("10.0.0.1", 443);
+        assert!(policy.check(&inside).is_ok());
+        let refusal = policy.check_address(&inside, "10.0.0.1".parse().unwrap()).unwrap_err();
+        assert_eq!((refusal.code, refusal.rule.as_str()), (ReasonCode::RefusedRange, "10.0.0.0/8"));
+    }
+
+    #[test]
+    fn modes_are_written_as_they_are_read() {
+        for text in
+            ["\"off\"", "\"packages\"", "\"open\"", r#"{"allow":["*.example.org:8443","10.0.0.0/8"]}"#]
+        {
+            let mode: Mode = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&mode).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_mode_is_refused_by_name() {
+        for (text, part) in [
+            ("\"opne\"", "opne"),
+            ("{}", "allow"),
+            (r#"{"allow": ["*"]}"#, "\"*\""),
+            (r#"{"allow": ["a"], "deny": []}"#, "deny"),
+            (r#"{"allow": "example.org"}"#, "sequence"),
+            ("7", "packages"),
+            ("null", "packages"),
+        ] {
+            let error = serde_json::from_str::<Mode>(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Why something was refused: a code for programs, an explanation for people, and both as an HTTP answer.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::ext::ReasonPhrase;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use crate::proxy::ResponseBody;
+
+const REASON_HEADER: HeaderName = HeaderName::from_static("x-caisson-reason");
+
+/// Why a connection was refused or failed. Stable: programs match on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasonCode {
+    /// The job may not connect anywhere.
+    EgressOff,
+    /// The host is no package registry or code host.
+    NotInPackages,
+    /// The host is not in the job's list.
+    NotInList,
+    /// The address lies in a refused range.
+    RefusedRange,
+    /// The host is allowed, but not on this port.
+    PortNotAllowed,
+    /// The name does not resolve.
+    ResolveFailed,
+    /// The server could not be reached or gave no proper answer.
+    ConnectFailed,
+    /// Resolving, connecting or answering took too long.
+    Timeout,
+    /// The request is not one that a proxy can serve.
+    BadRequest,
+    /// The sandbox has too many connections open.
+    TooManyConnections,
+    /// The log takes no more events: the job is ending.
+    Ending,
+}
+
+impl ReasonCode {
+    /// The code as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EgressOff => "egress_off",
+            Self::NotInPackages => "not_in_packages",
+            Self::NotInList => "not_in_list",
+            Self::RefusedRange => "refused_range",
+            Self::PortNotAllowed => "port_not_allowed",
+            Self::ResolveFailed => "resolve_failed",
+            Self::ConnectFailed => "connect_failed",
+            Self::Timeout => "timeout",
+            Self::BadRequest => "bad_request",
+            Self::TooManyConnections => "too_many_connections",
+            Self::Ending => "ending",
+        }
+    }
+
+    /// Whether the policy said no, as opposed to something having failed.
+    #[must_use]
+    pub fn is_policy(self) -> bool {
+        self.status() == StatusCode::FORBIDDEN
+    }
+
+    fn status(self) -> StatusCode {
+        match self {
+            Self::EgressOff
+            | Self::NotInPackages
+            | Self::NotInList
+            | Self::RefusedRange
+            | Self::PortNotAllowed => StatusCode::FORBIDDEN,
+            Self::ResolveFailed | Self::ConnectFailed => StatusCode::BAD_GATEWAY,
+            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::TooManyConnections | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Why a connection was refused or failed, in full.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For programs.
+    pub code: ReasonCode,
+    /// The rule that decided, as it is written in the policy; empty where no rule had a say.
+    pub rule: String,
+    /// One sentence for people.
+    pub reason: String,
+    /// What would allow it; empty where nothing would.
+    pub remedy: String,
+}
+
+impl Refusal {
+    /// Something failed; no rule had a say.
+    pub(crate) fn failure(code: ReasonCode, reason: impl Into<String>) -> Self {
+        Self { code, rule: String::new(), reason: reason.into(), remedy: String::new() }
+    }
+
+    /// The explanation that the client shows.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        let mut text = format!("Caisson: {}\nreason: {}\n", self.reason, self.code.as_str());
+        if !self.rule.is_empty() {
+            text.push_str(&format!("rule: {}\n", self.rule));
+        }
+        if !self.remedy.is_empty() {
+            text.push_str(&format!("to allow it: {}\n", self.remedy));
+        }
+        text
+    }
+
+    pub(crate) fn response(&self) -> Response<ResponseBody> {
+        let body = Full::new(Bytes::from(self.explanation())).map_err(|never| match never {}).boxed_unsync();
+        let mut response = Response::new(body);
+        *response.status_mut() = self.code.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(REASON_HEADER, HeaderValue::from_static(self.code.as_str()));
+        // For CONNECT most clients show the status line and nothing else.
+        let phrase = format!("{} ({})", self.reason, self.code.as_str());
+        let phrase: String = phrase.chars().filter(|c| *c == ' ' || c.is_ascii_graphic()).collect();
+        if let Ok(phrase) = ReasonPhrase::try_from(phrase) {
+            response.extensions_mut().insert(phrase);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_written_as_it_is_serialised() {
+        for code in [
+            ReasonCode::EgressOff,
+            ReasonCode::NotInPackages,
+            ReasonCode::NotInList,
+            ReasonCode::RefusedRange,
+            ReasonCode::PortNotAllowed,
+            ReasonCode::ResolveFailed,
+            ReasonCode::ConnectFailed,
+            ReasonCode::Timeout,
+            ReasonCode::BadRequest,
+            ReasonCode::TooManyConnections,
+            ReasonCode::Ending,
+        ] {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
+}

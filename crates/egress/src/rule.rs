@@ -1,0 +1,256 @@
+//! One entry of an allow list: what it matches and how it is written.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::Cidr;
+use crate::error::EgressError;
+use crate::packages;
+use crate::target::{Host, Target};
+
+/// The ports of an entry that names none: the web's.
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
+
+/// One entry of an allow list.
+///
+/// `example.org` matches itself, `*.example.org` its sub-domains and not itself, `192.0.2.0/24` connections straight
+/// to an address in it (never names that resolve into it), `packages` the built-in package registries and code hosts.
+/// Without a port the ports 80 and 443 are meant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Rule {
+    subject: Subject,
+    port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Subject {
+    Name(String),
+    Subdomains(String),
+    Range(Cidr),
+    Packages,
+}
+
+/// How far a rule fits a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// Host and port.
+    Whole,
+    /// The host, but another port.
+    HostOnly,
+    /// Not at all.
+    None,
+}
+
+impl Rule {
+    /// Compares the rule with a target.
+    pub(crate) fn fit(&self, target: &Target) -> Fit {
+        let fits_host = match (&self.subject, &target.host) {
+            (Subject::Name(rule), Host::Name(name)) => rule == name,
+            (Subject::Subdomains(parent), Host::Name(name)) => {
+                name.strip_suffix(parent.as_str()).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+            }
+            (Subject::Range(range), Host::Address(address)) => range.contains(*address),
+            (Subject::Packages, _) => return packages::fit(target).0,
+            _ => false,
+        };
+        match (fits_host, self.allows_port(target.port)) {
+            (true, true) => Fit::Whole,
+            (true, false) => Fit::HostOnly,
+            (false, _) => Fit::None,
+        }
+    }
+
+    fn allows_port(&self, port: u16) -> bool {
+        self.port.map_or(DEFAULT_PORTS.contains(&port), |only| only == port)
+    }
+
+    /// The narrowest rule that allows a target, as a person would write it.
+    #[must_use]
+    pub fn for_target(target: &Target) -> Self {
+        let subject = match &target.host {
+            Host::Name(name) => Subject::Name(name.clone()),
+            Host::Address(address) => Subject::Range(Cidr::single(*address)),
+        };
+        Self { subject, port: (!DEFAULT_PORTS.contains(&target.port)).then_some(target.port) }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = EgressError;
+
+    fn from_str(text: &str) -> Result<Self, EgressError> {
+        let refuse =
+            |why: &str| EgressError::Entry { entry: text.chars().take(300).collect(), why: why.into() };
+        if text == "packages" {
+            return Ok(Self { subject: Subject::Packages, port: None });
+        }
+        if text.contains("://") {
+            return Err(refuse("a URL, write the host alone"));
+        }
+        if text == "*" {
+            return Err(refuse("everything, write \"egress\": \"open\" instead"));
+        }
+        let (host, port) =
+            split_port(text).ok_or_else(|| refuse("the port is not a number from 1 to 65535"))?;
+        if let Some(parent) = host.strip_prefix("*.") {
+            return match parent.parse() {
+                Ok(Host::Name(name)) => Ok(Self { subject: Subject::Subdomains(name), port }),
+                Ok(Host::Address(_)) => Err(refuse("an address has no sub-domains")),
+                Err(_) => Err(refuse("not a valid name")),
+            };
+        }
+        if host.contains('*') {
+            return Err(refuse("a star stands only at the front, followed by a dot"));
+        }
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        if bare.contains('/') {
+            let range = bare.parse::<Cidr>().map_err(|error| match error {
+                EgressError::Range { why, .. } => refuse(&why),
+                other => other,
+            })?;
+            return Ok(Self { subject: Subject::Range(range), port });
+        }
+        match host.parse() {
+            Ok(Host::Name(name)) => Ok(Self { subject: Subject::Name(name), port }),
+            Ok(Host::Address(address)) => Ok(Self { subject: Subject::Range(Cidr::single(address)), port }),
+            Err(EgressError::Host { why, .. }) => Err(refuse(&why)),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// Cuts a port off the end; `None` when what follows the colon is no port.
+fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
+    let (host, port) = match text.rsplit_once(':') {
+        // More colons and no bracket before the last: an IPv6 address without a port.
+        Some((host, _)) if host.contains(':') && !host.ends_with(']') => return Some((text, None)),
+        Some((host, port)) => (host, port),
+        None => return Some((text, None)),
+    };
+    let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    match port.parse::<u16>() {
+        Ok(number) if number > 0 && digits => Some((host, Some(number))),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match &self.subject {
+            Subject::Name(name) => name.clone(),
+            Subject::Subdomains(parent) => format!("*.{parent}"),
+            Subject::Range(range) => range.to_string(),
+            Subject::Packages => "packages".into(),
+        };
+        match self.port {
+            Some(port) if text.contains(':') => write!(f, "[{text}]:{port}"),
+            Some(port) => write!(f, "{text}:{port}"),
+            None => f.write_str(&text),
+        }
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fit(rule: &str, host: &str, port: u16) -> Fit {
+        rule.parse::<Rule>().unwrap().fit(&Target { host: host.parse().unwrap(), port })
+    }
+
+    #[test]
+    fn a_name_matches_itself_and_a_star_its_subdomains() {
+        assert_eq!(fit("example.org", "EXAMPLE.org.", 443), Fit::Whole);
+        assert_eq!(fit("example.org", "www.example.org", 443), Fit::None);
+        assert_eq!(fit("*.example.org", "a.b.example.org", 80), Fit::Whole);
+        assert_eq!(fit("*.example.org", "example.org", 80), Fit::None);
+        assert_eq!(fit("*.example.org", "badexample.org", 80), Fit::None);
+        assert_eq!(fit("*.Bücher.example", "www.xn--bcher-kva.example", 80), Fit::Whole);
+    }
+
+    #[test]
+    fn ports_default_to_the_web() {
+        assert_eq!(fit("example.org", "example.org", 22), Fit::HostOnly);
+        assert_eq!(fit("example.org:22", "example.org", 22), Fit::Whole);
+        assert_eq!(fit("example.org:22", "example.org", 443), Fit::HostOnly);
+    }
+
+    #[test]
+    fn ranges_match_addresses_and_never_names() {
+        assert_eq!(fit("192.0.2.0/24", "192.0.2.7", 443), Fit::Whole);
+        assert_eq!(fit("192.0.2.0/24", "::ffff:192.0.2.7", 443), Fit::Whole);
+        assert_eq!(fit("192.0.2.7", "192.0.2.7", 443), Fit::Whole);
+        assert_eq!(fit("[2001:db8::/32]:8443", "2001:db8::1", 8443), Fit::Whole);
+        assert_eq!(fit("2001:db8::/32", "2001:db9::1", 443), Fit::None);
+        assert_eq!(fit("0.0.0.0/0", "example.org", 443), Fit::None);
+    }
+
+    #[test]
+    fn a_wrong_entry_is_named_with_what_is_allowed() {
+        for entry in [
+            "",
+            "*",
+            "a.*.b",
+            "https://example.org/",
+            "example.org:0",
+            "example.org:x",
+            "10.0.0.1/8",
+            "10.0.0.0/33",
+            "*.10.0.0.1",
+            "example.org:70000",
+            "a b",
+            "example.org:+80",
+        ] {
+            let message = entry.parse::<Rule>().unwrap_err().to_string();
+            assert!(
+                message.contains(&format!("{entry:?}")) && message.contains("*.example.org"),
+                "{message}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn reading_a_rule_never_panics_and_what_is_read_reads_the_same_again(text in "\\PC{0,60}|[a-z0-9.*:/\\[\\]-]{0,40}") {
+            if let Ok(rule) = text.parse::<Rule>() {
+                prop_assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule));
+            }
+        }
+
+        #[test]
+        fn the_rule_made_for_a_target_allows_it(name in "[a-z][a-z0-9]{0,9}(\\.[a-z][a-z0-9]{0,9}){0,3}", port in 1u16..) {
+            let target = Target { host: name.parse().unwrap(), port };
+            let rule = Rule::for_target(&target);
+            prop_assert_eq!(rule.fit(&target), Fit::Whole);
+            prop_assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule));
+        }
+
+        #[test]
+        fn a_star_matches_exactly_what_ends_in_a_dot_and_the_parent(
+            parent in "[ab]{1,2}(\\.[ab]{1,2}){0,2}", name in "[ab]{1,2}(\\.[ab]{1,2}){0,4}",
+        ) {
+            let rule: Rule = format!("*.{parent}").parse().unwrap();
+            let target = Target { host: name.parse().unwrap(), port: 443 };
+            let labels: Vec<&str> = name.split('.').collect();
+            let parents: Vec<&str> = parent.split('.').collect();
+            let expected = labels.len() > parents.len() && labels.ends_with(&parents);
+            prop_assert_eq!(rule.fit(&target) == Fit::Whole, expected);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Many streams over one byte stream.
+//!
+//! yamux gives each stream its own flow control, so a slow reader stalls nobody else. A task owns the connection and
+//! is the only one to touch it; [`Link`] asks it for streams.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+use crate::error::ProtocolError;
+use crate::stream::{ByteStream, MessageStream};
+
+/// The most streams at once. Going over it ends the link, so each side keeps well below.
+const MAX_STREAMS: usize = 2048;
+/// Streams opened by the other side and not yet taken.
+const MAX_WAITING: usize = 256;
+
+/// Which end of the link this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The orchestrator.
+    Host,
+    /// Inside the sandbox.
+    Guest,
+}
+
+/// Opens streams on a link. Cheap to clone; the link ends when the other side goes,
+/// [`Link::close`] is called, or the last clone is dropped.
+#[derive(Clone)]
+pub struct Link {
+    commands: mpsc::Sender<oneshot::Sender<MessageStream>>,
+    closed: watch::Receiver<bool>,
+    close: std::sync::Arc<watch::Sender<bool>>,
+}
+
+/// The streams that the other side opens.
+pub struct IncomingStreams {
+    streams: mpsc::Receiver<MessageStream>,
+}
+
+impl IncomingStreams {
+    /// The next stream, or `None` when the link has ended.
+    pub async fn next(&mut self) -> Option<MessageStream> {
+        self.streams.recv().await
+    }
+}
+
+impl Link {
+    /// Starts a link on a byte stream, with a task on the current runtime.
+    pub fn start(stream: impl ByteStream, side: Side) -> (Self, IncomingStreams) {
+        let mut config = yamux::Config::default();
+        config.set_max_num_streams(MAX_STREAMS);
+        config.set_max_connection_receive_window(Some(MAX_STREAMS * 256 * 1024));
+        let mode = match side {
+            Side::Host => yamux::Mode::Client,
+            Side::Guest => yamux::Mode::Server,
+        };
+        let (commands, command_queue) = mpsc::channel(64);
+        let (incoming, streams) = mpsc::channel(MAX_WAITING);
+        let (closed_sender, closed) = watch::channel(false);
+        let (close, close_wish) = watch::channel(false);
+        let mut driver = Driver {
+            connection: yamux::Connection::new(stream.compat(), config, mode),
+            commands: command_queue,
+            waiting: None,
+            incoming,
+        };
+        tokio::spawn(async move {
+            driver.run(close_wish).await;
+            let _ = closed_sender.send(true);
+        });
+        (Self { commands, closed, close: std::sync::Arc::new(close) }, IncomingStreams { streams })
+    }
+
+    /// Opens a stream.
+    ///
+    /// # Errors
+    /// The link has ended.
+    pub async fn open(&self) -> Result<MessageStream, ProtocolError> {
+        let (reply, stream) = oneshot::channel();
+        self.commands.send(reply).await.map_err(|_| ProtocolError::Closed)?;
+        stream.await.map_err(|_| ProtocolError::Closed)
+    }
+
+    /// Waits until the link has ended.
+    pub async fn closed(&self) {
+        let mut closed = self.closed.clone();
+        let _ = closed.wait_for(|closed| *closed).await;
+    }
+
+    /// Whether the link has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Ends the link; open streams break.
+    pub fn close(&self) {
+        let _ = self.close.send(true);
+    }
+}
+
+struct Driver<T> {
+    connection: yamux::Connection<Compat<T>>,
+    commands: mpsc::Receiver<oneshot::Sender<MessageStream>>,
+    waiting: Option<oneshot::Sender<MessageStream>>,
+    incoming: mpsc::Sender<MessageStream>,
+}
+
+impl<T: ByteStream> Driver<T> {
+    async fn run(&mut self, mut close_wish: watch::Receiver<bool>) {
+        tokio::select! {
+            () = poll_fn(|cx| self.poll(cx)) => {}
+            () = async { drop(close_wish.wait_for(|wish| *wish).await) } => {
+                // Say goodbye, but do not wait for a side that no longer listens.
+                let goodbye = poll_fn(|cx| self.connection.poll_close(cx));
+                let _ = tokio::time::timeout(std::time::Duration::from_millis(200), goodbye).await;
+            }
+        }
+    }
+
+    /// Ready when the connection has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.waiting.is_none()
+                && let Poll::Ready(Some(request)) = self.commands.poll_recv(cx)
+            {
+                self.waiting = Some(request);
+            }
+            if self.waiting.is_some() {
+                match self.connection.poll_new_outbound(cx) {
+                    Poll::Ready(Ok(stream)) => {
+                        if let Some(request) = self.waiting.take() {
+                            let _ = request.send(MessageStream::new(stream));
+                        }
+                        continue;
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => {}
+                }
+            }
+            match self.connection.poll_next_inbound(cx) {
+                // A full queue drops the stream, which resets it: the other side opens faster than we serve.
+                Poll::Ready(Some(Ok(stream))) => drop(self.incoming.try_send(MessageStream::new(stream))),
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}

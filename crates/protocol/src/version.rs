@@ -1,0 +1,30 @@
+//! Which versions of the link this build speaks.
+
+/// The version that this build prefers.
+pub const VERSION: u16 = 1;
+/// The oldest version that this build still speaks.
+pub const OLDEST_VERSION: u16 = 1;
+
+/// The version both sides will use: the lower of the two newest, or `None` when one side no longer speaks it.
+#[must_use]
+pub fn settle(host_newest: u16, host_oldest: u16, guest_newest: u16, guest_oldest: u16) -> Option<u16> {
+    let version = host_newest.min(guest_newest);
+    (version >= host_oldest && version >= guest_oldest).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::settle;
+
+    #[test]
+    fn the_lower_version_wins() {
+        assert_eq!(settle(3, 1, 2, 1), Some(2));
+        assert_eq!(settle(2, 1, 3, 2), Some(2));
+    }
+
+    #[test]
+    fn sides_without_a_common_version_do_not_settle() {
+        assert_eq!(settle(5, 4, 3, 1), None);
+        assert_eq!(settle(3, 1, 5, 4), None);
+    }
+}
