@@ -1,0 +1,49 @@
+//! `caisson doctor`
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use sandbox::{Backend, Capabilities, Check, CheckState};
+
+use crate::cli::DoctorArguments;
+use crate::config::Config;
+
+/// The host cannot run sandboxes.
+const EXIT_UNFIT: u8 = 1;
+
+/// Looks at the host and says what it can do.
+#[expect(clippy::print_stdout, reason = "this is what the command is for")]
+pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
+    let config = Config::load(&arguments.host, &[], false)?;
+    let backend = super::backend(&config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let found = runtime.block_on(backend.preflight());
+    match &found {
+        Ok(capabilities) if arguments.json => println!("{}", serde_json::to_string_pretty(capabilities)?),
+        Ok(capabilities) => print!("{}", table(capabilities, std::io::stdout().is_terminal())),
+        Err(error) if arguments.json => println!("{}", serde_json::json!({ "error": error.to_string() })),
+        Err(error) => println!("this host cannot run sandboxes: {error}"),
+    }
+    Ok(if found.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNFIT) })
+}
+
+fn table(capabilities: &Capabilities, colours: bool) -> String {
+    let width = capabilities.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Check { name, state, found, remedy } in &capabilities.checks {
+        let (mark, colour) = match state {
+            CheckState::Good => ("ok  ", "32"),
+            CheckState::Weaker => ("weak", "33"),
+            CheckState::Missing => ("no  ", "31"),
+        };
+        let mark = if colours { format!("\x1b[{colour}m{mark}\x1b[0m") } else { mark.to_owned() };
+        text += &format!("{mark}  {name:width$}  {found}\n");
+        if let Some(remedy) = remedy {
+            text += &format!("      {:width$}  -> {remedy}\n", "");
+        }
+    }
+    let limits: Vec<String> = capabilities.enforced.iter().map(ToString::to_string).collect();
+    text += &format!("\nisolation: {:?}; limits that are enforced: {}\n", capabilities.isolation, limits.join(", "));
+    text
+}

@@ -1,0 +1,67 @@
+//! `caisson serve`
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use orchestrator::{DataFolder, Orchestrator};
+use sandbox::Backend;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::ServeArguments;
+use crate::config::Config;
+use crate::logging;
+
+/// Runs the server until it is told to stop.
+#[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
+pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
+    let config = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)?;
+    logging::start(&config.log, config.log_format)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    runtime.block_on(serve(config))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(config: Config) -> Result<()> {
+    // The folder first: a second server must not touch anything in it.
+    let folder = DataFolder::open(&config.data)?;
+    let listeners = bind(&config).await?;
+    let backend = super::backend(&config)?;
+    let capabilities = backend.preflight().await?;
+    tracing::info!(isolation = ?capabilities.isolation, data = %config.data.display(), "this host can run sandboxes");
+    if config.insecure_listen {
+        tracing::warn!("nobody has to log in, and others may reach this server: whoever reaches it owns it");
+    }
+    let orchestrator = Orchestrator::start(folder, Arc::new(backend), config.jobs).await?;
+    let app = server::router(orchestrator.clone(), &config.http);
+    for listener in &listeners {
+        tracing::info!("listening on http://{}", listener.local_addr().context("reading the address")?);
+    }
+    server::serve(listeners, app, &config.http, wait_for_stop()).await?;
+    tracing::info!("stopping; jobs that run go on in their sandboxes and are taken up at the next start");
+    orchestrator.shutdown().await;
+    Ok(())
+}
+
+async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for address in &config.listen {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("listening on {address}; is something else using the port? try --listen"))?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+/// Returns at SIGTERM or Ctrl-C.
+async fn wait_for_stop() {
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

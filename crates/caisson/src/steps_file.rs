@@ -1,0 +1,41 @@
+//! Reads the file of `caisson run --steps`: a list of steps, or a whole job.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// The job that the file describes, as it is sent. The server checks it field by field.
+pub(crate) fn read(path: &Path) -> Result<Value> {
+    let (name, text) = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("reading standard input")?;
+        ("standard input".to_owned(), text)
+    } else {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        (path.display().to_string(), text)
+    };
+    parse(&text).with_context(|| format!("in {name}"))
+}
+
+fn parse(text: &str) -> Result<Value> {
+    match serde_json::from_str(text).context("not JSON")? {
+        steps @ Value::Array(_) => Ok(json!({ "steps": steps })),
+        job @ Value::Object(_) => Ok(job),
+        _ => bail!("expected a list of steps, or a job with `steps`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_steps_becomes_a_job() {
+        assert_eq!(parse(r#"[{"tool":"shell"}]"#).unwrap(), json!({"steps": [{"tool": "shell"}]}));
+        assert_eq!(parse(r#"{"task":"x"}"#).unwrap(), json!({"task": "x"}));
+        assert!(parse("3").unwrap_err().to_string().contains("list of steps"));
+        assert!(parse("[").is_err());
+    }
+}

@@ -1,0 +1,118 @@
+//! What callers ask and are answered.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::event::CallStatus;
+use crate::ids::JobId;
+use crate::request::NewJob;
+use crate::state::JobState;
+use crate::view::JobView;
+
+/// A job and the key under which it may be sent again.
+#[derive(Debug, Clone, Default)]
+pub struct Submission {
+    /// The job.
+    pub job: NewJob,
+    /// The same key with the same job gives the first answer again.
+    pub idempotency_key: Option<String>,
+}
+
+/// Whether a submission was seen before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeated {
+    /// The job is new.
+    No,
+    /// It is the job of an earlier submission.
+    Yes,
+}
+
+/// An accepted job.
+#[derive(Debug, Clone)]
+pub struct Accepted {
+    /// The job.
+    pub view: JobView,
+    /// Whether it was seen before.
+    pub repeated: Repeated,
+    /// What the caller should know or do.
+    pub hint: Option<String>,
+}
+
+/// Which jobs to list.
+#[derive(Debug, Clone, Default)]
+pub struct JobFilter {
+    /// Only these states; all when empty.
+    pub states: Vec<JobState>,
+    /// Only jobs with this label.
+    pub label: Option<(String, String)>,
+    /// Only jobs that are older than this one.
+    pub before: Option<JobId>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of jobs, newest first.
+#[derive(Debug, Clone)]
+pub struct JobPage {
+    /// The jobs.
+    pub jobs: Vec<JobView>,
+    /// `before` of the next page.
+    pub next: Option<JobId>,
+}
+
+/// Runs something in the sandbox of a job that runs.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecRequest {
+    /// A command line; either this or `argv`.
+    pub command: Option<String>,
+    /// A program and its arguments.
+    pub argv: Option<Vec<String>>,
+    /// Standard input.
+    pub stdin: Option<String>,
+    /// Working directory, `/workspace` when absent.
+    pub cwd: Option<String>,
+    /// Further variables.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Ends it after so many seconds, 60 when absent.
+    pub timeout_s: Option<f64>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ExecReply {
+    /// The call in the job's log.
+    pub call: String,
+    /// Whether it did what was expected.
+    pub status: CallStatus,
+    /// Exit code.
+    pub exit_code: Option<i32>,
+    /// Standard output; bytes that are not UTF-8 are replaced.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// Whether output was left out; the job's log has more.
+    pub truncated: bool,
+    /// From start to end.
+    pub duration_ms: u64,
+    /// Why it did not succeed, for programs.
+    pub code: Option<String>,
+    /// Why it did not succeed, for people.
+    pub reason: Option<String>,
+}
+
+/// Whether the server can take jobs.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ReadyState {
+    /// It can.
+    pub ready: bool,
+    /// Why not.
+    pub problems: Vec<String>,
+    /// Jobs that work.
+    pub running: usize,
+    /// Jobs that wait.
+    pub queued: usize,
+}

@@ -1,0 +1,161 @@
+//! Calls that come over the API into the sandbox of a job that runs. They stand in the job's log like its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::{CallKey, Exec, ExecEvent, ExecUpdate, Follow, GuestClient, Program};
+use sandbox::Usage;
+use uuid::Uuid;
+
+use crate::answers::{ExecReply, ExecRequest};
+use crate::driver::{Captured, Evidence, OutputSink, environment, explain_end};
+use crate::error::OrchestratorError;
+use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
+use crate::ids::JobId;
+use crate::live::LiveJob;
+use crate::orchestrator::Orchestrator;
+use crate::request::InvalidField;
+
+/// How much of each stream an answer carries.
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+/// For a call that says nothing.
+const DEFAULT_TIMEOUT_S: f64 = 60.0;
+/// The longest that a call over the API may take.
+const MAX_TIMEOUT_S: f64 = 3600.0;
+/// Longer than the guest needs to end a process that ignores its signals.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+
+impl Orchestrator {
+    /// Runs something in the sandbox of a job, and waits for its end.
+    ///
+    /// # Errors
+    /// The job has no sandbox now, or the request cannot be accepted.
+    pub async fn exec(&self, id: JobId, request: ExecRequest) -> Result<ExecReply, OrchestratorError> {
+        let timeout_s = check_timeout(request.timeout_s)?;
+        let program = program_of(&request)?;
+        let (live, client) = self.reach(id).await?;
+        let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
+        let mut variables = environment(&self.core.store.spec(id).await?, &call);
+        variables.extend(request.environment.clone());
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+        let timeout_ms = (timeout_s * 1000.0).ceil() as u64;
+        let exec = Exec {
+            key: CallKey::new(call.id.clone(), call.attempt),
+            program,
+            environment: variables,
+            directory: request.cwd.clone(),
+            stdin: request.stdin.clone(),
+            keep_stdin_open: false,
+            terminal: None,
+            timeout_ms: Some(timeout_ms),
+            kill_grace_ms: 2000,
+        };
+        let input = serde_json::json!({ "command": request.command, "argv": request.argv });
+        let started = EventBody::CallStarted { step: None, tool: "exec".into(), input };
+        live.recorder.record(started.of(&call)).await?;
+        let mut sink =
+            OutputSink::new(Arc::clone(&live.recorder), call.clone(), None, Captured::new(MAX_ANSWER_BYTES));
+        let patience = Duration::from_secs_f64(timeout_s) + ANSWER_PATIENCE;
+        let ran = tokio::time::timeout(patience, run(&client, exec, &mut sink, timeout_s)).await;
+        let end = match ran {
+            Ok(Ok(end)) => end,
+            Ok(Err(error)) => interrupted(&error.to_string()),
+            Err(_) => interrupted("the guest did not answer in time"),
+        };
+        live.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
+        Ok(reply(call, end, sink.captured()))
+    }
+
+    /// A job that is driven now, and its guest.
+    pub(crate) async fn reach(&self, id: JobId) -> Result<(LiveJob, GuestClient), OrchestratorError> {
+        if let Some(live) = self.core.live.get(id) {
+            let client = live.guest.borrow().clone();
+            if let Some(client) = client {
+                return Ok((live, client));
+            }
+        }
+        let view = self.core.store.job(id).await?;
+        Err(OrchestratorError::WrongState {
+            job: id,
+            state: view.state,
+            problem: "it has no sandbox now; this works while a job runs".into(),
+        })
+    }
+}
+
+async fn run(
+    client: &GuestClient,
+    exec: Exec,
+    sink: &mut OutputSink,
+    timeout_s: f64,
+) -> Result<CallEnd, OrchestratorError> {
+    let mut follower = client.exec(exec, Follow::Capped).await?;
+    let outcome = loop {
+        match follower.next().await? {
+            ExecUpdate::Output(chunk) => sink.take(chunk).await?,
+            ExecUpdate::Event(ExecEvent::Ended(outcome)) => break outcome,
+            ExecUpdate::Event(ExecEvent::Gap { to_sequence, bytes, .. }) => {
+                sink.skip(to_sequence, bytes).await?
+            }
+            ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
+        }
+    };
+    sink.flush_all().await?;
+    let evidence = Evidence {
+        outcome: &outcome,
+        expectation: None,
+        text_found: true,
+        before: Usage::default(),
+        after: Usage::default(),
+        timeout_s,
+    };
+    Ok(explain_end(&evidence))
+}
+
+fn interrupted(reason: &str) -> CallEnd {
+    CallEnd {
+        status: CallStatus::Interrupted,
+        code: Some("interrupted".into()),
+        reason: Some(reason.to_owned()),
+        ..CallEnd::default()
+    }
+}
+
+fn reply(call: CallRef, end: CallEnd, captured: &Captured) -> ExecReply {
+    ExecReply {
+        call: call.id,
+        status: end.status,
+        exit_code: end.exit_code,
+        stdout: String::from_utf8_lossy(&captured.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&captured.stderr).into_owned(),
+        truncated: captured.truncated,
+        duration_ms: end.duration_ms,
+        code: end.code,
+        reason: end.reason,
+    }
+}
+
+fn check_timeout(timeout_s: Option<f64>) -> Result<f64, InvalidField> {
+    let seconds = timeout_s.unwrap_or(DEFAULT_TIMEOUT_S);
+    if (0.001..=MAX_TIMEOUT_S).contains(&seconds) {
+        return Ok(seconds);
+    }
+    let problem = format!("{seconds} is not between 0.001 and {MAX_TIMEOUT_S}");
+    Err(InvalidField { field: "timeout_s".into(), problem })
+}
+
+fn program_of(request: &ExecRequest) -> Result<Program, InvalidField> {
+    let invalid = |field: &str, problem: &str| InvalidField { field: field.into(), problem: problem.into() };
+    match (&request.command, &request.argv) {
+        (Some(_), Some(_)) => Err(invalid("command", "give either `command` or `argv`, not both")),
+        (None, None) => Err(invalid("command", "give `command` (a command line) or `argv` (a list)")),
+        (Some(command), None) if command.trim().is_empty() => Err(invalid("command", "is empty")),
+        (Some(command), None) if command.contains('\0') => Err(invalid("command", "has a NUL character")),
+        (Some(command), None) => Ok(Program::Shell(command.clone())),
+        (None, Some(argv)) if argv.is_empty() => Err(invalid("argv", "is empty; give a program")),
+        (None, Some(argv)) if argv.iter().any(|part| part.contains('\0')) => {
+            Err(invalid("argv", "has a NUL character"))
+        }
+        (None, Some(argv)) => Ok(Program::Arguments(argv.clone())),
+    }
+}

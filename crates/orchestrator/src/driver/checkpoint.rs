@@ -1,0 +1,138 @@
+//! Saves the workspace between steps, so that a lost sandbox costs little, and restores it in a new one.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::GuestClient;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::archive;
+use super::collect::Packed;
+use super::{Driver, Stop};
+use crate::error::OrchestratorError;
+use crate::event::EventBody;
+
+/// Work shorter than this is done again rather than saved.
+const WORTH_SAVING: Duration = Duration::from_secs(2);
+/// Saving may take one part in this many of the working time.
+const SHARE: u32 = 10;
+
+/// When to save next: a checkpoint is worth it when the work since the last one took much longer than saving does.
+#[derive(Debug, Default)]
+pub(super) struct Rhythm {
+    worked: Duration,
+    last_cost: Duration,
+}
+
+impl Rhythm {
+    /// Some work was done.
+    pub(super) fn worked(&mut self, time: Duration) {
+        self.worked += time;
+    }
+
+    fn is_due(&self) -> bool {
+        self.worked >= WORTH_SAVING.max(self.last_cost * SHARE)
+    }
+
+    fn saved(&mut self, cost: Duration) {
+        self.worked = Duration::ZERO;
+        self.last_cost = cost;
+    }
+}
+
+impl Driver {
+    /// Saves the workspace after a step where that is worth it. The last step needs none: it is collected at once.
+    pub(super) async fn checkpoint_if_due(
+        &mut self,
+        steps_done: usize,
+        steps_total: usize,
+    ) -> Result<(), Stop> {
+        if steps_done == steps_total || !self.checkpoints.is_due() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let target = self.core.folder.checkpoint(self.recorder.job(), steps_done);
+        let packed = self.pack(target, |reader, target| archive::save_tar(reader, &target)).await;
+        match packed {
+            Ok(Packed::Done(bytes)) => {
+                self.recorder.record(EventBody::Checkpoint { steps: steps_done, bytes }).await?;
+                self.remove_checkpoints(Some(steps_done));
+            }
+            Ok(Packed::Broken(error)) => self.after_break(error).await?,
+            Err(stop @ Stop::Lost(_)) => return Err(stop),
+            // A checkpoint is a convenience: the job goes on without it.
+            Err(_) => tracing::warn!(job = %self.recorder.job(), "the workspace could not be saved"),
+        }
+        self.checkpoints.saved(started.elapsed());
+        Ok(())
+    }
+
+    /// Puts the saved workspace into a new sandbox.
+    pub(super) async fn restore_checkpoint(&self, client: &GuestClient, steps: usize) -> Result<(), Stop> {
+        let path = self.core.folder.checkpoint(self.recorder.job(), steps);
+        let shown = path.display().to_string();
+        let (sender, mut pieces) = mpsc::channel::<io::Result<Bytes>>(16);
+        let reading = tokio::task::spawn_blocking(move || send_file(&path, &sender));
+        let mut upload = client.unpack(String::new()).await.map_err(OrchestratorError::from)?;
+        while let Some(piece) = pieces.recv().await {
+            let piece = piece.map_err(OrchestratorError::io(format!("reading {shown}")))?;
+            upload.write(&piece).await.map_err(OrchestratorError::from)?;
+        }
+        reading
+            .await
+            .map_err(|error| OrchestratorError::io(format!("reading {shown}"))(io::Error::other(error)))?;
+        upload.finish().await.map_err(OrchestratorError::from)?;
+        Ok(())
+    }
+
+    /// Removes saved workspaces, all but one.
+    pub(super) fn remove_checkpoints(&self, keep_steps: Option<usize>) {
+        let job = self.recorder.job();
+        let kept = keep_steps.map(|steps| self.core.folder.checkpoint(job, steps));
+        let Ok(entries) = std::fs::read_dir(self.core.folder.job(job)) else { return };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if entry.file_name().to_string_lossy().starts_with("checkpoint-") && Some(&path) != kept.as_ref()
+            {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn send_file(path: &std::path::Path, sender: &mpsc::Sender<io::Result<Bytes>>) {
+    let sent = (|| {
+        let mut reader = archive::open_tar(path)?;
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let count = reader.read(&mut buffer)?;
+            if count == 0 || sender.blocking_send(Ok(Bytes::copy_from_slice(&buffer[..count]))).is_err() {
+                return Ok(());
+            }
+        }
+    })();
+    if let Err(error) = sent {
+        let _ = sender.blocking_send(Err(error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saving_takes_a_small_share_of_the_working_time() {
+        let mut rhythm = Rhythm::default();
+        rhythm.worked(Duration::from_millis(500));
+        assert!(!rhythm.is_due());
+        rhythm.worked(Duration::from_secs(2));
+        assert!(rhythm.is_due());
+        rhythm.saved(Duration::from_secs(1));
+        rhythm.worked(Duration::from_secs(9));
+        assert!(!rhythm.is_due());
+        rhythm.worked(Duration::from_secs(1));
+        assert!(rhythm.is_due());
+    }
+}

@@ -1,0 +1,173 @@
+//! Brings the workspace home: out of the sandbox as tar, onto the disk as zip.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{FileDownload, ProtocolError};
+use sandbox::{Ended, EndedReason};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::archive::{self, ChannelReader};
+use super::{Driver, Stop, describe};
+use crate::error::OrchestratorError;
+use crate::event::EventBody;
+use crate::recorder::Why;
+use crate::state::{Happening, Outcome};
+use crate::view::JobView;
+
+/// How long the guest may be silent while it packs.
+const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
+/// How many pieces wait between the link and the thread that writes.
+const PIECES_WAITING: usize = 16;
+
+impl Driver {
+    /// Collects the workspace and ends the job.
+    pub(super) async fn collect(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
+        let outcome = view.outcome();
+        let why = view.code.clone().map(|code| Why { code, reason: view.reason.clone().unwrap_or_default() });
+        if view.artifact.is_some() {
+            return self.recorder.change(Vec::new(), Happening::Ended(outcome), why).await;
+        }
+        match self.fetch_output().await {
+            Ok(artifact) => {
+                let stored = EventBody::ArtifactStored(artifact).into();
+                self.recorder.change(vec![stored], Happening::Ended(outcome), why).await
+            }
+            Err(Stop::Failed(error)) if !matches!(error, OrchestratorError::Fenced(_)) => {
+                let why = why.unwrap_or_else(|| Why::new("collect_failed", describe(&error)));
+                let outcome = if outcome == Outcome::Complete { Outcome::Failed } else { outcome };
+                let note = EventBody::Note {
+                    text: format!("the workspace could not be collected: {}", describe(&error)),
+                };
+                self.recorder.change(vec![note.into()], Happening::Ended(outcome), Some(why)).await
+            }
+            Err(stop) => self.stop(stop).await,
+        }
+    }
+
+    async fn fetch_output(&mut self) -> Result<crate::event::Artifact, Stop> {
+        let target = self.core.folder.output(self.recorder.job());
+        let job = self.recorder.job().to_string();
+        loop {
+            match self
+                .pack(target.clone(), {
+                    let job = job.clone();
+                    move |reader, target| archive::zip_from_tar(reader, &target, &job, "workspace")
+                })
+                .await?
+            {
+                Packed::Done(artifact) => return Ok(artifact),
+                Packed::Broken(error) => self.after_break(error).await?,
+            }
+        }
+    }
+
+    /// Packs the workspace and hands the stream to a thread that writes it to the target.
+    pub(super) async fn pack<T, F>(&mut self, target: PathBuf, write: F) -> Result<Packed<T>, Stop>
+    where
+        T: Send + 'static,
+        F: FnOnce(ChannelReader, PathBuf) -> io::Result<T> + Send + 'static,
+    {
+        let client = self.guest().await?;
+        let mut download = match client.pack(String::new(), Vec::new()).await {
+            Ok(download) => download,
+            Err(error) => return Ok(Packed::Broken(error)),
+        };
+        let (pieces, receiver) = mpsc::channel(PIECES_WAITING);
+        let shown = target.display().to_string();
+        let writing = tokio::task::spawn_blocking(move || write(ChannelReader::new(receiver), target));
+        let limit = self.spec.limits.disk_mib.value().saturating_mul(2 * 1024 * 1024);
+        let sent = send_pieces(&mut download, pieces, limit).await;
+        let written =
+            writing.await.map_err(|error| OrchestratorError::io(shown.clone())(io::Error::other(error)))?;
+        match (sent, written) {
+            (Ok(()), Ok(result)) => Ok(Packed::Done(result)),
+            (Err(PackError::Link(error)), _) => Ok(Packed::Broken(error)),
+            (Err(PackError::Silent), _) => Err(Stop::Lost(Ended {
+                reason: EndedReason::Lost,
+                detail: "the guest fell silent while the workspace was packed".into(),
+            })),
+            (Err(PackError::TooLarge), _) => {
+                Err(Stop::Failed(OrchestratorError::io("collecting the workspace")(io::Error::other(
+                    format!("it unpacks to more than {} MiB, twice its disk", limit / 1024 / 1024),
+                ))))
+            }
+            (_, Err(error)) => Err(Stop::Failed(OrchestratorError::io(format!("writing {shown}"))(error))),
+        }
+    }
+
+    /// Ends a job whose sandbox is lost for good, with what the last checkpoint holds.
+    pub(super) async fn end_from_checkpoint(
+        &mut self,
+        outcome: Outcome,
+        why: Option<Why>,
+    ) -> Result<(), OrchestratorError> {
+        let view = self.recorder.view().await;
+        let mut events = Vec::new();
+        if let Some(steps) = view.checkpoint_steps
+            && view.artifact.is_none()
+        {
+            let saved = self.core.folder.checkpoint(self.recorder.job(), steps);
+            let target = self.core.folder.output(self.recorder.job());
+            let job = self.recorder.job().to_string();
+            let made = tokio::task::spawn_blocking(move || {
+                archive::zip_from_tar(archive::open_tar(&saved)?, &target, &job, "checkpoint")
+            });
+            match made.await {
+                Ok(Ok(artifact)) => events.push(EventBody::ArtifactStored(artifact).into()),
+                Ok(Err(error)) => {
+                    tracing::warn!(job = %self.recorder.job(), %error, "the checkpoint cannot be read")
+                }
+                Err(error) => {
+                    tracing::warn!(job = %self.recorder.job(), %error, "the checkpoint cannot be read")
+                }
+            }
+        }
+        self.recorder.change(events, Happening::Ended(outcome), why).await
+    }
+}
+
+/// What came of packing.
+pub(super) enum Packed<T> {
+    /// All is written.
+    Done(T),
+    /// The link broke; it may be tried again.
+    Broken(ProtocolError),
+}
+
+enum PackError {
+    Link(ProtocolError),
+    Silent,
+    TooLarge,
+}
+
+/// Passes the stream on to the writing thread; a stream that did not end well ends in an error there too.
+async fn send_pieces(
+    download: &mut FileDownload,
+    pieces: mpsc::Sender<io::Result<Bytes>>,
+    limit: u64,
+) -> Result<(), PackError> {
+    let mut total = 0;
+    let error = loop {
+        match timeout(SILENCE_PATIENCE, download.next()).await {
+            Ok(Ok(Some(bytes))) => {
+                total += bytes.len() as u64;
+                if total > limit {
+                    break PackError::TooLarge;
+                }
+                // A writer that has given up says why itself.
+                if pieces.send(Ok(bytes)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Err(error)) => break PackError::Link(error),
+            Err(_) => break PackError::Silent,
+        }
+    };
+    let _ = pieces.send(Err(io::Error::other("the stream broke off"))).await;
+    Err(error)
+}

@@ -1,0 +1,165 @@
+//! Makes the job's sandbox, opens the link to its guest, and opens it again after a break.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::{GuestClient, ProtocolError};
+use sandbox::{Ended, EndedReason, Phase, SandboxError, SandboxId, SandboxSpec};
+use tokio::time::Instant;
+
+use super::{Driver, Stop, describe};
+use crate::error::OrchestratorError;
+use crate::event::{EventBody, Unenforced};
+use crate::state::Happening;
+use crate::view::JobView;
+
+/// How long a guest that should be there may take to answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+/// How often a sandbox is tried before the job gives up.
+const CREATE_ATTEMPTS: u32 = 3;
+/// How often the guest is asked whether it is there, and how long it may take to answer.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_PATIENCE: Duration = Duration::from_secs(20);
+
+impl Driver {
+    /// Makes the sandbox, or finds it where it was made before; restores the last checkpoint in a new one.
+    pub(super) async fn make_sandbox(&mut self, view: &JobView) -> Result<(), Stop> {
+        let sandbox = match view.sandbox {
+            Some(sandbox) => sandbox,
+            None => {
+                let sandbox = SandboxId::generate();
+                self.recorder.record(EventBody::SandboxRequested { sandbox }).await?;
+                sandbox
+            }
+        };
+        self.create(sandbox).await?;
+        let (client, boot_id) = self.connect(sandbox).await?;
+        if let Some(steps) = view.checkpoint_steps {
+            self.restore_checkpoint(&client, steps).await?;
+        }
+        let observed = self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?;
+        let unenforced =
+            observed.unenforced.into_iter().map(|(limit, why)| Unenforced { limit, why }).collect::<Vec<_>>();
+        let ready = EventBody::SandboxReady { sandbox, boot_id, unenforced }.into();
+        self.recorder.change(vec![ready], Happening::SandboxReady, None).await?;
+        Ok(())
+    }
+
+    async fn create(&self, sandbox: SandboxId) -> Result<(), Stop> {
+        let spec = SandboxSpec {
+            image: self.spec.image.clone(),
+            isolation: self.spec.isolation,
+            limits: self.spec.limits,
+            extra_ca: self.core.settings.extra_ca.clone(),
+            labels: BTreeMap::from([("job".to_owned(), self.recorder.job().to_string())]),
+        };
+        let mut attempt = 1;
+        loop {
+            match self.core.backend.create(sandbox, &spec).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_retryable() && attempt < CREATE_ATTEMPTS => {
+                    tracing::warn!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "making the sandbox again");
+                    let _ = self.core.backend.destroy(sandbox).await;
+                    attempt += 1;
+                }
+                Err(error) => return Err(not_started(&error)),
+            }
+        }
+    }
+
+    /// The guest of the job; opens the link again where it broke.
+    pub(super) async fn guest(&mut self) -> Result<GuestClient, Stop> {
+        if let Some(client) = self.guest.borrow().clone()
+            && !client.link().is_closed()
+        {
+            return Ok(client);
+        }
+        let view = self.recorder.view().await;
+        let sandbox = Self::sandbox_of(&view)?;
+        self.connect(sandbox).await.map(|(client, _)| client)
+    }
+
+    async fn connect(&mut self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
+        let patience = Instant::now() + ANSWER_PATIENCE;
+        let mut pause = Duration::from_millis(2);
+        loop {
+            match tokio::time::timeout(ANSWER_PATIENCE, self.dial(sandbox)).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(Dial::Fatal(stop))) => return Err(stop),
+                Ok(Err(Dial::Again(error))) => {
+                    if let Some(ended) = self.ended(sandbox).await? {
+                        return Err(Stop::Lost(ended));
+                    }
+                    if Instant::now() > patience {
+                        return Err(lost(format!("the guest does not answer: {}", describe(&error))));
+                    }
+                }
+                Err(_) => return Err(lost("the guest does not answer".into())),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+
+    async fn dial(&mut self, sandbox: SandboxId) -> Result<(GuestClient, String), Dial> {
+        let stream = self.core.backend.connect(sandbox).await.map_err(|error| Dial::Again(error.into()))?;
+        let (client, welcome, incoming) = match GuestClient::connect(stream).await {
+            Ok(connected) => connected,
+            Err(error @ ProtocolError::Version { .. }) => return Err(Dial::Fatal(lost(describe(&error)))),
+            Err(error) => return Err(Dial::Again(error.into())),
+        };
+        self.serve_outward(incoming);
+        watch_over(client.clone());
+        self.guest.send_replace(Some(client.clone()));
+        Ok((client, welcome.boot_id))
+    }
+
+    /// How the sandbox ended, or `None` while it lives.
+    async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, Stop> {
+        match self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?.phase {
+            Phase::Ended(ended) => Ok(Some(ended)),
+            Phase::Missing => {
+                Ok(Some(Ended { reason: EndedReason::Lost, detail: "the sandbox is gone".into() }))
+            }
+            Phase::Starting | Phase::Running => Ok(None),
+        }
+    }
+
+    /// What a broken request means: `Ok` when it is worth another try on a new link.
+    pub(super) async fn after_break(&mut self, error: ProtocolError) -> Result<(), Stop> {
+        if error.is_retryable() {
+            self.forget_guest();
+            return self.guest().await.map(drop);
+        }
+        Err(Stop::Failed(error.into()))
+    }
+}
+
+enum Dial {
+    Again(OrchestratorError),
+    Fatal(Stop),
+}
+
+/// Ends a link whose guest has stopped answering, so that whoever waits on it finds out.
+fn watch_over(client: GuestClient) {
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = client.link().closed() => return,
+                () = tokio::time::sleep(PING_INTERVAL) => {}
+            }
+            if !matches!(tokio::time::timeout(PING_PATIENCE, client.ping()).await, Ok(Ok(()))) {
+                client.link().close();
+                return;
+            }
+        }
+    });
+}
+
+fn lost(detail: String) -> Stop {
+    Stop::Lost(Ended { reason: EndedReason::Lost, detail })
+}
+
+fn not_started(error: &SandboxError) -> Stop {
+    Stop::Lost(Ended { reason: EndedReason::NotStarted, detail: describe(error) })
+}

@@ -1,0 +1,189 @@
+//! Runs one process in the sandbox and follows it to its end, through breaks of the link and restarts of the server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::{
+    CallFollower, CallKey, CallStatus, Exec, ExecEvent, ExecOutcome, ExecUpdate, Follow, GuestClient,
+    ProtocolError,
+};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Driver, OutputSink, Stop};
+use crate::event::{CallRef, Wish};
+use crate::request::JobSpec;
+
+/// The guest's proxy entrance.
+const EGRESS_PORT: u16 = 3128;
+/// Where the trusted certificates are in every sandbox.
+const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// How long a process may take to end after it was told to.
+const KILL_PATIENCE: Duration = Duration::from_secs(15);
+
+/// A process to run.
+pub(crate) struct ExecCall {
+    /// Its name in the log.
+    pub(crate) call: CallRef,
+    /// What the guest is told.
+    pub(crate) exec: Exec,
+}
+
+impl ExecCall {
+    pub(crate) fn key(&self) -> CallKey {
+        CallKey::new(self.call.id.clone(), self.call.attempt)
+    }
+}
+
+/// The environment of everything that runs in a job.
+pub(crate) fn environment(spec: &JobSpec, call: &CallRef) -> BTreeMap<String, String> {
+    let mut variables: BTreeMap<String, String> = [
+        ("HOME", "/home/agent"),
+        ("USER", "agent"),
+        ("LOGNAME", "agent"),
+        ("SHELL", "/bin/bash"),
+        ("PATH", "/home/agent/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("LANG", "C.UTF-8"),
+        ("TERM", "dumb"),
+        // Output is seen as it is printed.
+        ("PYTHONUNBUFFERED", "1"),
+        // The sandbox is the virtual environment: installing into it harms nobody.
+        ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
+        ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
+        ("npm_config_prefix", "/home/agent/.local"),
+        ("npm_config_update_notifier", "false"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect();
+    let user = format!("{}.{}", call.id, call.attempt);
+    variables.extend(egress::environment(&user, EGRESS_PORT, CA_BUNDLE));
+    variables.extend(spec.environment.clone());
+    variables
+}
+
+/// Why following ended before the process did.
+enum Ending {
+    Broken(ProtocolError),
+    Stop(Stop),
+}
+
+impl Driver {
+    /// Runs a process, or goes on with it where it was begun before; `sink` gets its output.
+    pub(super) async fn run_exec(
+        &mut self,
+        call: &ExecCall,
+        sink: &mut OutputSink,
+    ) -> Result<ExecOutcome, Stop> {
+        let deadline = self.deadline().await;
+        let mut begun = !self.past.is_empty() || sink.wanted_chunk() > 0;
+        loop {
+            let client = self.guest().await?;
+            let followed = if begun {
+                resume(&client, call, sink.wanted_chunk()).await
+            } else {
+                begin(&client, call).await
+            };
+            begun = true;
+            let ending = match followed {
+                Ok(mut follower) => match self.follow(&mut follower, sink, deadline).await {
+                    Ok(outcome) => {
+                        sink.flush_all().await?;
+                        return Ok(outcome);
+                    }
+                    Err(ending) => ending,
+                },
+                Err(error) => Ending::Broken(error),
+            };
+            match ending {
+                Ending::Broken(error) => self.after_break(error).await?,
+                Ending::Stop(stop) => {
+                    self.kill(&client, call, sink).await;
+                    return Err(stop);
+                }
+            }
+        }
+    }
+
+    async fn follow(
+        &mut self,
+        follower: &mut CallFollower,
+        sink: &mut OutputSink,
+        deadline: Instant,
+    ) -> Result<ExecOutcome, Ending> {
+        loop {
+            let flush_at = sink.flush_at();
+            tokio::select! {
+                update = follower.next() => match update.map_err(Ending::Broken)? {
+                    ExecUpdate::Event(ExecEvent::Ended(outcome)) => return Ok(outcome),
+                    update => record(update, sink).await?,
+                },
+                () = sleep_until(flush_at.unwrap_or(deadline)), if flush_at.is_some() => {
+                    sink.flush().await.map_err(stop)?;
+                }
+                () = wait_for_cancel(&mut self.wish) => return Err(Ending::Stop(Stop::Cancelled)),
+                () = sleep_until(deadline) => return Err(Ending::Stop(Stop::Deadline)),
+            }
+        }
+    }
+
+    /// Ends a process that must not go on, and takes in what it still says. A guest that does not answer in time is
+    /// left to whoever needs it next.
+    async fn kill(&mut self, client: &GuestClient, call: &ExecCall, sink: &mut OutputSink) {
+        let killing = async {
+            client.kill(call.key()).await?;
+            let mut follower = client.follow(call.key(), sink.wanted_chunk(), Follow::Capped).await?;
+            loop {
+                match follower.next().await? {
+                    ExecUpdate::Event(ExecEvent::Ended(_)) => return Ok::<(), ProtocolError>(()),
+                    update => drop(record(update, sink).await),
+                }
+            }
+        };
+        let _ = timeout(KILL_PATIENCE, killing).await;
+        let _ = sink.flush_all().await;
+    }
+}
+
+fn stop(error: crate::error::OrchestratorError) -> Ending {
+    Ending::Stop(Stop::Failed(error))
+}
+
+async fn record(update: ExecUpdate, sink: &mut OutputSink) -> Result<(), Ending> {
+    match update {
+        ExecUpdate::Output(chunk) => sink.take(chunk).await.map_err(stop),
+        ExecUpdate::Event(ExecEvent::Gap { to_sequence, bytes, .. }) => {
+            sink.skip(to_sequence, bytes).await.map_err(stop)
+        }
+        ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. } | ExecEvent::Ended(_)) => {
+            Ok(())
+        }
+    }
+}
+
+/// Returns when somebody wants the job to end; never, where nobody does.
+pub(super) async fn wait_for_cancel(wish: &mut tokio::sync::watch::Receiver<Option<Wish>>) {
+    if wish.wait_for(|wish| *wish == Some(Wish::Cancel)).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn begin(client: &GuestClient, call: &ExecCall) -> Result<CallFollower, ProtocolError> {
+    client.exec(call.exec.clone(), Follow::Capped).await
+}
+
+/// Asks what became of a call that may have been sent before: it is sent only where the guest has never heard of it.
+async fn resume(
+    client: &GuestClient,
+    call: &ExecCall,
+    from_sequence: u64,
+) -> Result<CallFollower, ProtocolError> {
+    match client.call_status(call.key()).await? {
+        CallStatus::Unknown => begin(client, call).await,
+        CallStatus::Running { .. } | CallStatus::Ended(_) => {
+            client.follow(call.key(), from_sequence, Follow::Capped).await
+        }
+        CallStatus::File(_) => {
+            Err(ProtocolError::Unexpected("the result of a file operation for a process".into()))
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Turns the output of a call into events: a batch every 50 ms or 64 KiB, text where it is text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use protocol::{OutputChunk, OutputStream};
+use tokio::time::Instant;
+
+use crate::error::OrchestratorError;
+use crate::event::{CallRef, Event, EventBody};
+use crate::recorder::Recorder;
+
+/// A batch is written when it is this old ...
+const BATCH_AGE: Duration = Duration::from_millis(50);
+/// ... or this large.
+const BATCH_BYTES: usize = 64 * 1024;
+/// More than the guest ever sends of one call; a guest that sends more is lying and is not written down.
+const MAX_CALL_BYTES: u64 = 20 * 1024 * 1024;
+
+/// What a reader of the output wants to find or keep.
+#[derive(Debug, Default)]
+pub(crate) struct Captured {
+    /// Standard output, up to the limit.
+    pub(crate) stdout: Vec<u8>,
+    /// Standard error, up to the limit.
+    pub(crate) stderr: Vec<u8>,
+    /// Whether something did not fit.
+    pub(crate) truncated: bool,
+    limit: usize,
+}
+
+impl Captured {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    fn take(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let target = if stream == OutputStream::Stderr { &mut self.stderr } else { &mut self.stdout };
+        let room = self.limit.saturating_sub(target.len());
+        self.truncated |= bytes.len() > room;
+        target.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}
+
+/// Looks for a text in standard output as it passes.
+#[derive(Debug)]
+struct Search {
+    wanted: Vec<u8>,
+    tail: Vec<u8>,
+    found: bool,
+}
+
+impl Search {
+    fn take(&mut self, bytes: &[u8]) {
+        if self.found {
+            return;
+        }
+        self.tail.extend_from_slice(bytes);
+        self.found = self.wanted.is_empty()
+            || self.tail.windows(self.wanted.len()).any(|window| window == self.wanted);
+        let keep = self.wanted.len().saturating_sub(1).min(self.tail.len());
+        self.tail.drain(..self.tail.len() - keep);
+    }
+}
+
+/// Writes the output of one call to the log.
+pub(crate) struct OutputSink {
+    recorder: Arc<Recorder>,
+    call: CallRef,
+    stream: OutputStream,
+    batch: Vec<u8>,
+    /// The first bytes of the batch that belong to a character begun in an earlier chunk.
+    oldest: Option<Instant>,
+    next_chunk: u64,
+    /// Of the chunk before `next_chunk`, so many bytes at the end are still to be written; used once after a restart.
+    held_from_past: usize,
+    written_bytes: u64,
+    search: Option<Search>,
+    captured: Captured,
+}
+
+impl OutputSink {
+    pub(crate) fn new(
+        recorder: Arc<Recorder>,
+        call: CallRef,
+        wanted: Option<&str>,
+        captured: Captured,
+    ) -> Self {
+        let search =
+            wanted.map(|text| Search { wanted: text.as_bytes().to_vec(), tail: Vec::new(), found: false });
+        Self {
+            recorder,
+            call,
+            stream: OutputStream::Stdout,
+            batch: Vec::new(),
+            oldest: None,
+            next_chunk: 0,
+            held_from_past: 0,
+            written_bytes: 0,
+            search,
+            captured,
+        }
+    }
+
+    /// Takes in what the log has of this call, as after a restart.
+    pub(crate) fn resume(&mut self, past: &[Event]) {
+        let call = self.call.clone();
+        for event in past.iter().filter(|event| event.call.as_ref() == Some(&call)) {
+            match &event.body {
+                EventBody::CallOutput { stream, next_chunk, text, base64, held_bytes } => {
+                    self.next_chunk = *next_chunk;
+                    self.held_from_past = *held_bytes;
+                    let bytes = if *base64 {
+                        STANDARD.decode(text).unwrap_or_default()
+                    } else {
+                        text.clone().into_bytes()
+                    };
+                    self.written_bytes += bytes.len() as u64;
+                    let stream = if stream == "stderr" { OutputStream::Stderr } else { OutputStream::Stdout };
+                    self.look(stream, &bytes);
+                }
+                EventBody::CallOutputDropped { next_chunk, .. } => {
+                    self.next_chunk = *next_chunk;
+                    self.held_from_past = 0;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The chunk to ask for: everything before is in the log.
+    pub(crate) fn wanted_chunk(&self) -> u64 {
+        if self.held_from_past > 0 { self.next_chunk.saturating_sub(1) } else { self.next_chunk }
+    }
+
+    /// Whether the text that was looked for has been seen; `true` when nothing was looked for.
+    pub(crate) fn found(&self) -> bool {
+        self.search.as_ref().is_none_or(|search| search.found)
+    }
+
+    /// What was kept of the output.
+    pub(crate) fn captured(&self) -> &Captured {
+        &self.captured
+    }
+
+    /// When the batch wants to be written.
+    pub(crate) fn flush_at(&self) -> Option<Instant> {
+        self.oldest.map(|oldest| oldest + BATCH_AGE)
+    }
+
+    /// Takes a chunk.
+    pub(crate) async fn take(&mut self, chunk: OutputChunk) -> Result<(), OrchestratorError> {
+        let mut bytes = chunk.bytes;
+        if chunk.sequence < self.next_chunk {
+            // Seen before; only what was held back of the last one is new.
+            let held = std::mem::take(&mut self.held_from_past);
+            if chunk.sequence + 1 != self.next_chunk || held == 0 {
+                return Ok(());
+            }
+            bytes = bytes.slice(bytes.len().saturating_sub(held)..);
+        }
+        self.look(chunk.stream, &bytes);
+        if self.stream != chunk.stream {
+            self.flush_all().await?;
+            self.stream = chunk.stream;
+        }
+        self.next_chunk = self.next_chunk.max(chunk.sequence + 1);
+        if self.written_bytes < MAX_CALL_BYTES {
+            self.batch.extend_from_slice(&bytes);
+            self.oldest.get_or_insert_with(Instant::now);
+        }
+        if self.batch.len() >= BATCH_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    /// Chunks up to this number will not come.
+    pub(crate) async fn skip(&mut self, next_chunk: u64, bytes: u64) -> Result<(), OrchestratorError> {
+        self.flush_all().await?;
+        self.next_chunk = self.next_chunk.max(next_chunk);
+        self.captured.truncated = true;
+        let event = EventBody::CallOutputDropped { bytes, next_chunk: self.next_chunk };
+        self.recorder.record(event.of(&self.call)).await
+    }
+
+    fn look(&mut self, stream: OutputStream, bytes: &[u8]) {
+        if let Some(search) = &mut self.search
+            && stream != OutputStream::Stderr
+        {
+            search.take(bytes);
+        }
+        self.captured.take(stream, bytes);
+    }
+
+    /// Writes the batch, but for the first bytes of a character whose rest has not come.
+    pub(crate) async fn flush(&mut self) -> Result<(), OrchestratorError> {
+        let held = unfinished_bytes(&self.batch);
+        self.write(held).await
+    }
+
+    /// Writes everything.
+    pub(crate) async fn flush_all(&mut self) -> Result<(), OrchestratorError> {
+        self.write(0).await
+    }
+
+    async fn write(&mut self, held_bytes: usize) -> Result<(), OrchestratorError> {
+        self.oldest = None;
+        let held = self.batch.split_off(self.batch.len() - held_bytes);
+        let bytes = std::mem::replace(&mut self.batch, held);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.written_bytes += bytes.len() as u64;
+        let (text, base64) = match String::from_utf8(bytes) {
+            Ok(text) => (text, false),
+            Err(error) => (STANDARD.encode(error.as_bytes()), true),
+        };
+        let stream = match self.stream {
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
+            OutputStream::Terminal => "terminal",
+        };
+        let event = EventBody::CallOutput {
+            stream: stream.to_owned(),
+            next_chunk: self.next_chunk,
+            text,
+            base64,
+            held_bytes,
+        };
+        self.recorder.record(event.of(&self.call)).await
+    }
+}
+
+/// How many bytes at the end are the start of a character whose rest is missing: at most 3.
+fn unfinished_bytes(bytes: &[u8]) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() => bytes.len() - error.valid_up_to(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_of_a_character_is_held_back_and_garbage_is_not() {
+        assert_eq!(unfinished_bytes("héllo".as_bytes()), 0);
+        assert_eq!(unfinished_bytes(&"hé".as_bytes()[..2]), 1);
+        assert_eq!(unfinished_bytes(&"€".as_bytes()[..2]), 2);
+        assert_eq!(unfinished_bytes(&[0xff, 0xfe]), 0);
+    }
+
+    #[test]
+    fn a_text_is_found_across_chunks() {
+        let mut search = Search { wanted: b"needle".to_vec(), tail: Vec::new(), found: false };
+        for part in ["hay nee", "d", "le hay"] {
+            assert!(!search.found);
+            search.take(part.as_bytes());
+        }
+        assert!(search.found);
+    }
+}

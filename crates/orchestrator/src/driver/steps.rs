@@ -1,0 +1,237 @@
+//! Carries out the steps of a step job, one after another.
+
+use std::collections::HashMap;
+
+use protocol::{CallKey, Exec, ExecOutcome, Program};
+use sandbox::Usage;
+use tokio::time::Instant;
+
+use super::exec::{ExecCall, environment};
+use super::file_call::operation_of;
+use super::verdict::{Evidence, explain_end};
+use super::{Captured, Driver, OutputSink, Stop};
+use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
+use crate::recorder::Why;
+use crate::step::{Step, StepTool};
+use crate::view::{StepStatus, StepView, call_of_step};
+
+/// Said of a `python` step on an image without a kernel.
+const FRESH_PROCESS: &str = "ran in a fresh Python process: this image has no notebook kernel, so variables do not last from step to step";
+
+impl Driver {
+    /// Carries out what is left of the steps. `None`: all did what was expected; otherwise why the job has failed.
+    pub(super) async fn run_steps(&mut self, steps: &[Step]) -> Result<Option<Why>, Stop> {
+        self.settle_foreign_calls().await?;
+        let mut failures = self.count_failures();
+        loop {
+            let view = self.recorder.view().await;
+            if self.is_cancelled() {
+                return Err(Stop::Cancelled);
+            }
+            if Instant::now() >= self.deadline().await {
+                return Err(Stop::Deadline);
+            }
+            let Some((index, status)) = next_step(steps, &view.steps, &failures) else { return Ok(None) };
+            let step = &steps[index];
+            if status == StepStatus::Failed && failures.get(&index).copied().unwrap_or(1) > step.options.retry
+            {
+                return Ok(Some(failure_of(index, step, &view.steps[index])));
+            }
+            let end = self.run_step(index, step, &view.steps[index]).await?;
+            if end.status == CallStatus::Failed {
+                *failures.entry(index).or_default() += 1;
+            } else {
+                self.checkpoint_if_due(index + 1, steps.len()).await?;
+            }
+        }
+    }
+
+    async fn run_step(&mut self, index: usize, step: &Step, seen: &StepView) -> Result<CallEnd, Stop> {
+        let begun_before = seen.status == StepStatus::Running;
+        let attempt = if begun_before { seen.attempts } else { seen.attempts + 1 };
+        let call = CallRef { id: call_of_step(index), attempt };
+        if !begun_before {
+            // Nothing of an earlier attempt can concern this one.
+            self.past.clear();
+            let input = serde_json::to_value(&step.tool).unwrap_or_default();
+            let started =
+                EventBody::CallStarted { step: Some(index), tool: step.tool.name().to_owned(), input };
+            self.recorder.record(started.of(&call)).await?;
+        }
+        let started = Instant::now();
+        let result = match operation_of(&step.tool) {
+            Some(operation) => self.run_file_call(&call, operation).await,
+            None => self.run_process(&call, step).await,
+        };
+        self.past.clear();
+        let end = match result {
+            Ok(end) => end,
+            Err(stop) => {
+                if let Some(end) = end_of_stop(&stop, started) {
+                    self.recorder.record(EventBody::CallEnded(end).of(&call)).await?;
+                }
+                return Err(stop);
+            }
+        };
+        self.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
+        self.forget_call(&call);
+        self.checkpoints.worked(started.elapsed());
+        Ok(end)
+    }
+
+    async fn run_process(&mut self, call: &CallRef, step: &Step) -> Result<CallEnd, Stop> {
+        let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
+        let exec = ExecCall { call: call.clone(), exec: self.exec_of(call, step, timeout) };
+        let expectation = step.options.expect.as_ref();
+        let wanted = expectation.and_then(|expected| expected.stdout_contains.as_deref());
+        let mut sink =
+            OutputSink::new(std::sync::Arc::clone(&self.recorder), call.clone(), wanted, Captured::new(0));
+        sink.resume(&self.past);
+        let outcome = self.run_exec(&exec, &mut sink).await?;
+        let after = self.usage_if_failed(&outcome).await;
+        let mut end = explain_end(&Evidence {
+            outcome: &outcome,
+            expectation,
+            text_found: sink.found(),
+            before: self.blamed,
+            after,
+            timeout_s: timeout,
+        });
+        self.blamed = after;
+        if matches!(step.tool, StepTool::Python { .. }) {
+            end.note = Some(FRESH_PROCESS.to_owned());
+        }
+        Ok(end)
+    }
+
+    fn exec_of(&self, call: &CallRef, step: &Step, timeout_s: f64) -> Exec {
+        let (program, stdin) = match &step.tool {
+            StepTool::Python { code } => {
+                (Program::Arguments(vec!["python3".into(), "-".into()]), Some(code.clone()))
+            }
+            StepTool::Shell { command } => (Program::Shell(command.clone()), None),
+            _ => (Program::Shell("false".into()), None),
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked when the job was accepted"
+        )]
+        let timeout_ms = (timeout_s * 1000.0).ceil() as u64;
+        Exec {
+            key: CallKey::new(call.id.clone(), call.attempt),
+            program,
+            environment: environment(&self.spec, call),
+            directory: None,
+            stdin,
+            keep_stdin_open: false,
+            terminal: None,
+            timeout_ms: Some(timeout_ms),
+            kill_grace_ms: 2000,
+        }
+    }
+
+    /// The figures of the sandbox, asked for only where something failed.
+    async fn usage_if_failed(&self, outcome: &ExecOutcome) -> Usage {
+        if outcome.end == protocol::ExecEnd::Code(0) {
+            return self.blamed;
+        }
+        let Some(sandbox) = self.recorder.view().await.sandbox else { return self.blamed };
+        self.core.backend.observe(sandbox).await.map_or(self.blamed, |observed| observed.usage)
+    }
+
+    /// Lets the guest drop the output of a call that is in the log. Nobody waits for it.
+    fn forget_call(&self, call: &CallRef) {
+        let key = CallKey::new(call.id.clone(), call.attempt);
+        if let Some(client) = self.guest.borrow().clone() {
+            tokio::spawn(async move {
+                let _ = client.forget(key).await;
+            });
+        }
+    }
+
+    /// Calls of the API that were in flight when the last server died: nobody waits for them any more.
+    async fn settle_foreign_calls(&mut self) -> Result<(), Stop> {
+        let mut open: Vec<CallRef> = Vec::new();
+        for event in &self.past {
+            match (&event.body, &event.call) {
+                (EventBody::CallStarted { step: None, .. }, Some(call)) => open.push(call.clone()),
+                (EventBody::CallEnded(_), Some(call)) => open.retain(|other| other != call),
+                _ => {}
+            }
+        }
+        for call in open {
+            let end = CallEnd {
+                status: CallStatus::Interrupted,
+                code: Some("interrupted".into()),
+                reason: Some("the server was restarted; what was begun may still run".into()),
+                ..CallEnd::default()
+            };
+            self.recorder.record(EventBody::CallEnded(end).of(&call)).await?;
+        }
+        Ok(())
+    }
+
+    /// How often each step has failed since the last loss of the sandbox.
+    fn count_failures(&self) -> HashMap<usize, u32> {
+        let mut failures = HashMap::new();
+        let mut current: HashMap<&str, usize> = HashMap::new();
+        for event in &self.past {
+            match (&event.body, &event.call) {
+                (EventBody::CallStarted { step: Some(step), .. }, Some(call)) => {
+                    current.insert(&call.id, *step);
+                }
+                (EventBody::CallEnded(end), Some(call)) if end.status == CallStatus::Failed => {
+                    if let Some(step) = current.get(call.id.as_str()) {
+                        *failures.entry(*step).or_default() += 1;
+                    }
+                }
+                (EventBody::SandboxLost { .. }, _) => failures.clear(),
+                _ => {}
+            }
+        }
+        failures
+    }
+}
+
+/// The first step that is not done with: a failed one counts where it ends the job or has tries left.
+fn next_step(
+    steps: &[Step],
+    views: &[StepView],
+    failures: &HashMap<usize, u32>,
+) -> Option<(usize, StepStatus)> {
+    views.iter().zip(steps).find_map(|(view, step)| {
+        let tries_left = failures.get(&view.index).copied().unwrap_or(1) <= step.options.retry;
+        let done = match view.status {
+            StepStatus::Succeeded => true,
+            StepStatus::Failed => step.options.continue_on_error && !tries_left,
+            StepStatus::Pending | StepStatus::Running => false,
+        };
+        (!done).then_some((view.index, view.status))
+    })
+}
+
+fn failure_of(index: usize, step: &Step, view: &StepView) -> Why {
+    let name = step.options.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
+    let reason = view.reason.clone().unwrap_or_default();
+    // A limit that was hit is the job's own reason; everything else is a step that failed.
+    let limits = ["out_of_memory", "disk_full", "too_many_processes"];
+    let code = view.code.as_deref().filter(|code| limits.contains(code)).unwrap_or("step_failed");
+    Why::new(code, format!("step {}{name}: {reason}", index + 1))
+}
+
+/// How a call ended that was stopped with the job; one whose sandbox is gone is written down elsewhere.
+fn end_of_stop(stop: &Stop, started: Instant) -> Option<CallEnd> {
+    let (code, reason) = match stop {
+        Stop::Cancelled => ("cancelled", "the job was cancelled"),
+        Stop::Deadline => ("deadline", "the job's time was over"),
+        Stop::Lost(_) | Stop::Failed(_) => return None,
+    };
+    Some(CallEnd {
+        status: CallStatus::Failed,
+        code: Some(code.into()),
+        reason: Some(reason.into()),
+        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        ..CallEnd::default()
+    })
+}

@@ -1,0 +1,173 @@
+//! Says what the end of a call means. Pure.
+
+use protocol::{ExecEnd, ExecOutcome};
+use sandbox::Usage;
+
+use crate::event::{CallEnd, CallStatus};
+use crate::step::Expectation;
+
+/// Less free disk than this at the end of a failed call explains the failure.
+const DISK_FULL_BYTES: u64 = 256 * 1024;
+
+/// What is known at the end of a call.
+pub(crate) struct Evidence<'a> {
+    /// How the process ended.
+    pub(crate) outcome: &'a ExecOutcome,
+    /// What was expected of it.
+    pub(crate) expectation: Option<&'a Expectation>,
+    /// Whether the expected text was in its output.
+    pub(crate) text_found: bool,
+    /// The sandbox's figures before the call.
+    pub(crate) before: Usage,
+    /// The sandbox's figures after the call.
+    pub(crate) after: Usage,
+    /// How long the call was allowed to run.
+    pub(crate) timeout_s: f64,
+}
+
+/// How the call ended, with a code and a reason where it did not do what was expected.
+pub(crate) fn explain_end(evidence: &Evidence<'_>) -> CallEnd {
+    let outcome = evidence.outcome;
+    let problem = problem_of(evidence);
+    let (code, reason) = problem.map_or((None, None), |(code, reason)| (Some(code.to_owned()), Some(reason)));
+    CallEnd {
+        status: if code.is_none() { CallStatus::Succeeded } else { CallStatus::Failed },
+        exit_code: match outcome.end {
+            ExecEnd::Code(code) => Some(code),
+            ExecEnd::Signal(signal) => Some(128 + signal),
+            _ => None,
+        },
+        code,
+        reason,
+        duration_ms: outcome.duration_ms,
+        output_bytes: outcome.output_bytes,
+        output_lines: outcome.output_lines,
+        result: None,
+        note: None,
+    }
+}
+
+fn problem_of(evidence: &Evidence<'_>) -> Option<(&'static str, String)> {
+    let outcome = evidence.outcome;
+    let wanted = evidence.expectation.and_then(|expected| expected.exit_code).unwrap_or(0);
+    let plain = match &outcome.end {
+        ExecEnd::Code(code) if *code == wanted => {
+            if evidence.text_found {
+                return None;
+            }
+            let text = evidence
+                .expectation
+                .and_then(|expected| expected.stdout_contains.as_deref())
+                .unwrap_or_default();
+            return Some(("unexpected_output", format!("standard output does not contain `{text}`")));
+        }
+        ExecEnd::Code(code) if wanted == 0 => ("exit_code", format!("exit code {code}")),
+        ExecEnd::Code(code) => ("exit_code", format!("exit code {code} where {wanted} was expected")),
+        ExecEnd::Signal(signal) => ("signal", format!("ended by signal {signal}")),
+        ExecEnd::TimedOut => {
+            return Some(("timeout", format!("ran longer than its {} s and was ended", evidence.timeout_s)));
+        }
+        ExecEnd::Killed => return Some(("killed", "was ended on request".into())),
+        ExecEnd::NotStarted(why) => ("not_started", why.clone()),
+    };
+    Some(
+        limit_that_explains(evidence)
+            .map_or(plain, |(code, text)| (code, format!("{text} ({})", plain_text(outcome)))),
+    )
+}
+
+fn plain_text(outcome: &ExecOutcome) -> String {
+    match &outcome.end {
+        ExecEnd::Code(code) => format!("exit code {code}"),
+        ExecEnd::Signal(signal) => format!("signal {signal}"),
+        ExecEnd::NotStarted(why) => why.clone(),
+        ExecEnd::TimedOut | ExecEnd::Killed => "ended".into(),
+    }
+}
+
+/// A limit that was hit while the call ran and explains why it failed.
+fn limit_that_explains(evidence: &Evidence<'_>) -> Option<(&'static str, String)> {
+    if evidence.after.oom_kills > evidence.before.oom_kills {
+        return Some(("out_of_memory", "the sandbox's memory was used up".into()));
+    }
+    if evidence.outcome.disk_free_bytes < DISK_FULL_BYTES || evidence.outcome.disk_free_inodes == 0 {
+        return Some(("disk_full", "the sandbox's disk is full".into()));
+    }
+    if evidence.after.pids_refused > evidence.before.pids_refused {
+        return Some(("too_many_processes", "the sandbox's process limit was reached".into()));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(end: ExecEnd) -> ExecOutcome {
+        ExecOutcome {
+            end,
+            duration_ms: 5,
+            output_bytes: 0,
+            output_lines: 0,
+            dropped_bytes: 0,
+            next_sequence: 0,
+            disk_free_bytes: 1 << 30,
+            disk_free_inodes: 1000,
+        }
+    }
+
+    fn judge(outcome: &ExecOutcome, expectation: Option<&Expectation>, found: bool, after: Usage) -> CallEnd {
+        explain_end(&Evidence {
+            outcome,
+            expectation,
+            text_found: found,
+            before: Usage::default(),
+            after,
+            timeout_s: 1.0,
+        })
+    }
+
+    #[test]
+    fn exit_code_zero_succeeds_and_another_fails_with_its_number() {
+        let good = judge(&outcome(ExecEnd::Code(0)), None, true, Usage::default());
+        assert_eq!(good.status, CallStatus::Succeeded);
+        let bad = judge(&outcome(ExecEnd::Code(3)), None, true, Usage::default());
+        assert_eq!(
+            (bad.exit_code, bad.code.as_deref(), bad.reason.as_deref()),
+            (Some(3), Some("exit_code"), Some("exit code 3"))
+        );
+    }
+
+    #[test]
+    fn an_expected_exit_code_succeeds() {
+        let expected = Expectation { exit_code: Some(2), stdout_contains: None };
+        assert_eq!(
+            judge(&outcome(ExecEnd::Code(2)), Some(&expected), true, Usage::default()).status,
+            CallStatus::Succeeded
+        );
+        assert_eq!(
+            judge(&outcome(ExecEnd::Code(0)), Some(&expected), true, Usage::default()).status,
+            CallStatus::Failed
+        );
+    }
+
+    #[test]
+    fn a_missing_text_fails_and_is_quoted() {
+        let expected = Expectation { exit_code: None, stdout_contains: Some("ok".into()) };
+        let end = judge(&outcome(ExecEnd::Code(0)), Some(&expected), false, Usage::default());
+        assert!(end.reason.unwrap().contains("`ok`"));
+    }
+
+    #[test]
+    fn a_limit_that_was_hit_explains_the_failure() {
+        let usage = Usage { oom_kills: 1, ..Usage::default() };
+        assert_eq!(
+            judge(&outcome(ExecEnd::Signal(9)), None, true, usage).code.as_deref(),
+            Some("out_of_memory")
+        );
+        let full = ExecOutcome { disk_free_bytes: 0, ..outcome(ExecEnd::Code(1)) };
+        assert_eq!(judge(&full, None, true, Usage::default()).code.as_deref(), Some("disk_full"));
+        let succeeded = ExecOutcome { disk_free_bytes: 0, ..outcome(ExecEnd::Code(0)) };
+        assert_eq!(judge(&succeeded, None, true, Usage::default()).status, CallStatus::Succeeded);
+    }
+}

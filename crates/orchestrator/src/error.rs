@@ -1,0 +1,172 @@
+//! What can go wrong with jobs.
+
+use protocol::{FileError, FileErrorCode, ProtocolError};
+use sandbox::SandboxError;
+
+use crate::ids::JobId;
+use crate::request::InvalidField;
+use crate::state::{IllegalChange, JobState};
+
+/// A failure that a caller is told of.
+#[derive(Debug, thiserror::Error)]
+pub enum OrchestratorError {
+    /// A field of the request cannot be accepted.
+    #[error("{0}")]
+    Invalid(#[from] InvalidField),
+    /// There is no such job.
+    #[error("there is no job {0}")]
+    NoJob(JobId),
+    /// The job has no result (yet).
+    #[error("job {job} has no output.zip: {why}")]
+    NoArtifact {
+        /// Which job.
+        job: JobId,
+        /// Why not.
+        why: String,
+    },
+    /// The job is in a state in which this cannot be done.
+    #[error("job {job} is {state:?}: {problem}")]
+    WrongState {
+        /// Which job.
+        job: JobId,
+        /// Where it stands.
+        state: JobState,
+        /// What cannot be done and what can.
+        problem: String,
+    },
+    /// The queue is full.
+    #[error("the queue is full ({queued} jobs wait); try again in {retry_after_s} s")]
+    QueueFull {
+        /// How many wait.
+        queued: usize,
+        /// When to try again.
+        retry_after_s: u64,
+    },
+    /// The same idempotency key came with another body.
+    #[error("the idempotency key was used before with another body")]
+    IdempotencyMismatch,
+    /// Another server has taken the job over; this one must stop writing to it.
+    #[error("job {0} has another owner now")]
+    Fenced(JobId),
+    /// The data folder belongs to a server that runs.
+    #[error("{folder} is in use by another caisson server; stop it, or set another data folder")]
+    FolderInUse {
+        /// The data folder.
+        folder: String,
+    },
+    /// Something could not be stored.
+    #[error("storing {what}")]
+    Store {
+        /// What was being stored or read.
+        what: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The disk that holds the data folder is full.
+    #[error("the disk that holds the data folder is full; free some space, nothing was lost")]
+    DiskFull,
+    /// The server is going down.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// A file operation was refused.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// The link to the sandbox failed.
+    #[error("speaking to the sandbox of the job")]
+    Link(#[source] ProtocolError),
+    /// The sandbox could not be made or found.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// A change of state that the rules forbid: a bug.
+    #[error(transparent)]
+    IllegalChange(#[from] IllegalChange),
+    /// A file of the data folder could not be read or written.
+    #[error("{doing}")]
+    Io {
+        /// What was being done to what.
+        doing: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl From<ProtocolError> for OrchestratorError {
+    fn from(error: ProtocolError) -> Self {
+        match error {
+            ProtocolError::File(error) => Self::File(error),
+            other => Self::Link(other),
+        }
+    }
+}
+
+impl OrchestratorError {
+    /// A stable word for programs.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid_field",
+            Self::NoJob(_) => "job_not_found",
+            Self::NoArtifact { .. } => "no_artifact",
+            Self::WrongState { .. } => "wrong_state",
+            Self::QueueFull { .. } => "queue_full",
+            Self::IdempotencyMismatch => "idempotency_mismatch",
+            Self::Fenced(_) => "fenced",
+            Self::FolderInUse { .. } => "folder_in_use",
+            Self::Store { .. } => "store_failed",
+            Self::DiskFull => "server_disk_full",
+            Self::ShuttingDown => "shutting_down",
+            Self::File(error) => match error.code {
+                FileErrorCode::OutsideWorkspace => "path_outside_workspace",
+                FileErrorCode::BadPath => "bad_path",
+                FileErrorCode::NotFound => "file_not_found",
+                FileErrorCode::Exists => "file_exists",
+                FileErrorCode::IsDirectory => "is_directory",
+                FileErrorCode::NotDirectory => "not_directory",
+                FileErrorCode::NotEmpty => "directory_not_empty",
+                FileErrorCode::NoMatch => "text_not_found",
+                FileErrorCode::ManyMatches => "text_not_unique",
+                FileErrorCode::NotText => "not_text",
+                FileErrorCode::Denied => "permission_denied",
+                FileErrorCode::DiskFull => "disk_full",
+                FileErrorCode::TooLarge => "file_too_large",
+                FileErrorCode::Other => "file_error",
+            },
+            Self::Link(_) => "sandbox_unreachable",
+            Self::Sandbox(error) => match error {
+                SandboxError::LimitUnenforceable { .. } => "limit_unenforceable",
+                SandboxError::LimitOutOfRange { .. } => "limit_out_of_range",
+                SandboxError::TooWeak { .. } => "isolation_unavailable",
+                SandboxError::NoImage(_) => "image_not_found",
+                SandboxError::HostUnfit { .. } => "host_unfit",
+                SandboxError::NotRunning { .. } => "sandbox_not_running",
+                SandboxError::Setup { .. } | SandboxError::Io { .. } => "sandbox_failed",
+            },
+            Self::IllegalChange(_) => "illegal_change",
+            Self::Io { .. } => "io_failed",
+        }
+    }
+
+    /// Whether the same call may succeed later without anyone changing anything.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::QueueFull { .. }
+            | Self::ShuttingDown
+            | Self::Link(_)
+            | Self::Store { .. }
+            | Self::DiskFull => true,
+            Self::Sandbox(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let doing = doing.into();
+        move |source| match source.kind() {
+            std::io::ErrorKind::StorageFull => Self::DiskFull,
+            _ => Self::Io { doing, source },
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What happens in a job, as it is logged. The log is the truth; everything else is computed from it.
+
+use sandbox::{EndedReason, LimitKind, SandboxId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::ids::{Generation, JobId, Sequence};
+use crate::request::JobSpec;
+use crate::state::JobState;
+
+/// One entry of a job's log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Position, from 1, without gaps.
+    pub sequence: Sequence,
+    /// Milliseconds since 1970.
+    pub time_ms: i64,
+    /// The call it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallRef>,
+    /// What happened.
+    #[serde(flatten)]
+    pub body: EventBody,
+}
+
+/// One attempt at one call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+pub struct CallRef {
+    /// Unique within the job.
+    pub id: String,
+    /// Counts from 1.
+    pub attempt: u32,
+}
+
+/// An event before it has a place in the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    /// The call it belongs to.
+    pub call: Option<CallRef>,
+    /// What happened.
+    pub body: EventBody,
+}
+
+impl From<EventBody> for NewEvent {
+    fn from(body: EventBody) -> Self {
+        Self { call: None, body }
+    }
+}
+
+impl EventBody {
+    /// The event as one of a call.
+    #[must_use]
+    pub fn of(self, call: &CallRef) -> NewEvent {
+        NewEvent { call: Some(call.clone()), body: self }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "data", rename_all = "snake_case")]
+pub enum EventBody {
+    /// The job was accepted.
+    JobCreated {
+        /// What it shall do.
+        spec: Box<JobSpec>,
+    },
+    /// The job changed its state.
+    StateChanged {
+        /// The new state.
+        state: JobState,
+        /// For programs, where there is a reason.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
+        /// For people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Somebody wants the job to do something.
+    Wished {
+        /// What: `cancel`.
+        wish: Wish,
+    },
+    /// A sandbox is about to be made.
+    SandboxRequested {
+        /// Its name.
+        sandbox: SandboxId,
+    },
+    /// The guest has answered.
+    SandboxReady {
+        /// Its name.
+        sandbox: SandboxId,
+        /// Changes when the guest was started anew.
+        boot_id: String,
+        /// Limits that this host does not enforce.
+        unenforced: Vec<Unenforced>,
+    },
+    /// The sandbox is gone. Calls in flight were interrupted, steps after the checkpoint are undone.
+    SandboxLost {
+        /// Its name.
+        sandbox: SandboxId,
+        /// For programs.
+        reason: EndedReason,
+        /// For people.
+        detail: String,
+        /// How many steps the workspace holds after it is restored.
+        steps_kept: usize,
+    },
+    /// A call is about to be sent.
+    CallStarted {
+        /// The step it carries out, from 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<usize>,
+        /// The tool.
+        tool: String,
+        /// What it was given.
+        input: Value,
+    },
+    /// A call has printed something.
+    CallOutput {
+        /// `stdout`, `stderr` or `terminal`.
+        stream: String,
+        /// The guest's number of the first chunk after these bytes.
+        next_chunk: u64,
+        /// What was printed; base64 where it is not UTF-8.
+        text: String,
+        /// Whether `text` is base64.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        base64: bool,
+        /// How many bytes at the end of the last chunk are the start of a character and come with the next event.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        held_bytes: usize,
+    },
+    /// Output that was too much to keep.
+    CallOutputDropped {
+        /// How many bytes.
+        bytes: u64,
+        /// The guest's number of the next chunk that was kept.
+        next_chunk: u64,
+    },
+    /// A call is over.
+    CallEnded(CallEnd),
+    /// The workspace was saved.
+    Checkpoint {
+        /// How many steps it holds.
+        steps: usize,
+        /// Size of the saved archive.
+        bytes: u64,
+    },
+    /// A connection to the outside.
+    Egress(egress::EgressEvent),
+    /// The workspace was brought home.
+    ArtifactStored(Artifact),
+    /// Something that people should know.
+    Note {
+        /// For people.
+        text: String,
+    },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// What somebody may want of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Wish {
+    /// End it.
+    Cancel,
+}
+
+/// A limit that is not enforced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unenforced {
+    /// Which.
+    pub limit: LimitKind,
+    /// Why not.
+    pub why: String,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallEnd {
+    /// Whether it did what was expected.
+    pub status: CallStatus,
+    /// Exit code of a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Why it did not succeed, for programs: `step_failed`, `timeout`, `out_of_memory`, `disk_full`, ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Why it did not succeed, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// From start to end.
+    pub duration_ms: u64,
+    /// Bytes printed, kept or not.
+    #[serde(default)]
+    pub output_bytes: u64,
+    /// Lines printed, kept or not.
+    #[serde(default)]
+    pub output_lines: u64,
+    /// What a file tool gave back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Something about how it was run, such as a fresh process where a kernel is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Whether a call did what was expected.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CallStatus {
+    /// It did.
+    #[default]
+    Succeeded,
+    /// It did not.
+    Failed,
+    /// Its sandbox was lost while it ran; nobody knows how far it came.
+    Interrupted,
+}
+
+/// A finished artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Artifact {
+    /// Name in the job's folder.
+    pub name: String,
+    /// Size.
+    pub bytes: u64,
+    /// How many files it holds.
+    pub files: u64,
+    /// SHA-256 in hexadecimal.
+    pub sha256: String,
+    /// Where it comes from: `workspace`, or `checkpoint` when the sandbox was lost for good.
+    pub source: String,
+}
+
+impl EventBody {
+    /// The kind as it stands in the log.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::JobCreated { .. } => "job_created",
+            Self::StateChanged { .. } => "state_changed",
+            Self::Wished { .. } => "wished",
+            Self::SandboxRequested { .. } => "sandbox_requested",
+            Self::SandboxReady { .. } => "sandbox_ready",
+            Self::SandboxLost { .. } => "sandbox_lost",
+            Self::CallStarted { .. } => "call_started",
+            Self::CallOutput { .. } => "call_output",
+            Self::CallOutputDropped { .. } => "call_output_dropped",
+            Self::CallEnded(_) => "call_ended",
+            Self::Checkpoint { .. } => "checkpoint",
+            Self::Egress(_) => "egress",
+            Self::ArtifactStored(_) => "artifact_stored",
+            Self::Note { .. } => "note",
+        }
+    }
+}
+
+/// Whose write it is: the owner's, which counts only while it owns the job, or anybody's (a wish).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// The owner of this generation.
+    Owner(Generation),
+    /// A caller of the API.
+    Anybody,
+}
+
+/// An event with the job it belongs to, as it is sent to watchers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobEvent {
+    /// Which job.
+    pub job: JobId,
+    /// The entry.
+    pub event: Event,
+}

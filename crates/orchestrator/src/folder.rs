@@ -1,0 +1,127 @@
+//! The data folder: who holds it, and where things are in it.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::OrchestratorError;
+use crate::ids::JobId;
+
+/// The data folder of one server, held for as long as this lives.
+pub struct DataFolder {
+    root: PathBuf,
+    _lock: File,
+}
+
+impl DataFolder {
+    /// Makes the folder where needed and takes it for this process.
+    ///
+    /// # Errors
+    /// Another server holds it, or it cannot be written.
+    pub fn open(root: &Path) -> Result<Self, OrchestratorError> {
+        for folder in [root.to_owned(), root.join("jobs")] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&folder)
+                .map_err(OrchestratorError::io(format!("making the folder {}", folder.display())))?;
+        }
+        let path = root.join("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(OrchestratorError::io(format!("opening {}", path.display())))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| OrchestratorError::FolderInUse { folder: root.display().to_string() })?;
+        Ok(Self { root: root.to_owned(), _lock: lock })
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.root.join("caisson.db")
+    }
+
+    /// The folder of a job.
+    #[must_use]
+    pub fn job(&self, job: JobId) -> PathBuf {
+        self.root.join("jobs").join(job.to_string())
+    }
+
+    /// The result of a job.
+    #[must_use]
+    pub fn output(&self, job: JobId) -> PathBuf {
+        self.job(job).join("output.zip")
+    }
+
+    /// The log of a job for people.
+    #[must_use]
+    pub fn agent_log(&self, job: JobId) -> PathBuf {
+        self.job(job).join("logs").join("agent.log")
+    }
+
+    /// The saved workspace of a job after so many steps.
+    #[must_use]
+    pub fn checkpoint(&self, job: JobId, steps: usize) -> PathBuf {
+        self.job(job).join(format!("checkpoint-{steps}.tar.zst"))
+    }
+
+    /// Makes the folder of a job.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make_job(&self, job: JobId) -> Result<(), OrchestratorError> {
+        let logs = self.job(job).join("logs");
+        fs::create_dir_all(&logs)
+            .map_err(OrchestratorError::io(format!("making the folder {}", logs.display())))
+    }
+
+    /// Removes the folder of a job; succeeds when there is none.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove_job(&self, job: JobId) -> Result<(), OrchestratorError> {
+        let folder = self.job(job);
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(OrchestratorError::io(format!("removing the folder {}", folder.display()))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How many bytes the folder of a job takes.
+    #[must_use]
+    pub fn job_bytes(&self, job: JobId) -> u64 {
+        fn walk(folder: &Path) -> u64 {
+            let Ok(entries) = fs::read_dir(folder) else { return 0 };
+            entries
+                .flatten()
+                .map(|entry| match entry.metadata() {
+                    Ok(metadata) if metadata.is_dir() => walk(&entry.path()),
+                    Ok(metadata) => metadata.len(),
+                    Err(_) => 0,
+                })
+                .sum()
+        }
+        walk(&self.job(job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_server_on_the_same_folder_is_refused_with_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let _first = DataFolder::open(root.path()).unwrap();
+        let error = DataFolder::open(root.path()).err().unwrap().to_string();
+        assert!(error.contains("in use by another caisson server"), "{error}");
+    }
+}

@@ -1,0 +1,63 @@
+//! Brings the world in line with the store: takes no arguments, may run at any time, does nothing twice.
+//!
+//! Jobs whose driver is gone get a new one. Sandboxes whose job is over, or has moved on, are destroyed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox::SandboxId;
+
+use crate::core::Core;
+use crate::error::OrchestratorError;
+use crate::retention;
+use crate::scheduler::{LEASE_MS, start_driver};
+
+/// How often it runs beside the start.
+const INTERVAL: Duration = Duration::from_secs(15);
+/// How often old jobs are looked for.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Runs until the server goes down.
+pub(crate) async fn run(core: Arc<Core>) {
+    let mut next_retention = tokio::time::Instant::now();
+    loop {
+        if let Err(error) = reconcile(&core).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "reconciling failed, trying again");
+        }
+        if tokio::time::Instant::now() >= next_retention {
+            if let Err(error) = retention::prune(&core).await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "removing old jobs failed, trying again"
+                );
+            }
+            next_retention += RETENTION_INTERVAL;
+        }
+        tokio::select! {
+            () = core.shutdown.cancelled() => return,
+            () = tokio::time::sleep(INTERVAL) => {}
+        }
+    }
+}
+
+pub(crate) async fn reconcile(core: &Arc<Core>) -> Result<(), OrchestratorError> {
+    core.store.renew_leases(LEASE_MS).await?;
+    // A sandbox is in the log before it exists. So what is listed here and not wanted by a job that is read after is
+    // not wanted at all.
+    let existing = core.backend.list().await?;
+    let mut wanted: HashSet<SandboxId> = HashSet::new();
+    for job in core.store.unfinished().await? {
+        if let Ok(view) = core.store.job(job).await {
+            wanted.extend(view.sandbox);
+        }
+        start_driver(core, job).await?;
+    }
+    for sandbox in existing.into_iter().filter(|sandbox| !wanted.contains(sandbox)) {
+        if let Err(error) = core.backend.destroy(sandbox).await {
+            tracing::warn!(%sandbox, error = &error as &dyn std::error::Error, "the sandbox is not gone yet");
+        }
+    }
+    core.queue_changed.notify_one();
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Picks jobs from the queue while there is room, and starts a driver for each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::Core;
+use crate::driver::drive;
+use crate::error::OrchestratorError;
+use crate::ids::JobId;
+
+/// How long a job stays ours without a sign of life.
+pub(crate) const LEASE_MS: i64 = 60_000;
+/// How long to wait when the store does not answer.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs until the server goes down.
+pub(crate) async fn run(core: Arc<Core>) {
+    loop {
+        tokio::select! {
+            () = core.shutdown.cancelled() => return,
+            () = core.queue_changed.notified() => {}
+        }
+        if let Err(error) = pick(&core).await {
+            tracing::warn!(%error, "the queue cannot be read, trying again");
+            tokio::time::sleep(STORE_PAUSE).await;
+            core.queue_changed.notify_one();
+        }
+    }
+}
+
+async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
+    let room = core.settings.max_running.saturating_sub(core.live.count());
+    if room == 0 {
+        return Ok(());
+    }
+    for job in core.store.next_queued(room).await? {
+        start_driver(core, job).await?;
+    }
+    Ok(())
+}
+
+/// Takes a job over and starts its driver, where nobody has it.
+pub(crate) async fn start_driver(core: &Arc<Core>, job: JobId) -> Result<(), OrchestratorError> {
+    if !core.live.reserve(job) {
+        return Ok(());
+    }
+    let place = Place { core: Arc::clone(core), job };
+    let Some(generation) = core.store.claim(job, LEASE_MS).await? else { return Ok(()) };
+    let core = Arc::clone(core);
+    let tasks = core.tasks.clone();
+    tasks.spawn(async move {
+        let _place = place;
+        Box::pin(drive(core, job, generation)).await;
+    });
+    Ok(())
+}
+
+/// A job's place among those that are driven; given free when its driver ends, whatever way.
+struct Place {
+    core: Arc<Core>,
+    job: JobId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.core.live.leave(self.job);
+        self.core.queue_changed.notify_one();
+    }
+}

@@ -1,0 +1,179 @@
+//! What every store must do, whatever database is below it.
+
+use std::collections::BTreeMap;
+
+use super::{Created, NewRecord, Store};
+use crate::answers::JobFilter;
+use crate::error::OrchestratorError;
+use crate::event::{CallEnd, EventBody, Fence, NewEvent, Wish};
+use crate::ids::{Generation, JobId};
+use crate::request::{JobDefaults, JobSpec, NewJob};
+use crate::state::JobState;
+use crate::view::{JobView, StepStatus, call_of_step};
+
+/// Runs the suite; `open` opens the same empty database again and again.
+pub(super) async fn run<S: Store>(open: impl Fn() -> S) {
+    let store = open();
+    keys_are_remembered(&store).await;
+    events_are_numbered_and_seen_by_watchers(&store).await;
+    a_stale_owner_is_refused(&store).await;
+    the_queue_goes_by_priority_and_age(&store).await;
+    lists_are_filtered_and_paged(&store).await;
+    large_payloads_come_back_whole(&store).await;
+    a_deleted_job_leaves_nothing(&store).await;
+    let job = steps_are_part_of_the_view(&store).await;
+    let before = store.job(job).await.unwrap();
+    drop(store);
+    everything_is_there_after_a_restart(&open(), job, before).await;
+}
+
+fn spec(json: &str) -> JobSpec {
+    serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default()).unwrap()
+}
+
+fn state(state: JobState) -> NewEvent {
+    EventBody::StateChanged { state, code: None, reason: None }.into()
+}
+
+fn note(text: &str) -> NewEvent {
+    EventBody::Note { text: text.into() }.into()
+}
+
+async fn create(store: &impl Store, json: &str) -> JobId {
+    let id = JobId::generate();
+    let record = NewRecord { id, spec: spec(json), events: vec![state(JobState::Queued)], idempotency: None };
+    assert!(matches!(store.create(record).await.unwrap(), Created::New(_)));
+    id
+}
+
+async fn finish(store: &impl Store, job: JobId) {
+    store.append(job, Fence::Anybody, vec![state(JobState::Complete)]).await.unwrap();
+}
+
+const ONE_STEP: &str = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
+
+async fn keys_are_remembered(store: &impl Store) {
+    let record = |key: &str, digest: &[u8]| NewRecord {
+        id: JobId::generate(),
+        spec: spec(r#"{"task":"x"}"#),
+        events: Vec::new(),
+        idempotency: Some((key.to_owned(), digest.to_vec())),
+    };
+    let Created::New(first) = store.create(record("k1", b"a")).await.unwrap() else { panic!("not new") };
+    assert_eq!(store.create(record("k1", b"a")).await.unwrap(), Created::Repeated(first.job_id));
+    assert_eq!(store.create(record("k1", b"b")).await.unwrap(), Created::Mismatch);
+    assert!(matches!(store.create(record("k2", b"a")).await.unwrap(), Created::New(_)));
+}
+
+async fn events_are_numbered_and_seen_by_watchers(store: &impl Store) {
+    let job = create(store, ONE_STEP).await;
+    let mut watch = store.watch(job);
+    let placed = store.append(job, Fence::Anybody, vec![note("a"), note("b")]).await.unwrap();
+    assert_eq!(placed.iter().map(|event| event.sequence).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(*watch.wait_for(|sequence| *sequence >= 4).await.unwrap(), 4);
+    let read = store.events(job, 2, 10).await.unwrap();
+    assert_eq!(read, placed);
+    assert_eq!(store.events(job, 0, 1).await.unwrap().len(), 1);
+    finish(store, job).await;
+    let missing = store.append(JobId::generate(), Fence::Anybody, vec![note("x")]).await;
+    assert!(matches!(missing, Err(OrchestratorError::NoJob(_))));
+}
+
+async fn a_stale_owner_is_refused(store: &impl Store) {
+    let job = create(store, ONE_STEP).await;
+    let first = store.claim(job, 60_000).await.unwrap().unwrap();
+    assert_eq!(store.claim(job, 60_000).await.unwrap(), None, "somebody holds it");
+    store.append(job, Fence::Owner(first), vec![note("mine")]).await.unwrap();
+    store.release(job, first).await.unwrap();
+    let second = store.claim(job, 60_000).await.unwrap().unwrap();
+    assert!(second > first);
+    let stale = store.append(job, Fence::Owner(first), vec![note("late")]).await;
+    assert!(matches!(stale, Err(OrchestratorError::Fenced(_))));
+    store.release(job, second).await.unwrap();
+    let expired = store.claim(job, -1).await.unwrap().unwrap();
+    assert!(
+        store.claim(job, 60_000).await.unwrap() > Some(expired),
+        "a lease that is over counts for nothing"
+    );
+    assert_eq!(store.claim(JobId::generate(), 1).await.unwrap(), None::<Generation>);
+    finish(store, job).await;
+}
+
+async fn the_queue_goes_by_priority_and_age(store: &impl Store) {
+    let old = create(store, ONE_STEP).await;
+    let young = create(store, ONE_STEP).await;
+    let urgent = create(store, r#"{"priority":9,"steps":[{"tool":"shell","command":"true"}]}"#).await;
+    assert_eq!(store.next_queued(10).await.unwrap(), [urgent, old, young]);
+    assert_eq!(store.next_queued(1).await.unwrap(), [urgent]);
+    assert_eq!(store.count_queued().await.unwrap(), 3);
+    store.append(old, Fence::Anybody, vec![EventBody::Wished { wish: Wish::Cancel }.into()]).await.unwrap();
+    assert!(store.unfinished().await.unwrap().contains(&old), "a wish wants attention");
+    for job in [old, young, urgent] {
+        finish(store, job).await;
+    }
+    assert!(store.unfinished().await.unwrap().is_empty());
+}
+
+async fn lists_are_filtered_and_paged(store: &impl Store) {
+    let mut mine = Vec::new();
+    for _ in 0..3 {
+        mine.push(
+            create(store, r#"{"labels":{"team":"a"},"steps":[{"tool":"shell","command":"true"}]}"#).await,
+        );
+    }
+    let label = Some(("team".to_owned(), "a".to_owned()));
+    let filter = JobFilter { label: label.clone(), limit: 2, ..JobFilter::default() };
+    let page = store.jobs(filter.clone()).await.unwrap();
+    assert_eq!(page.iter().map(|view| view.job_id).collect::<Vec<_>>(), [mine[2], mine[1]]);
+    let next = store.jobs(JobFilter { before: Some(mine[1]), ..filter.clone() }).await.unwrap();
+    assert_eq!(next.iter().map(|view| view.job_id).collect::<Vec<_>>(), [mine[0]]);
+    let none = store.jobs(JobFilter { states: vec![JobState::Running], ..filter }).await.unwrap();
+    assert!(none.is_empty());
+    assert_eq!(page[0].labels, BTreeMap::from([("team".to_owned(), "a".to_owned())]));
+    for job in mine {
+        finish(store, job).await;
+    }
+    assert!(store.over(100).await.unwrap().len() >= 3);
+}
+
+async fn large_payloads_come_back_whole(store: &impl Store) {
+    let job = create(store, ONE_STEP).await;
+    let text = "0123456789abcdef".repeat(10_000);
+    store.append(job, Fence::Anybody, vec![note(&text)]).await.unwrap();
+    let read = store.events(job, 2, 1).await.unwrap();
+    assert_eq!(read[0].body, EventBody::Note { text });
+    finish(store, job).await;
+}
+
+async fn a_deleted_job_leaves_nothing(store: &impl Store) {
+    let job = create(store, ONE_STEP).await;
+    finish(store, job).await;
+    store.delete(job).await.unwrap();
+    assert!(matches!(store.job(job).await, Err(OrchestratorError::NoJob(_))));
+    assert!(store.events(job, 0, 10).await.unwrap().is_empty());
+    store.delete(job).await.unwrap();
+}
+
+async fn steps_are_part_of_the_view(store: &impl Store) -> JobId {
+    let job =
+        create(store, r#"{"steps":[{"tool":"shell","command":"a"},{"tool":"shell","command":"b"}]}"#).await;
+    let call = crate::event::CallRef { id: call_of_step(0), attempt: 1 };
+    let started =
+        EventBody::CallStarted { step: Some(0), tool: "shell".into(), input: serde_json::Value::Null };
+    let ended = EventBody::CallEnded(CallEnd { exit_code: Some(0), ..CallEnd::default() });
+    store.append(job, Fence::Anybody, vec![started.of(&call), ended.of(&call)]).await.unwrap();
+    let view = store.job(job).await.unwrap();
+    assert_eq!(view.steps[0].status, StepStatus::Succeeded);
+    assert_eq!(view.steps[1].status, StepStatus::Pending);
+    assert_eq!(view.steps_succeeded, 1);
+    let log = store.events(job, 0, usize::MAX).await.unwrap();
+    assert_eq!(JobView::of_log(job, &log).unwrap(), view, "the stored view is the one that the log gives");
+    store.claim(job, 600_000).await.unwrap();
+    job
+}
+
+async fn everything_is_there_after_a_restart(store: &impl Store, job: JobId, before: JobView) {
+    assert_eq!(store.job(job).await.unwrap(), before);
+    assert!(store.claim(job, 1).await.unwrap().is_some(), "leases of an earlier life are void");
+    store.check().await.unwrap();
+}

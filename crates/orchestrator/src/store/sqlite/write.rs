@@ -1,0 +1,315 @@
+//! The writes, each inside the writer's transaction.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::failed;
+use super::read;
+use super::writer::Context;
+use crate::clock::now_ms;
+use crate::error::OrchestratorError;
+use crate::event::{Event, EventBody, Fence, NewEvent};
+use crate::ids::{Generation, JobId};
+use crate::state::JobState;
+use crate::store::{Created, Link, NewRecord, digest};
+use crate::view::{Changed, JobView};
+
+/// The one owner there can be while the data folder is locked.
+const OWNER: &str = "this server";
+/// Payloads longer than this are compressed and stored aside.
+const MAX_INLINE_BYTES: usize = 8 * 1024;
+
+type Result<T> = std::result::Result<T, OrchestratorError>;
+
+pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Created> {
+    let NewRecord { id, spec, events, idempotency } = record;
+    if let Some((key, body_digest)) = &idempotency {
+        let earlier: Option<(Vec<u8>, String)> = context
+            .connection
+            .prepare_cached("SELECT digest, job FROM idempotency WHERE key = ?1")
+            .and_then(|mut query| query.query_row([key], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+            .map_err(failed("looking for the idempotency key"))?;
+        match earlier {
+            Some((earlier, job)) if &earlier == body_digest => {
+                return Ok(Created::Repeated(read::parse_id(&job)?));
+            }
+            Some(_) => return Ok(Created::Mismatch),
+            None => {}
+        }
+        context
+            .connection
+            .prepare_cached("INSERT INTO idempotency (key, digest, job) VALUES (?1, ?2, ?3)")
+            .and_then(|mut insert| insert.execute(params![key, body_digest, id.to_string()]))
+            .map_err(failed("storing the idempotency key"))?;
+    }
+    let mut view = JobView::new(id, now_ms(), &spec);
+    let mut cursor = Cursor { next_sequence: 1, head: Vec::new() };
+    let created = NewEvent::from(EventBody::JobCreated { spec: Box::new(spec) });
+    for event in std::iter::once(created).chain(events) {
+        let event = cursor.place(event, now_ms());
+        cursor.store(context, id, Generation(0), &event)?;
+        view.apply(&event);
+    }
+    context
+        .connection
+        .prepare_cached(
+            "INSERT INTO jobs (id, state, priority, header, next_sequence, head_hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )
+        .and_then(|mut insert| {
+            insert.execute(params![
+                id.to_string(),
+                state_name(view.state),
+                view.priority,
+                header_of(&view),
+                cursor.next_sequence,
+                cursor.head,
+            ])
+        })
+        .map_err(failed("storing the job"))?;
+    Ok(Created::New(Box::new(view)))
+}
+
+pub(super) fn append(
+    context: &mut Context<'_>,
+    job: JobId,
+    fence: Fence,
+    events: Vec<NewEvent>,
+) -> Result<Vec<Event>> {
+    let (mut cursor, generation) = Cursor::load(context, job)?;
+    if let Fence::Owner(claimed) = fence
+        && claimed != generation
+    {
+        return Err(OrchestratorError::Fenced(job));
+    }
+    let mut view = match context.views.remove(&job) {
+        Some(view) => view,
+        None => read::view(context.connection, job)?,
+    };
+    let time_ms = now_ms();
+    let mut placed = Vec::with_capacity(events.len());
+    let mut header_changed = false;
+    for event in events {
+        let event = cursor.place(event, time_ms);
+        cursor.store(context, job, generation, &event)?;
+        match view.apply(&event) {
+            Changed::Nothing => {}
+            Changed::Header => header_changed = true,
+            Changed::Steps(range) => {
+                header_changed = true;
+                store_steps(context, &view, range)?;
+            }
+        }
+        placed.push(event);
+    }
+    cursor.save(context, job)?;
+    if header_changed {
+        save_header(context, job, &view)?;
+    }
+    context.news.push((job, cursor.next_sequence - 1));
+    if !view.state.is_over() {
+        context.views.insert(job, view);
+    }
+    Ok(placed)
+}
+
+fn store_steps(context: &Context<'_>, view: &JobView, range: std::ops::Range<usize>) -> Result<()> {
+    let mut insert = context
+        .connection
+        .prepare_cached("INSERT OR REPLACE INTO steps (job, position, view) VALUES (?1, ?2, ?3)")
+        .map_err(failed("storing a step"))?;
+    for step in view.steps.get(range).unwrap_or_default() {
+        insert
+            .execute(params![view.job_id.to_string(), step.index, read::encode(step)?])
+            .map_err(failed("storing a step"))?;
+    }
+    Ok(())
+}
+
+fn save_header(context: &Context<'_>, job: JobId, view: &JobView) -> Result<()> {
+    context
+        .connection
+        .prepare_cached("UPDATE jobs SET state = ?2, wish = ?3, header = ?4 WHERE id = ?1")
+        .and_then(|mut update| {
+            let wish = view.wish.map(|wish| format!("{wish:?}").to_lowercase());
+            update.execute(params![job.to_string(), state_name(view.state), wish, header_of(view)])
+        })
+        .map(drop)
+        .map_err(failed("storing the job"))
+}
+
+fn header_of(view: &JobView) -> String {
+    let header = JobView { steps: Vec::new(), ..view.clone() };
+    serde_json::to_string(&header).unwrap_or_default()
+}
+
+/// The name of a state in the database.
+pub(super) fn state_name(state: JobState) -> &'static str {
+    match state {
+        JobState::Draft => "draft",
+        JobState::Queued => "queued",
+        JobState::Starting => "starting",
+        JobState::Running => "running",
+        JobState::Paused => "paused",
+        JobState::Collecting => "collecting",
+        JobState::Complete => "complete",
+        JobState::Failed => "failed",
+        JobState::Cancelled => "cancelled",
+    }
+}
+
+pub(super) fn claim(context: &mut Context<'_>, job: JobId, lease_ms: i64) -> Result<Option<Generation>> {
+    let now = now_ms();
+    context
+        .connection
+        .prepare_cached(
+            "UPDATE jobs SET owner = ?2, generation = generation + 1, lease_until = ?3
+             WHERE id = ?1 AND (owner IS NULL OR lease_until < ?4) RETURNING generation",
+        )
+        .and_then(|mut update| {
+            update
+                .query_row(params![job.to_string(), OWNER, now + lease_ms, now], |row| row.get(0))
+                .optional()
+        })
+        .map(|generation| generation.map(Generation))
+        .map_err(failed("taking a job over"))
+}
+
+pub(super) fn renew_leases(context: &mut Context<'_>, lease_ms: i64) -> Result<()> {
+    context
+        .connection
+        .execute("UPDATE jobs SET lease_until = ?2 WHERE owner = ?1", params![OWNER, now_ms() + lease_ms])
+        .map(drop)
+        .map_err(failed("renewing leases"))
+}
+
+pub(super) fn release(context: &mut Context<'_>, job: JobId, generation: Generation) -> Result<()> {
+    context
+        .connection
+        .prepare_cached("UPDATE jobs SET owner = NULL, lease_until = 0 WHERE id = ?1 AND generation = ?2")
+        .and_then(|mut update| update.execute(params![job.to_string(), generation.0]))
+        .map(drop)
+        .map_err(failed("giving a job back"))
+}
+
+pub(super) fn delete(context: &mut Context<'_>, job: JobId) -> Result<()> {
+    context.views.remove(&job);
+    for table in ["events", "blobs", "steps", "idempotency"] {
+        context
+            .connection
+            .execute(&format!("DELETE FROM {table} WHERE job = ?1"), [job.to_string()])
+            .map_err(failed("deleting a job"))?;
+    }
+    context
+        .connection
+        .execute("DELETE FROM jobs WHERE id = ?1", [job.to_string()])
+        .map(drop)
+        .map_err(failed("deleting a job"))
+}
+
+/// Writes nothing, but fails where a write would fail.
+pub(super) fn check(context: &mut Context<'_>) -> Result<()> {
+    context
+        .connection
+        .execute("UPDATE jobs SET priority = priority WHERE id = ''", [])
+        .map(drop)
+        .map_err(failed("checking the database"))
+}
+
+/// The end of a job's log.
+struct Cursor {
+    next_sequence: u64,
+    head: Vec<u8>,
+}
+
+impl Cursor {
+    fn load(context: &Context<'_>, job: JobId) -> Result<(Self, Generation)> {
+        context
+            .connection
+            .prepare_cached("SELECT next_sequence, head_hash, generation FROM jobs WHERE id = ?1")
+            .and_then(|mut query| {
+                query
+                    .query_row([job.to_string()], |row| {
+                        Ok((Self { next_sequence: row.get(0)?, head: row.get(1)? }, Generation(row.get(2)?)))
+                    })
+                    .optional()
+            })
+            .map_err(failed("reading the end of the log"))?
+            .ok_or(OrchestratorError::NoJob(job))
+    }
+
+    fn place(&self, event: NewEvent, time_ms: i64) -> Event {
+        Event { sequence: self.next_sequence, time_ms, call: event.call, body: event.body }
+    }
+
+    fn store(
+        &mut self,
+        context: &Context<'_>,
+        job: JobId,
+        generation: Generation,
+        event: &Event,
+    ) -> Result<()> {
+        let job_text = job.to_string();
+        let payload = read::encode_payload(&event.body)?;
+        let payload_digest = digest(payload.as_bytes());
+        let call = event.call.as_ref();
+        let link = Link {
+            job: &job_text,
+            sequence: event.sequence,
+            time_ms: event.time_ms,
+            kind: event.body.kind(),
+            call: call.map(|call| call.id.as_str()),
+            attempt: call.map_or(0, |call| call.attempt),
+            generation: generation.0,
+            tokens: 0,
+            payload_digest: &payload_digest,
+        };
+        let hash = link.hash(&self.head);
+        let inline = (payload.len() <= MAX_INLINE_BYTES).then_some(&payload);
+        if inline.is_none() {
+            store_blob(context, &job_text, &payload_digest, payload.as_bytes())?;
+        }
+        context
+            .connection
+            .prepare_cached(
+                "INSERT INTO events (job, sequence, time_ms, kind, call, attempt, generation, tokens, payload, digest, hash)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            )
+            .and_then(|mut insert| {
+                insert.execute(params![
+                    link.job,
+                    link.sequence,
+                    link.time_ms,
+                    link.kind,
+                    link.call,
+                    link.attempt,
+                    link.generation,
+                    link.tokens,
+                    inline,
+                    payload_digest,
+                    hash,
+                ])
+            })
+            .map_err(failed("storing an event"))?;
+        self.head = hash.to_vec();
+        self.next_sequence += 1;
+        Ok(())
+    }
+
+    fn save(&self, context: &Context<'_>, job: JobId) -> Result<()> {
+        context
+            .connection
+            .prepare_cached("UPDATE jobs SET next_sequence = ?2, head_hash = ?3 WHERE id = ?1")
+            .and_then(|mut update| update.execute(params![job.to_string(), self.next_sequence, self.head]))
+            .map(drop)
+            .map_err(failed("storing the end of the log"))
+    }
+}
+
+fn store_blob(context: &Context<'_>, job: &str, payload_digest: &[u8], payload: &[u8]) -> Result<()> {
+    let data = zstd::bulk::compress(payload, 1).map_err(OrchestratorError::io("compressing a payload"))?;
+    context
+        .connection
+        .prepare_cached("INSERT OR IGNORE INTO blobs (job, digest, data) VALUES (?1, ?2, ?3)")
+        .and_then(|mut insert| insert.execute(params![job, payload_digest, data]))
+        .map(drop)
+        .map_err(failed("storing a payload"))
+}

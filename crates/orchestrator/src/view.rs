@@ -1,0 +1,278 @@
+//! What people and programs see of a job: computed from its log, one event after another.
+
+use std::collections::BTreeMap;
+
+use sandbox::SandboxId;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::event::{Artifact, CallEnd, CallStatus, Event, EventBody, Wish};
+use crate::ids::JobId;
+use crate::request::{JobSpec, Work};
+use crate::state::{JobState, Outcome};
+
+/// What is known of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobView {
+    /// Which job.
+    pub job_id: JobId,
+    /// For people.
+    pub name: Option<String>,
+    /// The task, or nothing for a step job.
+    pub task: Option<String>,
+    /// Higher goes first.
+    pub priority: i32,
+    /// For finding it again.
+    pub labels: BTreeMap<String, String>,
+    /// Where it stands.
+    pub state: JobState,
+    /// Why it waits or ended, for programs.
+    pub code: Option<String>,
+    /// Why it waits or ended, for people.
+    pub reason: Option<String>,
+    /// How many steps it has.
+    pub step_count: usize,
+    /// How many of them have succeeded.
+    pub steps_succeeded: usize,
+    /// The steps; left out in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepView>,
+    /// What somebody wants of it.
+    pub wish: Option<Wish>,
+    /// Milliseconds since 1970.
+    pub created_ms: i64,
+    /// When it first got a sandbox.
+    pub started_ms: Option<i64>,
+    /// When it was over.
+    pub ended_ms: Option<i64>,
+    /// The sandbox it has now.
+    pub sandbox: Option<SandboxId>,
+    /// How many sandboxes it has lost.
+    pub losses: u32,
+    /// How many steps the last checkpoint holds.
+    pub checkpoint_steps: Option<usize>,
+    /// Its result.
+    pub artifact: Option<Artifact>,
+}
+
+/// One step of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StepView {
+    /// Position, from 0.
+    pub index: usize,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The tool.
+    pub tool: String,
+    /// Where it stands.
+    pub status: StepStatus,
+    /// How often it was started.
+    pub attempts: u32,
+    /// Exit code of the last attempt.
+    pub exit_code: Option<i32>,
+    /// Why it failed, for programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Why it failed, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How long the last attempt took.
+    pub duration_ms: Option<u64>,
+    /// Something about how it was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Where a step stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    /// Not yet started, or undone.
+    Pending,
+    /// Started.
+    Running,
+    /// Did what was expected.
+    Succeeded,
+    /// Did not.
+    Failed,
+}
+
+/// What an event changed in the view, and so what must be stored again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changed {
+    /// Nothing.
+    Nothing,
+    /// Everything but the steps.
+    Header,
+    /// The header and these steps.
+    Steps(std::ops::Range<usize>),
+}
+
+impl JobView {
+    /// The view of a job that was just created.
+    #[must_use]
+    pub fn new(job_id: JobId, created_ms: i64, spec: &JobSpec) -> Self {
+        let (task, steps) = match &spec.work {
+            Work::Task(task) => (Some(task.clone()), Vec::new()),
+            Work::Steps(steps) => {
+                (None, steps.iter().enumerate().map(|(i, s)| StepView::new(i, s)).collect())
+            }
+        };
+        Self {
+            job_id,
+            name: spec.name.clone(),
+            task,
+            priority: spec.priority,
+            labels: spec.labels.clone(),
+            state: JobState::Draft,
+            code: None,
+            reason: None,
+            step_count: steps.len(),
+            steps_succeeded: 0,
+            steps,
+            wish: None,
+            created_ms,
+            started_ms: None,
+            ended_ms: None,
+            sandbox: None,
+            losses: 0,
+            checkpoint_steps: None,
+            artifact: None,
+        }
+    }
+
+    /// Computes the view of a whole log; `None` when it does not start with the creation.
+    #[must_use]
+    pub fn of_log(job_id: JobId, events: &[Event]) -> Option<Self> {
+        let first = events.first()?;
+        let EventBody::JobCreated { spec } = &first.body else { return None };
+        let mut view = Self::new(job_id, first.time_ms, spec);
+        for event in &events[1..] {
+            view.apply(event);
+        }
+        Some(view)
+    }
+
+    /// Takes one more event in.
+    pub fn apply(&mut self, event: &Event) -> Changed {
+        match &event.body {
+            EventBody::StateChanged { state, code, reason } => {
+                self.state = *state;
+                self.code.clone_from(code);
+                self.reason.clone_from(reason);
+                if *state == JobState::Starting && self.started_ms.is_none() {
+                    self.started_ms = Some(event.time_ms);
+                }
+                if state.is_over() {
+                    self.ended_ms = Some(event.time_ms);
+                }
+            }
+            EventBody::Wished { wish } => self.wish = Some(*wish),
+            EventBody::SandboxRequested { sandbox } => self.sandbox = Some(*sandbox),
+            EventBody::SandboxLost { steps_kept, .. } => return self.undo_steps(*steps_kept),
+            EventBody::Checkpoint { steps, .. } => self.checkpoint_steps = Some(*steps),
+            EventBody::ArtifactStored(artifact) => self.artifact = Some(artifact.clone()),
+            EventBody::CallStarted { .. } | EventBody::CallEnded(_) => return self.apply_to_step(event),
+            EventBody::JobCreated { .. }
+            | EventBody::SandboxReady { .. }
+            | EventBody::CallOutput { .. }
+            | EventBody::CallOutputDropped { .. }
+            | EventBody::Egress(_)
+            | EventBody::Note { .. } => return Changed::Nothing,
+        }
+        Changed::Header
+    }
+
+    /// How the job ends, or will end: a code in `collecting` says that it is not a success.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self.code.as_deref() {
+            None => Outcome::Complete,
+            Some("cancelled") => Outcome::Cancelled,
+            Some(_) => Outcome::Failed,
+        }
+    }
+
+    /// What the caller should know or do, while the job waits for something.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        if self.state == JobState::Paused { self.reason.clone() } else { None }
+    }
+
+    fn undo_steps(&mut self, kept: usize) -> Changed {
+        self.losses += 1;
+        self.sandbox = None;
+        for step in self.steps.iter_mut().skip(kept) {
+            step.status = StepStatus::Pending;
+        }
+        self.count_succeeded();
+        Changed::Steps(kept..self.steps.len())
+    }
+
+    fn apply_to_step(&mut self, event: &Event) -> Changed {
+        let Some(call) = &event.call else { return Changed::Nothing };
+        let Some(index) = step_of_call(&call.id) else { return Changed::Nothing };
+        let Some(step) = self.steps.get_mut(index) else { return Changed::Nothing };
+        match &event.body {
+            EventBody::CallEnded(end) => step.end(end),
+            _ => step.start(call.attempt),
+        }
+        self.count_succeeded();
+        Changed::Steps(index..index + 1)
+    }
+
+    fn count_succeeded(&mut self) {
+        self.steps_succeeded = self.steps.iter().filter(|step| step.status == StepStatus::Succeeded).count();
+    }
+}
+
+fn step_of_call(call: &str) -> Option<usize> {
+    call.strip_prefix("step-")?.parse::<usize>().ok()?.checked_sub(1)
+}
+
+/// The call that carries out a step.
+#[must_use]
+pub fn call_of_step(index: usize) -> String {
+    format!("step-{}", index + 1)
+}
+
+impl StepView {
+    fn start(&mut self, attempt: u32) {
+        self.status = StepStatus::Running;
+        self.attempts = self.attempts.max(attempt);
+        self.exit_code = None;
+        self.code = None;
+        self.reason = None;
+        self.duration_ms = None;
+        self.note = None;
+    }
+
+    fn end(&mut self, end: &CallEnd) {
+        self.status = match end.status {
+            CallStatus::Succeeded => StepStatus::Succeeded,
+            CallStatus::Failed => StepStatus::Failed,
+            CallStatus::Interrupted => StepStatus::Pending,
+        };
+        self.exit_code = end.exit_code;
+        self.code.clone_from(&end.code);
+        self.reason.clone_from(&end.reason);
+        self.duration_ms = Some(end.duration_ms);
+        self.note.clone_from(&end.note);
+    }
+
+    fn new(index: usize, step: &crate::step::Step) -> Self {
+        Self {
+            index,
+            name: step.options.name.clone(),
+            tool: step.tool.name().to_owned(),
+            status: StepStatus::Pending,
+            attempts: 0,
+            exit_code: None,
+            code: None,
+            reason: None,
+            duration_ms: None,
+            note: None,
+        }
+    }
+}
