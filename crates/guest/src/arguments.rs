@@ -1,0 +1,137 @@
+//! The command line.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use crate::error::GuestError;
+use crate::sys::Agent;
+
+/// How the guest is called.
+pub(crate) const USAGE: &str = "usage: caisson-guest serve (--listen-fd N | --listen PATH) --state DIRECTORY \
+    --workspace DIRECTORY [--agent-uid N] [--agent-gid N] [--egress-port N]\n       caisson-guest relay --socket PATH";
+
+/// Where links arrive.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    /// An inherited descriptor that listens already.
+    Descriptor(RawFd),
+    /// A socket to make.
+    Path(PathBuf),
+}
+
+/// What `serve` was told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Serve {
+    /// Where links arrive.
+    pub(crate) listen: Listen,
+    /// Where journal and output go.
+    pub(crate) state: PathBuf,
+    /// The directory of all file requests.
+    pub(crate) workspace: PathBuf,
+    /// Whom processes run as when the guest is root.
+    pub(crate) agent: Agent,
+    /// Where outgoing connections enter, if anywhere.
+    pub(crate) egress_port: Option<u16>,
+}
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Be the guest.
+    Serve(Serve),
+    /// Carry a link.
+    Relay {
+        /// The guest's socket.
+        socket: PathBuf,
+    },
+}
+
+/// Reads the arguments after the program's name.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, GuestError> {
+    let mut arguments = arguments.into_iter();
+    let command = arguments.next().ok_or_else(|| GuestError::Usage(USAGE.to_owned()))?;
+    let mut options = Options::default();
+    while let Some(name) = arguments.next() {
+        let value =
+            arguments.next().ok_or_else(|| GuestError::Usage(format!("{name} needs a value\n{USAGE}")))?;
+        options.take(&name, value)?;
+    }
+    match command.as_str() {
+        "serve" => options.serve().map(Command::Serve),
+        "relay" => Ok(Command::Relay { socket: required("--socket", options.socket)? }),
+        other => Err(GuestError::Usage(format!("unknown command {other}\n{USAGE}"))),
+    }
+}
+
+#[derive(Default)]
+struct Options {
+    listen: Option<Listen>,
+    state: Option<PathBuf>,
+    workspace: Option<PathBuf>,
+    socket: Option<PathBuf>,
+    agent_uid: Option<u32>,
+    agent_gid: Option<u32>,
+    egress_port: Option<u16>,
+}
+
+impl Options {
+    fn take(&mut self, name: &str, value: String) -> Result<(), GuestError> {
+        match name {
+            "--listen-fd" => self.listen = Some(Listen::Descriptor(number(name, &value)?)),
+            "--listen" => self.listen = Some(Listen::Path(value.into())),
+            "--state" => self.state = Some(value.into()),
+            "--workspace" => self.workspace = Some(value.into()),
+            "--socket" => self.socket = Some(value.into()),
+            "--agent-uid" => self.agent_uid = Some(number(name, &value)?),
+            "--agent-gid" => self.agent_gid = Some(number(name, &value)?),
+            "--egress-port" => self.egress_port = Some(number(name, &value)?),
+            _ => return Err(GuestError::Usage(format!("unknown option {name}\n{USAGE}"))),
+        }
+        Ok(())
+    }
+
+    fn serve(self) -> Result<Serve, GuestError> {
+        Ok(Serve {
+            listen: required("--listen-fd or --listen", self.listen)?,
+            state: required("--state", self.state)?,
+            workspace: required("--workspace", self.workspace)?,
+            agent: Agent { uid: self.agent_uid.unwrap_or(1000), gid: self.agent_gid.unwrap_or(1000) },
+            egress_port: self.egress_port,
+        })
+    }
+}
+
+fn required<T>(name: &str, value: Option<T>) -> Result<T, GuestError> {
+    value.ok_or_else(|| GuestError::Usage(format!("{name} is missing\n{USAGE}")))
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, GuestError> {
+    value
+        .parse()
+        .map_err(|_| GuestError::Usage(format!("{name}: `{value}` is not a number in range\n{USAGE}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_words(line: &str) -> Result<Command, GuestError> {
+        parse(line.split(' ').map(str::to_owned))
+    }
+
+    #[test]
+    fn the_line_of_the_launcher_is_understood() {
+        let line = "serve --listen-fd 3 --state /run/caisson --workspace /workspace --egress-port 3128";
+        let Command::Serve(serve) = parse_words(line).unwrap() else { panic!("not serve") };
+        assert_eq!(serve.listen, Listen::Descriptor(3));
+        assert_eq!(serve.agent, Agent { uid: 1000, gid: 1000 });
+        assert_eq!(serve.egress_port, Some(3128));
+    }
+
+    #[test]
+    fn a_missing_or_wrong_option_is_named() {
+        assert!(parse_words("serve --listen-fd 3").unwrap_err().to_string().contains("--state"));
+        assert!(parse_words("serve --listen-fd x").unwrap_err().to_string().contains("`x`"));
+        assert!(parse_words("serve --bad 1").unwrap_err().to_string().contains("--bad"));
+    }
+}

@@ -1,0 +1,271 @@
+//! The journal: every call by its key, what it was asked, what became of it.
+//!
+//! A key never runs twice. The table in memory answers; the folder `calls/<key>` in the state directory holds the
+//! request, the output and the result. A guest that starts anew begins an empty journal: its boot id tells the host.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use protocol::{CallKey, CallStatus, Exec, ExecEnd, ExecOutcome, FileError, FileErrorCode, FileResult};
+use tokio::sync::watch;
+
+use crate::error::GuestError;
+use crate::input::Input;
+use crate::output::{FULL_SHAPE, OutputStore};
+use crate::spawn::Watched;
+
+/// Results of file operations up to this size stay in memory.
+const SMALL_RESULT_BYTES: usize = 1024;
+
+/// Where a process stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Forked; its program does not run yet.
+    Starting,
+    /// Its program runs.
+    Running {
+        /// Process id, group and session.
+        pid: i32,
+    },
+    /// The main process has ended.
+    Ended {
+        /// Its process id, where it had one.
+        pid: Option<i32>,
+        /// The result.
+        outcome: ExecOutcome,
+    },
+}
+
+impl Phase {
+    /// The process id of a program that runs or ran.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        match self {
+            Self::Starting => None,
+            Self::Running { pid } => Some(*pid),
+            Self::Ended { pid, .. } => *pid,
+        }
+    }
+
+    /// The result of a call that has ended.
+    pub(crate) fn outcome(&self) -> Option<&ExecOutcome> {
+        match self {
+            Self::Ended { outcome, .. } => Some(outcome),
+            Self::Starting | Self::Running { .. } => None,
+        }
+    }
+}
+
+/// One process call.
+pub(crate) struct ProcessCall {
+    /// What was asked, without the text for standard input.
+    pub(crate) exec: Exec,
+    /// Its folder.
+    pub(crate) folder: PathBuf,
+    /// Its output.
+    pub(crate) store: RefCell<OutputStore>,
+    /// Changes at start and end.
+    pub(crate) phase: watch::Sender<Phase>,
+    /// The number after the newest chunk, for those that wait for more.
+    pub(crate) printed: watch::Sender<u64>,
+    /// Set to end the call.
+    pub(crate) kill_wish: watch::Sender<bool>,
+    /// Its standard input.
+    pub(crate) input: Input,
+    /// The master of its terminal.
+    pub(crate) terminal: RefCell<Option<Watched>>,
+}
+
+impl ProcessCall {
+    /// Time between SIGTERM and SIGKILL, at most five minutes.
+    pub(crate) fn grace(&self) -> Duration {
+        Duration::from_millis(self.exec.kill_grace_ms.min(300_000))
+    }
+
+    fn status(&self) -> CallStatus {
+        match self.phase.borrow().outcome() {
+            Some(outcome) => CallStatus::Ended(outcome.clone()),
+            None => CallStatus::Running { next_sequence: self.store.borrow().next_sequence() },
+        }
+    }
+
+    /// Marks the end and writes the result.
+    pub(crate) fn finish(&self, pid: Option<i32>, end: ExecEnd, duration: Duration, disk: DiskFree) {
+        let outcome = {
+            let mut store = self.store.borrow_mut();
+            store.seal();
+            ExecOutcome {
+                end,
+                duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+                output_bytes: store.total_bytes(),
+                output_lines: store.total_lines(),
+                dropped_bytes: store.dropped_bytes(),
+                next_sequence: store.next_sequence(),
+                disk_free_bytes: disk.bytes,
+                disk_free_inodes: disk.inodes,
+            }
+        };
+        write_json(&self.folder.join("result.json"), &outcome);
+        self.phase.send_replace(Phase::Ended { pid, outcome });
+    }
+}
+
+/// What is free on the workspace's disk.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DiskFree {
+    /// Bytes.
+    pub(crate) bytes: u64,
+    /// Inodes.
+    pub(crate) inodes: u64,
+    /// Size of the disk.
+    pub(crate) total_bytes: u64,
+}
+
+/// One journalled file operation.
+pub(crate) struct FileCall {
+    folder: PathBuf,
+    is_done: watch::Sender<bool>,
+    small: RefCell<Option<FileResult>>,
+}
+
+impl FileCall {
+    /// Keeps the result and tells those that wait.
+    pub(crate) fn finish(&self, result: &FileResult) {
+        let json = serde_json::to_vec(result).unwrap_or_default();
+        let is_kept = std::fs::write(self.folder.join("result.json"), &json).is_ok();
+        if json.len() <= SMALL_RESULT_BYTES || !is_kept {
+            let kept = if json.len() <= SMALL_RESULT_BYTES { result.clone() } else { lost_result() };
+            *self.small.borrow_mut() = Some(kept);
+        }
+        self.is_done.send_replace(true);
+    }
+
+    /// The result, once there is one.
+    pub(crate) async fn result(&self) -> FileResult {
+        let _ = self.is_done.subscribe().wait_for(|done| *done).await;
+        self.result_now()
+    }
+
+    fn result_now(&self) -> FileResult {
+        if let Some(result) = &*self.small.borrow() {
+            return result.clone();
+        }
+        let read = std::fs::read(self.folder.join("result.json"));
+        read.ok().and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_else(lost_result)
+    }
+
+    fn status(&self) -> CallStatus {
+        if *self.is_done.borrow() {
+            CallStatus::File(self.result_now())
+        } else {
+            CallStatus::Running { next_sequence: 0 }
+        }
+    }
+}
+
+fn lost_result() -> FileResult {
+    let message = "the operation was carried out, but its result could not be kept".to_owned();
+    FileResult::Error(FileError { code: FileErrorCode::Other, message })
+}
+
+/// What a key stands for.
+#[derive(Clone)]
+pub(crate) enum Call {
+    /// A process.
+    Process(Rc<ProcessCall>),
+    /// A file operation.
+    File(Rc<FileCall>),
+}
+
+/// All calls of this guest's life.
+pub(crate) struct Journal {
+    folder: PathBuf,
+    calls: RefCell<HashMap<CallKey, Call>>,
+    running: Cell<u32>,
+}
+
+impl Journal {
+    /// Opens an empty journal in the state directory, making it where it is missing.
+    pub(crate) fn open(state: &Path) -> Result<Self, GuestError> {
+        use std::os::unix::fs::DirBuilderExt;
+        let folder = state.join("calls");
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(GuestError::io(format!(
+                    "removing the journal of an earlier life at {}",
+                    folder.display()
+                ))(error));
+            }
+            _ => {}
+        }
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.map_err(GuestError::io(format!("making the journal at {}", folder.display())))?;
+        Ok(Self { folder, calls: RefCell::default(), running: Cell::new(0) })
+    }
+
+    /// The call of a key.
+    pub(crate) fn find(&self, key: &CallKey) -> Option<Call> {
+        self.calls.borrow().get(key).cloned()
+    }
+
+    /// What became of a call.
+    pub(crate) fn status(&self, key: &CallKey) -> CallStatus {
+        match self.find(key) {
+            None => CallStatus::Unknown,
+            Some(Call::Process(call)) => call.status(),
+            Some(Call::File(call)) => call.status(),
+        }
+    }
+
+    /// Enters a process call; the key must be new.
+    pub(crate) fn enter_process(
+        &self,
+        exec: Exec,
+        input: Input,
+        terminal: Option<Watched>,
+    ) -> Rc<ProcessCall> {
+        let folder = self.make_folder(&exec.key, &exec);
+        let call = Rc::new(ProcessCall {
+            store: RefCell::new(OutputStore::new(folder.clone(), FULL_SHAPE)),
+            folder,
+            phase: watch::Sender::new(Phase::Starting),
+            printed: watch::Sender::new(0),
+            kill_wish: watch::Sender::new(false),
+            input,
+            terminal: RefCell::new(terminal),
+            exec: Exec { stdin: None, ..exec },
+        });
+        self.calls.borrow_mut().insert(call.exec.key.clone(), Call::Process(Rc::clone(&call)));
+        call
+    }
+
+    /// Enters a file call; the key must be new.
+    pub(crate) fn enter_file(&self, key: &CallKey, operation: &protocol::FileOperation) -> Rc<FileCall> {
+        let folder = self.make_folder(key, operation);
+        let call =
+            Rc::new(FileCall { folder, is_done: watch::Sender::new(false), small: RefCell::new(None) });
+        self.calls.borrow_mut().insert(key.clone(), Call::File(Rc::clone(&call)));
+        call
+    }
+
+    /// A failing disk must not fail the call: then there is no folder, and what would go there is counted and dropped.
+    fn make_folder(&self, key: &CallKey, request: &impl serde::Serialize) -> PathBuf {
+        let folder = self.folder.join(key.to_string());
+        let _ = std::fs::create_dir(&folder);
+        write_json(&folder.join("request.json"), request);
+        folder
+    }
+
+    /// Calls whose process runs.
+    pub(crate) fn running(&self) -> &Cell<u32> {
+        &self.running
+    }
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) {
+    if let Ok(json) = serde_json::to_vec(value) {
+        let _ = std::fs::write(path, json);
+    }
+}

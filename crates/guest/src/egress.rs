@@ -1,0 +1,85 @@
+//! The entrance for outgoing connections: each becomes a stream on the newest link. What it may reach is decided
+//! outside; nothing of the proxy protocol is understood here.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::{GuestRequest, Link, MessageStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout_at};
+
+use crate::guest::Guest;
+use crate::ports::COPY_BYTES;
+
+/// Connections at once; others wait in the backlog.
+const MAX_CONNECTIONS: usize = 512;
+/// How long a connection waits for a link.
+const LINK_PATIENCE: Duration = Duration::from_secs(30);
+/// What a client is told when there is none.
+const SERVER_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
+    The server that carries this sandbox's outgoing connections is away. Try again in a moment.\n";
+
+/// Accepts connections for ever.
+pub(crate) async fn accept(guest: Rc<Guest>, listener: TcpListener) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((connection, _)) => {
+                let guest = Rc::clone(&guest);
+                spawn_local(async move {
+                    guest.egress_connections.set(guest.egress_connections.get() + 1);
+                    carry(&guest, connection).await;
+                    guest.egress_connections.set(guest.egress_connections.get().saturating_sub(1));
+                    drop(slot);
+                });
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn carry(guest: &Guest, mut connection: TcpStream) {
+    let _ = connection.set_nodelay(true);
+    match open_stream(guest).await {
+        Some(stream) => {
+            let mut stream = stream.into_raw();
+            let _ = copy_bidirectional_with_sizes(&mut connection, &mut stream, COPY_BYTES, COPY_BYTES).await;
+        }
+        None => say_away(&mut connection).await,
+    }
+}
+
+/// Answers in a way that survives the close: unread input would turn it into a reset.
+async fn say_away(connection: &mut TcpStream) {
+    let mut request = [0u8; 4096];
+    let patience = Instant::now() + Duration::from_secs(1);
+    let _ = timeout_at(patience, connection.read(&mut request)).await;
+    let _ = connection.write_all(SERVER_AWAY.as_bytes()).await;
+    let _ = connection.shutdown().await;
+}
+
+async fn open_stream(guest: &Guest) -> Option<MessageStream> {
+    let deadline = Instant::now() + LINK_PATIENCE;
+    let mut links = guest.newest_link.subscribe();
+    loop {
+        let link = links.borrow_and_update().clone();
+        if let Some(link) = link
+            && !link.is_closed()
+            && let Some(stream) = announce(&link).await
+        {
+            return Some(stream);
+        }
+        timeout_at(deadline, links.changed()).await.ok()?.ok()?;
+    }
+}
+
+async fn announce(link: &Link) -> Option<MessageStream> {
+    let mut stream = link.open().await.ok()?;
+    stream.send(&GuestRequest::Egress).await.ok()?;
+    Some(stream)
+}

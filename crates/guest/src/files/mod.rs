@@ -1,0 +1,29 @@
+//! Everything about files. All of it happens on threads that have the agent's rights, below one directory, by
+//! descriptors; the event loop only passes requests, data and answers.
+
+pub(crate) mod edit;
+pub(crate) mod operations;
+pub(crate) mod pack;
+pub(crate) mod refusal;
+pub(crate) mod remove;
+pub(crate) mod resolve;
+pub(crate) mod stream;
+pub(crate) mod unpack;
+pub(crate) mod unpack_entry;
+pub(crate) mod walk;
+pub(crate) mod watch;
+pub(crate) mod worker;
+pub(crate) mod write;
+
+use std::sync::Arc;
+
+use protocol::{FileOperation, FileResult};
+
+use crate::guest::Guest;
+
+/// Does one file operation on the thread for short work.
+pub(crate) async fn operate(guest: &Guest, operation: FileOperation) -> FileResult {
+    let workspace = Arc::clone(&guest.workspace);
+    let result = guest.workers.short(move || operations::operate(&workspace, operation)).await;
+    result.and_then(|result| result).into()
+}

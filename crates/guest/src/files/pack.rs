@@ -1,0 +1,162 @@
+//! A tree as a tar stream, made step by step.
+//!
+//! The archive stays whole whatever happens to the tree meanwhile: a file that shrinks is padded, one that grows is cut,
+//! one that vanishes is left out. Links stay links; sockets, pipes and devices are left out.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use protocol::FileError;
+use rustix::fs::{FileType, OFlags, Stat, fstat, readlinkat};
+use tar::{Builder, EntryType, Header};
+
+use crate::files::refusal::failed;
+use crate::files::resolve::{RelativePath, Root, Workspace, open_name};
+use crate::files::walk::{Entry, Walker};
+use crate::files::write::UNFINISHED_PREFIX;
+
+/// A step stops when it has made so much.
+const STEP_BYTES: usize = 256 * 1024;
+/// Tar counts in blocks of this size.
+pub(crate) const BLOCK_BYTES: u64 = 512;
+
+/// An archive that is being made.
+pub(crate) struct Packer {
+    walker: Walker,
+    exclude: Vec<Vec<u8>>,
+    builder: Builder<Vec<u8>>,
+    current: Option<Content>,
+    is_done: bool,
+}
+
+/// The rest of a file whose header is already out.
+struct Content {
+    file: File,
+    left: u64,
+    padding: u64,
+}
+
+impl Packer {
+    /// Starts to pack a directory; names below an excluded path are left out.
+    pub(crate) fn begin(workspace: &Workspace, path: &str, exclude: Vec<String>) -> Result<Self, FileError> {
+        let path = RelativePath::parse(path, Root::Allowed)?;
+        let directory = workspace.open_directory("packing", &path)?;
+        let walker = Walker::start(directory).map_err(failed("packing", &path))?;
+        let exclude = exclude.into_iter().map(|prefix| prefix.trim_matches('/').as_bytes().to_vec());
+        let exclude = exclude.filter(|prefix| !prefix.is_empty()).collect();
+        Ok(Self { walker, exclude, builder: Builder::new(Vec::new()), current: None, is_done: false })
+    }
+
+    /// The next bytes of the archive, or `None` after its end.
+    pub(crate) fn step(&mut self) -> Option<Vec<u8>> {
+        while !self.is_done && self.builder.get_ref().len() < STEP_BYTES {
+            if let Some(content) = &mut self.current {
+                if content.copy(self.builder.get_mut()) {
+                    self.current = None;
+                }
+            } else if let Some(entry) = self.walker.next() {
+                self.add_or_skip(&entry);
+            } else {
+                self.is_done = true;
+                // Two empty blocks end an archive.
+                self.builder.get_mut().extend_from_slice(&[0; 2 * BLOCK_BYTES as usize]);
+            }
+        }
+        let bytes = std::mem::take(self.builder.get_mut());
+        (!bytes.is_empty()).then_some(bytes)
+    }
+
+    fn is_excluded(&self, entry: &Entry) -> bool {
+        let is_below = |prefix: &Vec<u8>| {
+            entry
+                .path
+                .strip_prefix(prefix.as_slice())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        };
+        self.exclude.iter().any(is_below) || entry.name.to_bytes().starts_with(UNFINISHED_PREFIX.as_bytes())
+    }
+
+    /// An entry that cannot be written down leaves no trace.
+    fn add_or_skip(&mut self, entry: &Entry) {
+        let before = self.builder.get_ref().len();
+        if self.add(entry).is_err() {
+            self.builder.get_mut().truncate(before);
+        }
+    }
+
+    fn add(&mut self, entry: &Entry) -> std::io::Result<()> {
+        if self.is_excluded(entry) {
+            self.walker.do_not_enter();
+            return Ok(());
+        }
+        let path = Path::new(OsStr::from_bytes(&entry.path));
+        match entry.kind() {
+            FileType::Directory => self.builder.append_data(
+                &mut header(&entry.stat, EntryType::Directory, 0),
+                path,
+                std::io::empty(),
+            ),
+            FileType::Symlink => {
+                let Some(parent) = self.walker.parent() else { return Ok(()) };
+                let Ok(target) = readlinkat(parent, &entry.name, Vec::new()) else { return Ok(()) };
+                let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                self.builder.append_link(&mut header(&entry.stat, EntryType::Symlink, 0), path, target)
+            }
+            FileType::RegularFile => self.add_file(entry, path),
+            _ => Ok(()),
+        }
+    }
+
+    fn add_file(&mut self, entry: &Entry, path: &Path) -> std::io::Result<()> {
+        let Some(parent) = self.walker.parent() else { return Ok(()) };
+        let Ok(file) = open_name(parent, &entry.name, OFlags::RDONLY) else { return Ok(()) };
+        // What was opened may not be what was looked at before.
+        let stat = fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Ok(());
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        // The header goes out alone; the content follows in steps.
+        self.builder.append_data(&mut header(&stat, EntryType::Regular, size), path, std::io::empty())?;
+        let padding = size.next_multiple_of(BLOCK_BYTES) - size;
+        self.current = Some(Content { file: file.into(), left: size, padding });
+        Ok(())
+    }
+}
+
+impl Content {
+    /// Appends the next part; says whether it was the last.
+    fn copy(&mut self, out: &mut Vec<u8>) -> bool {
+        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(STEP_BYTES);
+        let start = out.len();
+        out.resize(start + wanted, 0);
+        let mut filled = 0;
+        while let Some(room) = out.get_mut(start + filled..).filter(|room| !room.is_empty()) {
+            match self.file.read(room) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // What is missing stays zero.
+                Ok(0) | Err(_) => break,
+                Ok(count) => filled += count,
+            }
+        }
+        self.left -= wanted as u64;
+        if self.left == 0 {
+            out.resize(out.len() + usize::try_from(self.padding).unwrap_or(0), 0);
+        }
+        self.left == 0
+    }
+}
+
+fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(stat.st_mode & 0o7777);
+    header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
+    header.set_uid(0);
+    header.set_gid(0);
+    header
+}

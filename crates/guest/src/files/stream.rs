@@ -1,0 +1,198 @@
+//! Files and trees as streams. Each step is done on the thread for long work; in between the stream waits for the link
+//! and holds nobody up.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{FileError, FileReply, FileResult, Incoming, MessageStream, ProtocolError, Reply};
+
+use crate::files::operations::{describe, open_file, read_at_most};
+use crate::files::pack::Packer;
+use crate::files::refusal::failed;
+use crate::files::resolve::{RelativePath, Root};
+use crate::files::unpack::Unpacker;
+use crate::files::unpack_entry::Target;
+use crate::files::write::Replacement;
+use crate::guest::Guest;
+use crate::serve::answer;
+
+/// Bytes of one step.
+const STEP_BYTES: u64 = 256 * 1024;
+
+fn reply(result: Result<FileReply, FileError>) -> Reply {
+    Reply::File(FileResult::from(result))
+}
+
+/// Streams a file out.
+pub(crate) async fn download(
+    guest: &Rc<Guest>,
+    mut stream: MessageStream,
+    path: String,
+    offset: u64,
+    length: Option<u64>,
+) -> Result<(), ProtocolError> {
+    let workspace = Arc::clone(&guest.workspace);
+    let opened = guest.workers.long(move || {
+        let path = RelativePath::parse(path, Root::Refused)?;
+        open_file(&workspace, &path).map(|(file, stat)| (file, describe(&stat, None), path))
+    });
+    let (mut file, stat, path) = match opened.await.and_then(|opened| opened) {
+        Ok(opened) => opened,
+        Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+    };
+    // What is appended meanwhile is not part of the answer: the stream has an end.
+    let mut left = stat.size.saturating_sub(offset).min(length.unwrap_or(u64::MAX));
+    let mut offset = offset;
+    stream.send(&reply(Ok(FileReply::Stat(stat)))).await?;
+    while left > 0 {
+        let wanted = usize::try_from(left.min(STEP_BYTES)).unwrap_or(0);
+        let step = guest.workers.long(move || {
+            let mut buffer = vec![0; wanted];
+            let count = read_at_most(&file, &mut buffer, offset);
+            (
+                file,
+                count.map(|count| {
+                    buffer.truncate(count);
+                    buffer
+                }),
+            )
+        });
+        let read = step.await.and_then(|(back, read)| Ok((back, read.map_err(failed("reading", &path))?)));
+        let bytes = match read {
+            Ok((back, bytes)) => {
+                file = back;
+                bytes
+            }
+            Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+        };
+        if bytes.is_empty() {
+            break;
+        }
+        stream.send_data(&bytes).await?;
+        offset += bytes.len() as u64;
+        left = left.saturating_sub(bytes.len() as u64);
+    }
+    stream.send_data_end().await?;
+    stream.close().await
+}
+
+/// Streams a directory out as tar.
+pub(crate) async fn pack(
+    guest: &Rc<Guest>,
+    mut stream: MessageStream,
+    path: String,
+    exclude: Vec<String>,
+) -> Result<(), ProtocolError> {
+    let workspace = Arc::clone(&guest.workspace);
+    let begun = guest.workers.long(move || Packer::begin(&workspace, &path, exclude)).await;
+    let mut packer = match begun.and_then(|begun| begun) {
+        Ok(packer) => packer,
+        Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+    };
+    loop {
+        let step = guest.workers.long(move || {
+            let made = packer.step();
+            (packer, made)
+        });
+        match step.await {
+            Ok((back, Some(bytes))) => {
+                packer = back;
+                stream.send_data(&bytes).await?;
+            }
+            Ok((_, None)) => break,
+            Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+        }
+    }
+    stream.send_data_end().await?;
+    answer(&mut stream, &reply(Ok(FileReply::Done))).await
+}
+
+/// Something that takes a stream of bytes and turns it into files.
+trait Sink: Send + Sized + 'static {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), FileError>;
+    fn finish(self) -> Result<FileReply, FileError>;
+}
+
+impl Sink for Replacement {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        self.write(bytes)
+    }
+
+    fn finish(self) -> Result<FileReply, FileError> {
+        self.commit().map(|size| FileReply::Written { size })
+    }
+}
+
+impl Sink for Unpacker {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        Unpacker::feed(self, bytes)
+    }
+
+    fn finish(self) -> Result<FileReply, FileError> {
+        Unpacker::finish(self).map(|()| FileReply::Done)
+    }
+}
+
+/// Streams a file in; it appears as a whole or not at all.
+pub(crate) async fn upload(
+    guest: &Rc<Guest>,
+    stream: MessageStream,
+    path: String,
+    mode: Option<u32>,
+) -> Result<(), ProtocolError> {
+    let workspace = Arc::clone(&guest.workspace);
+    let begun = guest.workers.long(move || Replacement::begin(&workspace, &path, mode)).await;
+    receive(guest, stream, begun.and_then(|begun| begun)).await
+}
+
+/// Streams a tar into a directory.
+pub(crate) async fn unpack(
+    guest: &Rc<Guest>,
+    stream: MessageStream,
+    path: String,
+) -> Result<(), ProtocolError> {
+    let workspace = Arc::clone(&guest.workspace);
+    let begun = guest.workers.long(move || Target::open(workspace, &path).map(Unpacker::begin)).await;
+    receive(guest, stream, begun.and_then(|begun| begun)).await
+}
+
+/// Feeds a sink from the stream. After a failure the rest is read and dropped, so that the host can send all it has and
+/// then read why.
+async fn receive<S: Sink>(
+    guest: &Guest,
+    mut stream: MessageStream,
+    begun: Result<S, FileError>,
+) -> Result<(), ProtocolError> {
+    let mut state = begun;
+    let received = loop {
+        match stream.receive().await {
+            Ok(Incoming::Data(bytes)) => {
+                state = match state {
+                    Ok(sink) => feed(guest, sink, bytes).await,
+                    Err(error) => Err(error),
+                };
+            }
+            Ok(Incoming::DataEnd) => break Ok(()),
+            Ok(Incoming::Closed) => break Err(ProtocolError::Closed),
+            Ok(_) => break Err(ProtocolError::Unexpected("something else where data was expected".into())),
+            Err(error) => break Err(error),
+        }
+    };
+    let finished = match (state, received) {
+        (Ok(sink), Ok(())) => guest.workers.long(move || sink.finish()).await.and_then(|finished| finished),
+        (Ok(sink), Err(error)) => {
+            // Dropped on the thread that has the right to remove what is unfinished.
+            let _ = guest.workers.long(move || drop(sink)).await;
+            return Err(error);
+        }
+        (Err(_), Err(error)) => return Err(error),
+        (Err(error), Ok(())) => Err(error),
+    };
+    answer(&mut stream, &reply(finished)).await
+}
+
+async fn feed<S: Sink>(guest: &Guest, mut sink: S, bytes: Bytes) -> Result<S, FileError> {
+    let fed = guest.workers.long(move || sink.feed(&bytes).map(|()| sink));
+    fed.await.and_then(|fed| fed)
+}

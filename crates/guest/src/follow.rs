@@ -1,0 +1,89 @@
+//! Sends the output of a call to one follower.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use protocol::{ExecEvent, Follow, Incoming, MessageStream, ProtocolError};
+use tokio::time::{Instant, sleep_until};
+
+use crate::calls::ProcessCall;
+use crate::output::{Cursor, Next, Reach};
+
+/// The least time between two counts.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Follows a call until its end or until the follower goes.
+pub(crate) async fn follow(
+    stream: &mut MessageStream,
+    call: Rc<ProcessCall>,
+    from_sequence: u64,
+    follow: Follow,
+) -> Result<(), ProtocolError> {
+    let mut phases = call.phase.subscribe();
+    let mut printed = call.printed.subscribe();
+    let mut cursor = Cursor::at(from_sequence);
+    let mut is_announced = false;
+    let mut next_progress = Instant::now() + PROGRESS_INTERVAL;
+    loop {
+        // Both are looked at before the store, so that no change is missed.
+        printed.borrow_and_update();
+        let phase = phases.borrow_and_update().clone();
+        if !is_announced && let Some(pid) = phase.pid() {
+            is_announced = true;
+            stream.send(&ExecEvent::Started { pid: pid.unsigned_abs() }).await?;
+        }
+        let reach = match (follow, phase.outcome()) {
+            (Follow::Capped, None) => Reach::Head,
+            _ => Reach::All,
+        };
+        if send_ready(stream, &call, &mut cursor, reach).await? {
+            continue;
+        }
+        if let Some(outcome) = phase.outcome() {
+            return stream.send(&ExecEvent::Ended(outcome.clone())).await;
+        }
+        let is_held_back = cursor.sequence() < call.store.borrow().next_sequence();
+        if is_held_back && Instant::now() >= next_progress {
+            next_progress = Instant::now() + PROGRESS_INTERVAL;
+            send_progress(stream, &call).await?;
+        }
+        tokio::select! {
+            changed = phases.changed() => changed.map_err(|_| ProtocolError::Closed)?,
+            changed = printed.changed(), if !is_held_back => changed.map_err(|_| ProtocolError::Closed)?,
+            () = sleep_until(next_progress), if is_held_back => {}
+            incoming = stream.receive() => return match incoming? {
+                Incoming::Closed => Ok(()),
+                _ => Err(ProtocolError::Unexpected("something on a stream that only follows".into())),
+            },
+        }
+    }
+}
+
+async fn send_progress(stream: &mut MessageStream, call: &ProcessCall) -> Result<(), ProtocolError> {
+    let progress = {
+        let store = call.store.borrow();
+        ExecEvent::Progress { bytes: store.total_bytes(), lines: store.total_lines() }
+    };
+    stream.send(&progress).await
+}
+
+/// Sends what is within reach; says whether there was anything. Returns now and then, so that the caller sees the end.
+async fn send_ready(
+    stream: &mut MessageStream,
+    call: &ProcessCall,
+    cursor: &mut Cursor,
+    reach: Reach,
+) -> Result<bool, ProtocolError> {
+    const CHUNKS_IN_A_ROW: u32 = 64;
+    for sent in 0..CHUNKS_IN_A_ROW {
+        let next = call.store.borrow().next(cursor, reach);
+        match next {
+            Next::Chunk(chunk) => stream.send_output(&chunk).await?,
+            Next::Gap { from_sequence, to_sequence, bytes } => {
+                stream.send(&ExecEvent::Gap { from_sequence, to_sequence, bytes }).await?;
+            }
+            Next::Nothing => return Ok(sent > 0),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,61 @@
+//! What all requests share.
+
+use std::cell::Cell;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use protocol::{GuestStats, Link};
+use tokio::sync::watch;
+
+use crate::calls::{DiskFree, Journal};
+use crate::files::resolve::Workspace;
+use crate::files::worker::Workers;
+use crate::kill;
+use crate::reap::Reaper;
+use crate::spawn::Spawner;
+
+/// The guest's state; lives on one thread.
+pub(crate) struct Guest {
+    /// Changes with each life of the guest.
+    pub(crate) boot_id: String,
+    /// All calls.
+    pub(crate) journal: Journal,
+    /// Makes processes.
+    pub(crate) spawner: Spawner,
+    /// Waits for them.
+    pub(crate) reaper: Reaper,
+    /// The directory that all file requests stay in.
+    pub(crate) workspace: Arc<Workspace>,
+    /// Threads that touch files.
+    pub(crate) workers: Workers,
+    /// The newest link that was greeted.
+    pub(crate) newest_link: watch::Sender<Option<Link>>,
+    /// Open outgoing connections.
+    pub(crate) egress_connections: Cell<u32>,
+}
+
+impl Guest {
+    /// What is free on the workspace's disk.
+    pub(crate) fn disk_free(&self) -> DiskFree {
+        rustix::fs::fstatvfs(self.workspace.as_fd()).map_or_else(
+            |_| DiskFree::default(),
+            |disk| DiskFree {
+                bytes: disk.f_bavail.saturating_mul(disk.f_frsize),
+                inodes: disk.f_favail,
+                total_bytes: disk.f_blocks.saturating_mul(disk.f_frsize),
+            },
+        )
+    }
+
+    /// Figures for the host.
+    pub(crate) fn stats(&self) -> GuestStats {
+        let disk = self.disk_free();
+        GuestStats {
+            processes: kill::count_processes(),
+            running_calls: self.journal.running().get(),
+            disk_free_bytes: disk.bytes,
+            disk_total_bytes: disk.total_bytes,
+            egress_connections: self.egress_connections.get(),
+        }
+    }
+}

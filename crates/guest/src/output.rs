@@ -1,0 +1,456 @@
+//! Keeps the output of one call: its beginning and its end on disk, counts of everything.
+//!
+//! Chunks are stored as records (stream, length, bytes) in segments of fixed size. The head is a file of segments that
+//! are written once; the tail is a file whose segments are used in turn, so that neither file grows. What can no longer
+//! be stored or was overwritten is a gap. The index in memory is one entry a segment, whatever a process prints.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use protocol::frame::MAX_OUTPUT_BYTES;
+use protocol::{OutputChunk, OutputStream};
+
+/// Stream (one byte) and length (two bytes) before the bytes of a record.
+const RECORD_HEADER_BYTES: usize = 3;
+
+/// Sizes of a store; smaller ones serve tests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Output bytes in one segment.
+    pub(crate) segment_bytes: usize,
+    /// Bytes for record headers in one segment: bounds the file when a process prints byte by byte.
+    pub(crate) header_bytes: usize,
+    /// Segments of the head.
+    pub(crate) head_segments: usize,
+    /// Segments of the tail; one more is in use, since a whole segment is given up at a time.
+    pub(crate) tail_segments: usize,
+}
+
+/// 8 MiB of head and 8 MiB of tail.
+pub(crate) const FULL_SHAPE: Shape =
+    Shape { segment_bytes: 1024 * 1024, header_bytes: 128 * 1024, head_segments: 8, tail_segments: 8 };
+
+impl Shape {
+    fn slot_bytes(&self) -> u64 {
+        (self.segment_bytes + self.header_bytes) as u64
+    }
+
+    fn tail_bytes(&self) -> u64 {
+        (self.segment_bytes * self.tail_segments) as u64
+    }
+}
+
+/// Which file a segment is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Head,
+    Tail,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    /// Counts all segments of the store.
+    number: u64,
+    place: Place,
+    /// Where its slot starts in the file.
+    slot: u64,
+    /// Where the first wanted record starts in the slot.
+    start: u64,
+    /// Where the next record goes in the slot.
+    end: u64,
+    records: usize,
+    first_sequence: u64,
+    next_sequence: u64,
+    /// Output bytes before its first record.
+    first_byte: u64,
+    data_bytes: u64,
+}
+
+/// Which chunks a follower may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Those of the head.
+    Head,
+    /// All that are there.
+    All,
+}
+
+/// What a follower gets next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// A chunk.
+    Chunk(OutputChunk),
+    /// Chunks that are gone.
+    Gap {
+        /// First missing number.
+        from_sequence: u64,
+        /// First number that is there again.
+        to_sequence: u64,
+        /// Missing bytes.
+        bytes: u64,
+    },
+    /// Nothing within reach for now.
+    Nothing,
+}
+
+/// Where a follower is.
+#[derive(Debug, Default)]
+pub(crate) struct Cursor {
+    sequence: u64,
+    /// Output bytes before `sequence`, once known.
+    byte: Option<u64>,
+    reading: Option<Reading>,
+}
+
+/// Records that were read ahead from one segment.
+#[derive(Debug)]
+struct Reading {
+    segment: u64,
+    /// Where `block` starts in the slot.
+    offset: u64,
+    /// Number of the first record in `block`.
+    sequence: u64,
+    /// Output bytes before it.
+    byte: u64,
+    block: Bytes,
+}
+
+impl Cursor {
+    /// A follower that wants this number next.
+    pub(crate) fn at(sequence: u64) -> Self {
+        Self { sequence, ..Self::default() }
+    }
+
+    /// The number it wants next.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+/// The output of one call.
+#[derive(Debug)]
+pub(crate) struct OutputStore {
+    shape: Shape,
+    directory: PathBuf,
+    head: Option<File>,
+    tail: Option<File>,
+    segments: VecDeque<Segment>,
+    /// Whether the last segment takes more records.
+    is_open: bool,
+    segments_made: u64,
+    total_bytes: u64,
+    total_lines: u64,
+    next_sequence: u64,
+}
+
+impl OutputStore {
+    /// An empty store with its files in a directory; they are made when something is printed.
+    pub(crate) fn new(directory: PathBuf, shape: Shape) -> Self {
+        Self {
+            shape,
+            directory,
+            head: None,
+            tail: None,
+            segments: VecDeque::new(),
+            is_open: false,
+            segments_made: 0,
+            total_bytes: 0,
+            total_lines: 0,
+            next_sequence: 0,
+        }
+    }
+
+    /// Bytes of all streams so far.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// Line ends of all streams so far.
+    pub(crate) fn total_lines(&self) -> u64 {
+        self.total_lines
+    }
+
+    /// The number after the newest chunk.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Bytes that are in neither head nor tail.
+    pub(crate) fn dropped_bytes(&self) -> u64 {
+        self.total_bytes - self.segments.iter().map(|segment| segment.data_bytes).sum::<u64>()
+    }
+
+    /// Takes output. Never fails: what cannot be written is counted and dropped.
+    pub(crate) fn append(&mut self, stream: OutputStream, mut bytes: &[u8]) {
+        self.total_lines += count_lines(bytes);
+        while !bytes.is_empty() {
+            let segment = self.segment_with_room();
+            let room = self.shape.segment_bytes - usize::try_from(segment.data_bytes).unwrap_or(0);
+            let (piece, rest) = bytes.split_at(bytes.len().min(room).min(MAX_OUTPUT_BYTES));
+            self.store(segment, stream, piece);
+            bytes = rest;
+        }
+    }
+
+    fn store(&mut self, mut segment: Segment, stream: OutputStream, piece: &[u8]) {
+        let written = self.write(&segment, stream, piece);
+        self.next_sequence += 1;
+        self.total_bytes += piece.len() as u64;
+        if written.is_err() {
+            self.is_open = false;
+            return;
+        }
+        segment.end += (RECORD_HEADER_BYTES + piece.len()) as u64;
+        segment.records += 1;
+        segment.next_sequence = self.next_sequence;
+        segment.data_bytes += piece.len() as u64;
+        if self.is_open {
+            self.segments.pop_back();
+        }
+        self.segments.push_back(segment);
+        self.is_open = true;
+    }
+
+    /// The last segment, or a new one; a new one is not in the list before it has a record.
+    fn segment_with_room(&mut self) -> Segment {
+        if self.is_open
+            && let Some(last) = self.segments.back()
+            && last.data_bytes < self.shape.segment_bytes as u64
+            && (last.records + 1) * RECORD_HEADER_BYTES <= self.shape.header_bytes
+        {
+            return *last;
+        }
+        self.is_open = false;
+        let place = self.next_place();
+        let slot_number = match place {
+            Place::Head => self.segments.len() as u64,
+            Place::Tail => {
+                self.make_room_in_tail();
+                self.segments_made % (self.shape.tail_segments as u64 + 1)
+            }
+        };
+        self.segments_made += 1;
+        Segment {
+            number: self.segments_made,
+            place,
+            slot: slot_number * self.shape.slot_bytes(),
+            start: 0,
+            end: 0,
+            records: 0,
+            first_sequence: self.next_sequence,
+            next_sequence: self.next_sequence,
+            first_byte: self.total_bytes,
+            data_bytes: 0,
+        }
+    }
+
+    fn next_place(&self) -> Place {
+        let all_in_head = self.segments.back().is_none_or(|last| last.place == Place::Head);
+        if all_in_head && self.segments.len() < self.shape.head_segments { Place::Head } else { Place::Tail }
+    }
+
+    fn tail_start(&self) -> usize {
+        self.segments.iter().take_while(|segment| segment.place == Place::Head).count()
+    }
+
+    /// Gives up the oldest segment of the tail when the slot that comes next is still in use.
+    fn make_room_in_tail(&mut self) {
+        let start = self.tail_start();
+        let slots = self.shape.tail_segments as u64 + 1;
+        // Slots are used in turn, but a failed write may have skipped some: look at the slot itself.
+        let slot = (self.segments_made % slots) * self.shape.slot_bytes();
+        while self.segments.iter().skip(start).any(|segment| segment.slot == slot) {
+            self.segments.remove(start);
+        }
+    }
+
+    fn write(&mut self, segment: &Segment, stream: OutputStream, piece: &[u8]) -> io::Result<()> {
+        let (slot, name) = match segment.place {
+            Place::Head => (&mut self.head, "head"),
+            Place::Tail => (&mut self.tail, "tail"),
+        };
+        let file = match slot {
+            Some(file) => file,
+            None => slot.insert(create(&self.directory, name)?),
+        };
+        let length = u16::try_from(piece.len()).map_err(io::Error::other)?.to_be_bytes();
+        let header = [stream as u8, length[0], length[1]];
+        let parts = [IoSlice::new(&header), IoSlice::new(piece)];
+        let written = rustix::io::pwritev(&*file, &parts, segment.slot + segment.end)?;
+        if written == header.len() + piece.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// Nothing more will come: gives up the oldest chunks beyond the size of the tail.
+    pub(crate) fn seal(&mut self) {
+        let start = self.tail_start();
+        let mut kept: u64 = self.segments.iter().skip(start).map(|segment| segment.data_bytes).sum();
+        while let Some(oldest) = self.segments.get(start).copied() {
+            let excess = kept.saturating_sub(self.shape.tail_bytes());
+            if excess == 0 {
+                break;
+            }
+            kept -= oldest.data_bytes;
+            if oldest.data_bytes <= excess {
+                self.segments.remove(start);
+                continue;
+            }
+            match self.without_front(oldest, excess) {
+                Some(shorter) => self.segments[start] = shorter,
+                None => drop(self.segments.remove(start)),
+            }
+            break;
+        }
+        self.is_open = false;
+    }
+
+    /// The segment without as many of its first records as hold the excess.
+    fn without_front(&self, mut segment: Segment, excess: u64) -> Option<Segment> {
+        let mut cursor = Cursor::at(segment.first_sequence);
+        let enough = segment.first_byte + excess;
+        while segment.first_byte < enough {
+            let Next::Chunk(chunk) = self.next(&mut cursor, Reach::All) else { return None };
+            let length = chunk.bytes.len() as u64;
+            segment.start += RECORD_HEADER_BYTES as u64 + length;
+            segment.first_sequence += 1;
+            segment.first_byte += length;
+            segment.data_bytes -= length;
+        }
+        (segment.data_bytes > 0).then_some(segment)
+    }
+
+    /// Drops all output but the counts.
+    pub(crate) fn forget(&mut self) {
+        self.segments.clear();
+        self.is_open = false;
+        for (file, name) in [(self.head.take(), "head"), (self.tail.take(), "tail")] {
+            if file.is_some() {
+                let _ = std::fs::remove_file(self.directory.join(name));
+            }
+        }
+    }
+
+    /// What a follower gets next; moves it on.
+    pub(crate) fn next(&self, cursor: &mut Cursor, reach: Reach) -> Next {
+        if cursor.sequence >= self.next_sequence {
+            return Next::Nothing;
+        }
+        let Some(segment) = self.segments.iter().find(|segment| segment.next_sequence > cursor.sequence)
+        else {
+            // Chunks that could not be written, or were forgotten.
+            return if reach == Reach::All {
+                self.skip(cursor, self.next_sequence, self.total_bytes)
+            } else {
+                Next::Nothing
+            };
+        };
+        if reach == Reach::Head && segment.place == Place::Tail {
+            return Next::Nothing;
+        }
+        if segment.first_sequence > cursor.sequence {
+            return self.skip(cursor, segment.first_sequence, segment.first_byte);
+        }
+        match self.read(segment, cursor) {
+            Ok(chunk) => {
+                cursor.sequence += 1;
+                Next::Chunk(chunk)
+            }
+            Err(_) => self.skip(cursor, segment.next_sequence, segment.first_byte + segment.data_bytes),
+        }
+    }
+
+    fn skip(&self, cursor: &mut Cursor, to_sequence: u64, to_byte: u64) -> Next {
+        // A follower that starts inside a gap is told of the bytes of the whole gap.
+        let from_byte = cursor.byte.unwrap_or_else(|| {
+            let before = self.segments.iter().rev().find(|segment| segment.next_sequence <= cursor.sequence);
+            before.map_or(0, |segment| segment.first_byte + segment.data_bytes)
+        });
+        let gap = Next::Gap {
+            from_sequence: cursor.sequence,
+            to_sequence,
+            bytes: to_byte.saturating_sub(from_byte),
+        };
+        *cursor = Cursor { sequence: to_sequence, byte: Some(to_byte), reading: None };
+        gap
+    }
+
+    /// Reads the record that the cursor wants from the segment that has it.
+    fn read(&self, segment: &Segment, cursor: &mut Cursor) -> io::Result<OutputChunk> {
+        let mut reading = match cursor.reading.take() {
+            Some(reading) if reading.segment == segment.number => reading,
+            _ => Reading {
+                segment: segment.number,
+                offset: segment.start,
+                sequence: segment.first_sequence,
+                byte: segment.first_byte,
+                block: Bytes::new(),
+            },
+        };
+        loop {
+            let Some((stream, bytes)) = take_record(&mut reading)? else {
+                reading.block = self.read_block(segment, reading.offset)?;
+                continue;
+            };
+            let sequence = reading.sequence;
+            reading.sequence += 1;
+            reading.byte += bytes.len() as u64;
+            if sequence == cursor.sequence {
+                cursor.byte = Some(reading.byte);
+                cursor.reading = Some(reading);
+                return Ok(OutputChunk { sequence, stream, bytes });
+            }
+        }
+    }
+
+    fn read_block(&self, segment: &Segment, offset: u64) -> io::Result<Bytes> {
+        let left = usize::try_from(segment.end.saturating_sub(offset)).unwrap_or(0);
+        let mut block = vec![0; left.min(RECORD_HEADER_BYTES + MAX_OUTPUT_BYTES)];
+        if block.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let file = match segment.place {
+            Place::Head => &self.head,
+            Place::Tail => &self.tail,
+        };
+        let file = file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        file.read_exact_at(&mut block, segment.slot + offset)?;
+        Ok(block.into())
+    }
+}
+
+fn create(directory: &std::path::Path, name: &str) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).open(directory.join(name))
+}
+
+/// Takes the first record of the block, or `None` when it is not whole.
+fn take_record(reading: &mut Reading) -> io::Result<Option<(OutputStream, Bytes)>> {
+    let [stream, high, low, ..] = reading.block[..] else { return Ok(None) };
+    let end = RECORD_HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
+    if reading.block.len() < end {
+        return Ok(None);
+    }
+    let stream = match stream {
+        1 => OutputStream::Stdout,
+        2 => OutputStream::Stderr,
+        3 => OutputStream::Terminal,
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
+    let record = reading.block.split_to(end);
+    reading.offset += end as u64;
+    Ok(Some((stream, record.slice(RECORD_HEADER_BYTES..))))
+}
+
+fn count_lines(bytes: &[u8]) -> u64 {
+    // Sums of at most 255 bytes fit a byte, which the compiler turns into vector instructions.
+    bytes
+        .chunks(255)
+        .map(|part| u64::from(part.iter().map(|byte| u8::from(*byte == b'\n')).sum::<u8>()))
+        .sum()
+}
+
+#[cfg(test)]
+#[path = "output_tests.rs"]
+mod tests;

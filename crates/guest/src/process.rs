@@ -1,0 +1,260 @@
+//! Runs one call from fork to result: output, timeout, kill, end.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use protocol::{Exec, ExecEnd, OutputStream};
+use rustix::process::WaitStatus;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_local, yield_now};
+
+use crate::calls::{Phase, ProcessCall};
+use crate::guest::Guest;
+use crate::input::Input;
+use crate::kill::Tree;
+use crate::spawn::{self, Spawned, Watched};
+use crate::sys::{self, REPORT_BYTES, StartFailure, Terminal};
+
+/// Reads before others get their turn.
+const READS_IN_A_ROW: u32 = 16;
+/// Bytes of one read; several chunks where a process prints fast.
+const READ_BYTES: usize = 128 * 1024;
+/// How long a terminal may take to hand over its last output after the process has ended.
+const TERMINAL_DRAIN: Duration = Duration::from_millis(500);
+/// How long a killed process may take to be reaped.
+const REAP_PATIENCE: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// One buffer for all calls: nothing is awaited between filling and emptying it.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// Starts a call whose key is new. Returns at once; the call goes on by itself.
+pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
+    let started = Instant::now();
+    let stdin = exec.stdin.take();
+    let spawned = guest.spawner.spawn(&Exec { stdin: stdin.as_ref().map(|_| String::new()), ..exec.clone() });
+    let spawned = match spawned {
+        Ok(spawned) => spawned,
+        Err(why) => {
+            let call = guest.journal.enter_process(exec, Input::default(), None);
+            call.finish(None, ExecEnd::NotStarted(why), started.elapsed(), guest.disk_free());
+            return call;
+        }
+    };
+    let exit = guest.reaper.expect(spawned.pid);
+    let Spawned { pid, input, outputs, terminal, report } = spawned;
+    let has_terminal = if terminal.is_some() { Terminal::Controlling } else { Terminal::None };
+    let input = input.map_or_else(Input::default, |writer| Input::new(writer, has_terminal));
+    // The folder is written while the child is already on its way.
+    let call = guest.journal.enter_process(exec, input, terminal);
+    let running = Running { guest: Rc::clone(guest), call: Rc::clone(&call), started };
+    spawn_local(running.run(pid.as_raw_nonzero().get(), outputs, report, exit, stdin));
+    call
+}
+
+struct Running {
+    guest: Rc<Guest>,
+    call: Rc<ProcessCall>,
+    started: Instant,
+}
+
+/// What came first.
+enum First {
+    Exit(Option<WaitStatus>),
+    TimedOut,
+    Killed,
+}
+
+impl Running {
+    async fn run(
+        self,
+        pid: i32,
+        outputs: Vec<(OutputStream, Watched)>,
+        report: AsyncFd<OwnedFd>,
+        exit: oneshot::Receiver<WaitStatus>,
+        stdin: Option<String>,
+    ) {
+        let running = self.guest.journal.running();
+        running.set(running.get() + 1);
+        let pumps: Vec<_> = outputs
+            .iter()
+            .map(|(stream, fd)| spawn_local(pump(Rc::clone(&self.call), *stream, Rc::clone(fd))))
+            .collect();
+        let (pid, end) = self.live(pid, &report, exit, stdin).await;
+        self.drain(&outputs, pumps).await;
+        self.call.finish(pid, end, self.started.elapsed(), self.guest.disk_free());
+        self.call.input.abandon();
+        self.call.terminal.borrow_mut().take();
+        let running = self.guest.journal.running();
+        running.set(running.get().saturating_sub(1));
+    }
+
+    /// From the fork to the end of the main process.
+    async fn live(
+        &self,
+        pid: i32,
+        report: &AsyncFd<OwnedFd>,
+        mut exit: oneshot::Receiver<WaitStatus>,
+        stdin: Option<String>,
+    ) -> (Option<i32>, ExecEnd) {
+        let timeout = self.call.exec.timeout_ms.map(Duration::from_millis);
+        let started = self.started;
+        let expiry = async move {
+            match timeout {
+                Some(timeout) => tokio::time::sleep(timeout.saturating_sub(started.elapsed())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(expiry);
+        let mut kill_wish = self.call.kill_wish.subscribe();
+        let kill = async move { drop(kill_wish.wait_for(|wish| *wish).await) };
+        tokio::pin!(kill);
+        // Something hostile may stop the child before its program runs, so this waits for the end as well.
+        let mut first = tokio::select! {
+            biased;
+            failure = read_report(report) => match failure {
+                Some(failure) => {
+                    let _ = exit.await;
+                    let why = spawn::explain(&self.call.exec, &self.guest.spawner.directory, &failure);
+                    return (None, ExecEnd::NotStarted(why));
+                }
+                None => {
+                    self.call.phase.send_replace(Phase::Running { pid });
+                    self.feed(stdin);
+                    None
+                }
+            },
+            status = &mut exit => Some(First::Exit(status.ok())),
+            () = &mut expiry => Some(First::TimedOut),
+            () = &mut kill => Some(First::Killed),
+        };
+        if first.is_none() {
+            first = Some(tokio::select! {
+                biased;
+                status = &mut exit => First::Exit(status.ok()),
+                () = &mut expiry => First::TimedOut,
+                () = &mut kill => First::Killed,
+            });
+        }
+        let end = match first {
+            Some(First::TimedOut) => ExecEnd::TimedOut,
+            Some(First::Killed) => ExecEnd::Killed,
+            Some(First::Exit(status)) => return (Some(pid), describe(status)),
+            None => ExecEnd::Killed,
+        };
+        Tree::of(pid).end(self.call.grace()).await;
+        let _ = tokio::time::timeout(REAP_PATIENCE, exit).await;
+        (Some(pid), end)
+    }
+
+    /// Writes the given input in its own task and closes it, unless more may come.
+    fn feed(&self, stdin: Option<String>) {
+        let call = Rc::clone(&self.call);
+        if stdin.is_none() && call.exec.keep_stdin_open {
+            return;
+        }
+        spawn_local(async move {
+            let mut ended = call.phase.subscribe();
+            let write = async {
+                if let Some(text) = stdin {
+                    let _ = call.input.write(text.as_bytes()).await;
+                }
+                if !call.exec.keep_stdin_open {
+                    call.input.close().await;
+                }
+            };
+            tokio::select! {
+                () = write => {}
+                _ = ended.wait_for(|phase| phase.outcome().is_some()) => {}
+            }
+            if call.phase.borrow().outcome().is_some() {
+                call.input.abandon();
+            }
+        });
+    }
+
+    /// Takes what the main process has printed before its end, and no more: something in the background may go on.
+    async fn drain(&self, outputs: &[(OutputStream, Watched)], mut pumps: Vec<JoinHandle<()>>) {
+        for (stream, fd) in outputs {
+            if *stream == OutputStream::Terminal {
+                // The kernel passes a terminal's output on a little later; its end comes when the session is over.
+                for pump in &mut pumps {
+                    let _ = tokio::time::timeout(TERMINAL_DRAIN, pump).await;
+                }
+                continue;
+            }
+            let mut left = rustix::io::ioctl_fionread(fd.get_ref()).unwrap_or(0);
+            while left > 0 {
+                match read_some(
+                    &self.call,
+                    *stream,
+                    fd.get_ref(),
+                    usize::try_from(left).unwrap_or(usize::MAX),
+                ) {
+                    Ok(0) | Err(_) => break,
+                    Ok(count) => left = left.saturating_sub(count as u64),
+                }
+            }
+        }
+    }
+}
+
+fn describe(status: Option<WaitStatus>) -> ExecEnd {
+    let code = status.and_then(WaitStatus::exit_status).map(ExecEnd::Code);
+    let signal = || status.and_then(WaitStatus::terminating_signal).map(ExecEnd::Signal);
+    code.or_else(signal).unwrap_or(ExecEnd::Killed)
+}
+
+/// Why the program did not start, or `None` when it runs.
+async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailure> {
+    let mut bytes = [0u8; REPORT_BYTES];
+    loop {
+        let Ok(mut guard) = report.readable().await else { return None };
+        match guard.try_io(|fd| Ok(rustix::io::read(fd, &mut bytes)?)) {
+            Ok(Ok(count)) => return sys::decode_report(bytes.get(..count).unwrap_or_default()),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(_)) => return None,
+            Err(_would_block) => {}
+        }
+    }
+}
+
+/// Reads a stream of a call until its last writer is gone; after the call's end what comes is read and dropped, so that
+/// a process in the background is neither ended nor stopped by a pipe that nobody reads.
+async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: Watched) {
+    let mut reads = 0;
+    loop {
+        let Ok(mut guard) = fd.readable().await else { return };
+        match guard.try_io(|fd| read_some(&call, stream, fd.get_ref(), usize::MAX)) {
+            Ok(Ok(0)) => return,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A terminal without slaves answers with an error.
+            Ok(Err(_)) => return,
+            Ok(Ok(_)) | Err(_) => {}
+        }
+        reads += 1;
+        if reads % READS_IN_A_ROW == 0 {
+            yield_now().await;
+        }
+    }
+}
+
+fn read_some(call: &ProcessCall, stream: OutputStream, fd: &OwnedFd, most: usize) -> io::Result<usize> {
+    BUFFER.with_borrow_mut(|buffer| {
+        let most = most.min(buffer.len());
+        let Some(room) = buffer.get_mut(..most) else { return Ok(0) };
+        let count = rustix::io::read(fd, &mut *room)?;
+        let has_ended = call.phase.borrow().outcome().is_some();
+        if count > 0 && !has_ended {
+            let mut store = call.store.borrow_mut();
+            store.append(stream, room.get(..count).unwrap_or_default());
+            call.printed.send_replace(store.next_sequence());
+        }
+        Ok(count)
+    })
+}

@@ -1,0 +1,41 @@
+//! `caisson-guest relay`: carries a link over standard input and output, where an engine's exec is the only way in.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::error::GuestError;
+
+/// Bytes on their way in one direction.
+const COPY_BYTES: usize = 64 * 1024;
+
+/// Copies standard input to the socket and the socket to standard output, until the guest closes.
+pub(crate) fn relay(socket: &Path) -> Result<(), GuestError> {
+    let doing = || format!("connecting to {}", socket.display());
+    let stream = UnixStream::connect(socket).map_err(GuestError::io(doing()))?;
+    let mut writer = stream.try_clone().map_err(GuestError::io(doing()))?;
+    let incoming = move || {
+        let _ = copy(&mut io::stdin(), &mut writer);
+        let _ = writer.shutdown(Shutdown::Write);
+    };
+    let spawned = std::thread::Builder::new().stack_size(COPY_BYTES * 2 + 32 * 1024).spawn(incoming);
+    spawned.map_err(GuestError::io("starting a thread"))?;
+    copy(&mut { stream }, &mut io::stdout()).map_err(GuestError::io("copying the link"))
+}
+
+/// Passes each piece on at once: a link waits for answers.
+fn copy(from: &mut impl io::Read, to: &mut impl io::Write) -> io::Result<()> {
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => {
+                to.write_all(buffer.get(..count).unwrap_or_default())?;
+                to.flush()?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

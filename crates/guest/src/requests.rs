@@ -1,0 +1,224 @@
+//! The requests about calls.
+
+use std::rc::Rc;
+
+use protocol::{
+    CallKey, Exec, ExecEvent, ExecOutcome, FileOperation, Follow, Incoming, MessageStream, ProtocolError,
+    Reply, TerminalSize,
+};
+
+use crate::calls::{Call, Phase, ProcessCall};
+use crate::files;
+use crate::follow::follow;
+use crate::guest::Guest;
+use crate::input::InputRefusal;
+use crate::serve::answer;
+use crate::{process, sys, terminal};
+
+/// Calls whose process runs, at once.
+const MAX_RUNNING_CALLS: u32 = 512;
+/// The highest signal number.
+const MAX_SIGNAL: i32 = 64;
+
+fn refused(message: impl Into<String>) -> Reply {
+    Reply::Refused { message: message.into() }
+}
+
+/// The process call of a key, or why there is none.
+fn find(guest: &Guest, key: &CallKey) -> Result<Rc<ProcessCall>, Reply> {
+    match guest.journal.find(key) {
+        Some(Call::Process(call)) => Ok(call),
+        Some(Call::File(_)) => Err(refused(format!("call {key} is a file operation, not a process"))),
+        None => Err(refused(format!("call {key} is unknown"))),
+    }
+}
+
+/// The process id of a call whose program runs.
+fn running_pid(call: &ProcessCall) -> Result<i32, Reply> {
+    match &*call.phase.borrow() {
+        Phase::Running { pid } => Ok(*pid),
+        Phase::Starting => Err(refused(format!("call {} is only just starting", call.exec.key))),
+        Phase::Ended { .. } => Err(refused(format!("call {} has ended", call.exec.key))),
+    }
+}
+
+/// Starts a call, or follows it where its key is known.
+pub(crate) async fn exec(
+    guest: &Rc<Guest>,
+    mut stream: MessageStream,
+    exec: Exec,
+    wanted: Follow,
+) -> Result<(), ProtocolError> {
+    let call = match guest.journal.find(&exec.key) {
+        Some(Call::Process(call)) => call,
+        Some(Call::File(_)) => {
+            let message = format!("the key {} belongs to a file operation", exec.key);
+            return answer(&mut stream, &refused(message)).await;
+        }
+        None if guest.journal.running().get() >= MAX_RUNNING_CALLS => {
+            let outcome = not_started(format!("{MAX_RUNNING_CALLS} calls are already running"));
+            stream.send(&ExecEvent::Ended(outcome)).await?;
+            return stream.close().await;
+        }
+        None => process::start(guest, exec),
+    };
+    follow(&mut stream, call, 0, wanted).await?;
+    stream.close().await
+}
+
+fn not_started(why: String) -> ExecOutcome {
+    ExecOutcome {
+        end: protocol::ExecEnd::NotStarted(why),
+        duration_ms: 0,
+        output_bytes: 0,
+        output_lines: 0,
+        dropped_bytes: 0,
+        next_sequence: 0,
+        disk_free_bytes: 0,
+        disk_free_inodes: 0,
+    }
+}
+
+/// Follows a known call.
+pub(crate) async fn resume(
+    guest: &Guest,
+    mut stream: MessageStream,
+    key: &CallKey,
+    from_sequence: u64,
+    wanted: Follow,
+) -> Result<(), ProtocolError> {
+    match find(guest, key) {
+        Ok(call) => {
+            follow(&mut stream, call, from_sequence, wanted).await?;
+            stream.close().await
+        }
+        Err(reply) => answer(&mut stream, &reply).await,
+    }
+}
+
+/// Takes standard input from a stream.
+pub(crate) async fn input(
+    guest: &Guest,
+    mut stream: MessageStream,
+    key: &CallKey,
+) -> Result<(), ProtocolError> {
+    let call = match find(guest, key) {
+        Ok(call) => call,
+        Err(reply) => return answer(&mut stream, &reply).await,
+    };
+    let mut phases = call.phase.subscribe();
+    let has_ended = async { drop(phases.wait_for(|phase| phase.outcome().is_some()).await) };
+    let copied = tokio::select! {
+        copied = copy_input(&mut stream, &call) => Some(copied?),
+        () = has_ended => None,
+    };
+    let reply = match copied {
+        Some(Ok(())) => Reply::Done,
+        Some(Err(InputRefusal::Closed)) => refused(format!("the input of call {key} is closed")),
+        Some(Err(InputRefusal::Gone)) => refused(format!("call {key} reads its input no more")),
+        None => {
+            call.input.abandon();
+            refused(format!("call {key} has ended"))
+        }
+    };
+    answer(&mut stream, &reply).await
+}
+
+async fn copy_input(
+    stream: &mut MessageStream,
+    call: &ProcessCall,
+) -> Result<Result<(), InputRefusal>, ProtocolError> {
+    loop {
+        match stream.receive().await? {
+            Incoming::Data(bytes) => {
+                if let Err(refusal) = call.input.write(&bytes).await {
+                    return Ok(Err(refusal));
+                }
+            }
+            Incoming::DataEnd => {
+                call.input.close().await;
+                return Ok(Ok(()));
+            }
+            // Gone without closing the input: someone may type more later.
+            Incoming::Closed => return Ok(Ok(())),
+            _ => return Err(ProtocolError::Unexpected("something else where input was expected".into())),
+        }
+    }
+}
+
+/// Sends a signal to the call's process group.
+pub(crate) fn signal(guest: &Guest, key: &CallKey, signal: i32) -> Reply {
+    if !(1..=MAX_SIGNAL).contains(&signal) {
+        return refused(format!("{signal} is not the number of a signal"));
+    }
+    let pid = match find(guest, key).and_then(|call| running_pid(&call)) {
+        Ok(pid) => pid,
+        Err(reply) => return reply,
+    };
+    match sys::signal_group(pid, signal) {
+        Ok(()) => Reply::Done,
+        Err(error) => refused(format!("signal {signal} could not be sent to call {key}: {error}")),
+    }
+}
+
+/// Ends a call with all its processes; answers when it has ended.
+pub(crate) async fn kill(guest: &Guest, key: &CallKey) -> Reply {
+    let call = match find(guest, key) {
+        Ok(call) => call,
+        Err(reply) => return reply,
+    };
+    call.kill_wish.send_replace(true);
+    let _ = call.phase.subscribe().wait_for(|phase| phase.outcome().is_some()).await;
+    Reply::Done
+}
+
+/// Changes the size of a call's terminal.
+pub(crate) fn resize(guest: &Guest, key: &CallKey, size: TerminalSize) -> Reply {
+    let call = match find(guest, key) {
+        Ok(call) => call,
+        Err(reply) => return reply,
+    };
+    let master = call.terminal.borrow().clone();
+    match master {
+        None => refused(format!("call {key} has no terminal, or has ended")),
+        Some(master) => match terminal::resize(master.get_ref(), size) {
+            Ok(()) => Reply::Done,
+            Err(error) => refused(format!("the terminal of call {key} could not be resized: {error}")),
+        },
+    }
+}
+
+/// Drops a call's output; its key and result stay.
+pub(crate) fn forget(guest: &Guest, key: &CallKey) -> Reply {
+    match guest.journal.find(key) {
+        None => refused(format!("call {key} is unknown")),
+        Some(Call::File(_)) => Reply::Done,
+        Some(Call::Process(call)) if call.phase.borrow().outcome().is_none() => {
+            refused(format!("call {key} still runs"))
+        }
+        Some(Call::Process(call)) => {
+            call.store.borrow_mut().forget();
+            Reply::Done
+        }
+    }
+}
+
+/// Does a file operation, once where it has a key. With a key it is carried out even when the link breaks meanwhile.
+pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: FileOperation) -> Reply {
+    let Some(key) = key else {
+        return Reply::File(files::operate(guest, operation).await);
+    };
+    let call = match guest.journal.find(&key) {
+        Some(Call::File(call)) => call,
+        Some(Call::Process(_)) => return refused(format!("the key {key} belongs to a process")),
+        None => {
+            let call = guest.journal.enter_file(&key, &operation);
+            let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));
+            tokio::task::spawn_local(async move {
+                doing.finish(&files::operate(&guest, operation).await);
+            });
+            call
+        }
+    };
+    Reply::File(call.result().await)
+}

@@ -1,0 +1,156 @@
+//! Accepts links, greets, and hands each stream to whom it concerns. The newest link wins.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::{
+    CallKey, IncomingStreams, Link, MessageStream, OLDEST_VERSION, ProtocolError, Reply, Request, Side,
+    VERSION, Welcome, settle,
+};
+use tokio::net::UnixListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use crate::guest::Guest;
+use crate::{files, ports, requests};
+
+/// How long a new link may take to greet, and a stream to say what it wants.
+const GREETING_PATIENCE: Duration = Duration::from_secs(20);
+/// Links that have not greeted yet.
+const MAX_UNGREETED: usize = 8;
+/// Requests being received at once: each may take the size of the longest message.
+const MAX_ARRIVING: usize = 16;
+
+/// Accepts links for ever.
+pub(crate) async fn accept(guest: Rc<Guest>, listener: UnixListener) {
+    let ungreeted = Arc::new(Semaphore::new(MAX_UNGREETED));
+    loop {
+        let Ok(permit) = Arc::clone(&ungreeted).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                spawn_local(serve_link(Rc::clone(&guest), Link::start(stream, Side::Guest), permit));
+            }
+            // Out of descriptors: wait for some to be freed.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn serve_link(
+    guest: Rc<Guest>,
+    (link, mut streams): (Link, IncomingStreams),
+    permit: OwnedSemaphorePermit,
+) {
+    if !matches!(timeout(GREETING_PATIENCE, greet(&guest, &mut streams)).await, Ok(true)) {
+        link.close();
+        return;
+    }
+    drop(permit);
+    if let Some(older) = guest.newest_link.send_replace(Some(link.clone())) {
+        older.close();
+    }
+    let arriving = Arc::new(Semaphore::new(MAX_ARRIVING));
+    loop {
+        let Ok(permit) = Arc::clone(&arriving).acquire_owned().await else { return };
+        let Some(stream) = streams.next().await else { break };
+        spawn_local(serve_stream(Rc::clone(&guest), stream, permit));
+    }
+}
+
+/// Answers the first stream, which must greet; says whether the two sides can speak.
+async fn greet(guest: &Guest, streams: &mut IncomingStreams) -> bool {
+    let Some(mut stream) = streams.next().await else { return false };
+    let Ok(Request::Hello(hello)) = stream.receive_message::<Request>().await else {
+        let message = "a link starts with a greeting".to_owned();
+        let _ = stream.send(&Reply::Refused { message }).await;
+        let _ = stream.close().await;
+        return false;
+    };
+    let is_understood = settle(hello.newest_version, hello.oldest_version, VERSION, OLDEST_VERSION).is_some();
+    answer(&mut stream, &welcome(guest)).await.is_ok() && is_understood
+}
+
+fn welcome(guest: &Guest) -> Reply {
+    Reply::Welcome(Welcome {
+        newest_version: VERSION,
+        oldest_version: OLDEST_VERSION,
+        boot_id: guest.boot_id.clone(),
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+/// Sends the one answer of a stream and closes it.
+pub(crate) async fn answer(stream: &mut MessageStream, reply: &Reply) -> Result<(), ProtocolError> {
+    stream.send(reply).await?;
+    stream.close().await
+}
+
+async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: OwnedSemaphorePermit) {
+    let Ok(request) = timeout(GREETING_PATIENCE, stream.receive_message::<Request>()).await else { return };
+    drop(permit);
+    match request {
+        Ok(request) => {
+            // A broken stream concerns nobody but its other end.
+            let _ = Box::pin(dispatch(&guest, stream, request)).await;
+        }
+        Err(ProtocolError::Decode(error)) => {
+            let message = format!("the request is not understood: {error}");
+            let _ = answer(&mut stream, &Reply::Refused { message }).await;
+        }
+        Err(_) => {}
+    }
+}
+
+/// The key of a request that has one.
+fn key_of(request: &Request) -> Option<&CallKey> {
+    match request {
+        Request::Exec { exec, .. } => Some(&exec.key),
+        Request::Follow { key, .. }
+        | Request::CallStatus { key }
+        | Request::Input { key }
+        | Request::Signal { key, .. }
+        | Request::Kill { key }
+        | Request::Resize { key, .. }
+        | Request::Forget { key } => Some(key),
+        Request::File { key, .. } => key.as_ref(),
+        _ => None,
+    }
+}
+
+async fn dispatch(
+    guest: &Rc<Guest>,
+    mut stream: MessageStream,
+    request: Request,
+) -> Result<(), ProtocolError> {
+    if key_of(&request).is_some_and(|key| !key.is_well_formed()) {
+        let message = "a call's name is 1 to 64 letters, digits and `-`".to_owned();
+        return answer(&mut stream, &Reply::Refused { message }).await;
+    }
+    let reply = match request {
+        Request::Hello(_) => welcome(guest),
+        Request::Ping => Reply::Done,
+        Request::Stats => Reply::Stats(guest.stats()),
+        Request::Exec { exec, follow } => return requests::exec(guest, stream, exec, follow).await,
+        Request::Follow { key, from_sequence, follow } => {
+            return requests::resume(guest, stream, &key, from_sequence, follow).await;
+        }
+        Request::CallStatus { key } => Reply::Call(guest.journal.status(&key)),
+        Request::Input { key } => return requests::input(guest, stream, &key).await,
+        Request::Signal { key, signal } => requests::signal(guest, &key, signal),
+        Request::Kill { key } => requests::kill(guest, &key).await,
+        Request::Resize { key, size } => requests::resize(guest, &key, size),
+        Request::Forget { key } => requests::forget(guest, &key),
+        Request::File { key, operation } => requests::file(guest, key, operation).await,
+        Request::Download { path, offset, length } => {
+            return files::stream::download(guest, stream, path, offset, length).await;
+        }
+        Request::Upload { path, mode } => return files::stream::upload(guest, stream, path, mode).await,
+        Request::Pack { path, exclude } => return files::stream::pack(guest, stream, path, exclude).await,
+        Request::Unpack { path } => return files::stream::unpack(guest, stream, path).await,
+        Request::Watch { path } => return files::watch::watch(guest, stream, path).await,
+        Request::Connect { port } => return ports::connect(stream, port).await,
+    };
+    answer(&mut stream, &reply).await
+}

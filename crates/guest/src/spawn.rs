@@ -1,0 +1,197 @@
+//! Turns a request into a running process: program, environment, descriptors.
+//!
+//! Whatever fails here, or in the child before its program runs, is a text for people.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use protocol::{CallKey, Exec, OutputStream, Program};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
+use tokio::io::unix::AsyncFd;
+
+use crate::sys::{self, Agent, ChildPlan, Stage, StartFailure, Terminal};
+use crate::terminal;
+
+/// Room in an output pipe: fewer wake-ups for a process that prints much.
+const OUTPUT_PIPE_BYTES: usize = 256 * 1024;
+/// Where programs are looked for when the environment has no `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A descriptor that the event loop watches.
+pub(crate) type Watched = Rc<AsyncFd<OwnedFd>>;
+
+/// A process that was forked; whether its program runs is told by `report`.
+pub(crate) struct Spawned {
+    /// Also its process group and session.
+    pub(crate) pid: Pid,
+    /// Where its standard input is written, a terminal's master for one with a terminal.
+    pub(crate) input: Option<Watched>,
+    /// Where its output is read.
+    pub(crate) outputs: Vec<(OutputStream, Watched)>,
+    /// The master of its terminal.
+    pub(crate) terminal: Option<Watched>,
+    /// Closes when the program runs; else see [`explain`].
+    pub(crate) report: AsyncFd<OwnedFd>,
+}
+
+/// What stays the same for all processes.
+pub(crate) struct Spawner {
+    /// Whom to become.
+    pub(crate) agent: Option<Agent>,
+    /// Working directory of those that name none.
+    pub(crate) directory: String,
+    /// `/dev/null`, above descriptor 2.
+    pub(crate) null: OwnedFd,
+}
+
+impl Spawner {
+    /// Forks; the error is a text for people.
+    pub(crate) fn spawn(&self, exec: &Exec) -> Result<Spawned, String> {
+        let plan = self.plan(exec)?;
+        self.spawn_plan(exec, &plan).map_err(|error| explain_fork(&error))
+    }
+
+    fn plan(&self, exec: &Exec) -> Result<ChildPlan, String> {
+        let directory = exec.directory.as_deref().unwrap_or(&self.directory);
+        if !directory.starts_with('/') {
+            return Err(format!("the working directory `{directory}` is not absolute"));
+        }
+        let (programs, arguments) = match &exec.program {
+            Program::Shell(command) => shell(command),
+            Program::Arguments(arguments) => {
+                let name = arguments.first().filter(|name| !name.is_empty()).ok_or("no program was named")?;
+                (candidates(name, &exec.environment), arguments.clone())
+            }
+        };
+        Ok(ChildPlan {
+            programs: c_strings("the program's name", programs)?,
+            arguments: c_strings("an argument", arguments)?,
+            environment: environment(&exec.key, &exec.environment)?,
+            directory: c_string("the working directory", directory.to_owned())?,
+            terminal: if exec.terminal.is_some() { Terminal::Controlling } else { Terminal::None },
+            agent: self.agent,
+        })
+    }
+
+    fn spawn_plan(&self, exec: &Exec, plan: &ChildPlan) -> io::Result<Spawned> {
+        let (report, report_writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let report = sys::watched(report)?;
+        if let Some(size) = exec.terminal {
+            let (master, slave) = terminal::open(size, self.agent)?;
+            let master = Rc::new(sys::watched(master)?);
+            let pid = sys::fork_and_exec(plan, [slave.as_fd(); 3], report_writer.as_fd())?;
+            return Ok(Spawned {
+                pid,
+                input: Some(Rc::clone(&master)),
+                outputs: vec![(OutputStream::Terminal, Rc::clone(&master))],
+                terminal: Some(master),
+                report,
+            });
+        }
+        let (stdout, stdout_writer) = output_pipe()?;
+        let (stderr, stderr_writer) = output_pipe()?;
+        let input = if exec.stdin.is_some() || exec.keep_stdin_open { Some(input_pipe()?) } else { None };
+        let stdin = input.as_ref().map_or(self.null.as_fd(), |(reader, _)| reader.as_fd());
+        let stdio = [stdin, stdout_writer.as_fd(), stderr_writer.as_fd()];
+        let pid = sys::fork_and_exec(plan, stdio, report_writer.as_fd())?;
+        let outputs = vec![(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)];
+        Ok(Spawned { pid, input: input.map(|(_, writer)| writer), outputs, terminal: None, report })
+    }
+}
+
+/// A pipe whose reading end never blocks us and whose writing end is an ordinary one for the process.
+fn output_pipe() -> io::Result<(Watched, OwnedFd)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    // Refused when the user has too many pages in pipes; then it keeps its usual size.
+    let _ = rustix::pipe::fcntl_setpipe_size(&reader, OUTPUT_PIPE_BYTES);
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((Rc::new(sys::watched(reader)?), writer))
+}
+
+fn input_pipe() -> io::Result<(OwnedFd, Watched)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&writer, true)?;
+    Ok((reader, Rc::new(sys::watched(writer)?)))
+}
+
+fn shell(command: &str) -> (Vec<String>, Vec<String>) {
+    let shell = if std::path::Path::new("/bin/bash").exists() { "bash" } else { "sh" };
+    (vec![format!("/bin/{shell}")], vec![shell.to_owned(), "-c".to_owned(), command.to_owned()])
+}
+
+fn candidates(name: &str, environment: &BTreeMap<String, String>) -> Vec<String> {
+    if name.contains('/') {
+        return vec![name.to_owned()];
+    }
+    let path = environment.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    path.split(':')
+        .filter(|directory| !directory.is_empty())
+        .map(|directory| format!("{directory}/{name}"))
+        .collect()
+}
+
+fn environment(key: &CallKey, variables: &BTreeMap<String, String>) -> Result<Vec<CString>, String> {
+    if let Some(name) = variables.keys().find(|name| name.is_empty() || name.contains('=')) {
+        return Err(format!("`{name}` cannot be the name of a variable"));
+    }
+    let given = variables
+        .iter()
+        .filter(|(name, _)| *name != "CAISSON_CALL")
+        .map(|(name, value)| format!("{name}={value}"));
+    c_strings("a variable", given.chain([format!("CAISSON_CALL={key}")]))
+}
+
+fn c_strings(what: &str, strings: impl IntoIterator<Item = String>) -> Result<Vec<CString>, String> {
+    strings.into_iter().map(|string| c_string(what, string)).collect()
+}
+
+fn c_string(what: &str, string: String) -> Result<CString, String> {
+    CString::new(string).map_err(|_| format!("{what} has a NUL byte"))
+}
+
+fn explain_fork(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => "the sandbox's process limit is reached".to_owned(),
+        Some(libc::ENOMEM) => "the sandbox's memory is used up".to_owned(),
+        Some(libc::EMFILE | libc::ENFILE) => "too many files are open in the sandbox".to_owned(),
+        Some(libc::ENOSPC) => "the sandbox has no free terminal".to_owned(),
+        _ => format!("the process could not be made: {error}"),
+    }
+}
+
+/// Says for people why a program did not start.
+pub(crate) fn explain(exec: &Exec, default_directory: &str, failure: &StartFailure) -> String {
+    let directory = exec.directory.as_deref().unwrap_or(default_directory);
+    let program = match &exec.program {
+        Program::Shell(_) => "sh",
+        Program::Arguments(arguments) => arguments.first().map_or("", String::as_str),
+    };
+    let errno = failure.error.raw_os_error();
+    match (failure.stage, errno) {
+        (Stage::Directory, Some(libc::ENOENT)) => {
+            format!("the working directory `{directory}` was not found")
+        }
+        (Stage::Directory, Some(libc::ENOTDIR)) => {
+            format!("the working directory `{directory}` is no directory")
+        }
+        (Stage::Directory, _) => {
+            format!("the working directory `{directory}` cannot be entered: {}", failure.error)
+        }
+        (Stage::Program, Some(libc::ENOENT)) => format!("`{program}` was not found"),
+        (Stage::Program, Some(libc::EACCES)) => format!("`{program}` is not executable"),
+        (Stage::Program, Some(libc::ENOEXEC)) => {
+            format!("`{program}` is neither a program for this machine nor a script with a `#!` line")
+        }
+        (Stage::Program, Some(libc::E2BIG)) => {
+            "the arguments and the environment are too long together".to_owned()
+        }
+        (Stage::Program, Some(libc::EAGAIN)) => "the sandbox's process limit is reached".to_owned(),
+        (Stage::Program, Some(libc::ENOMEM)) => "the sandbox's memory is used up".to_owned(),
+        (Stage::Program, _) => format!("`{program}` could not be started: {}", failure.error),
+        (Stage::Setup, _) => format!("the process could not be set up: {}", failure.error),
+    }
+}

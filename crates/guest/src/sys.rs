@@ -1,0 +1,350 @@
+//! The calls that Rust cannot check: fork and exec, file system ids of a thread, the signal descriptor.
+//!
+//! Between fork and exec the child touches only memory that was prepared before and makes only raw system calls:
+//! other threads of the guest may have held locks at the moment of the fork.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::process::Pid;
+use tokio::io::unix::AsyncFd;
+
+/// The user that everything in the sandbox runs as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Agent {
+    /// User id.
+    pub(crate) uid: u32,
+    /// Group id.
+    pub(crate) gid: u32,
+}
+
+/// Whether a child gets a controlling terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Terminal {
+    /// Its standard input is a terminal and becomes the controlling one.
+    Controlling,
+    /// It has pipes.
+    None,
+}
+
+/// What failed in a child before its program ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Setting up descriptors, session or user.
+    Setup,
+    /// Entering the working directory.
+    Directory,
+    /// Starting the program.
+    Program,
+}
+
+/// Why a child could not start its program.
+#[derive(Debug)]
+pub(crate) struct StartFailure {
+    /// Where.
+    pub(crate) stage: Stage,
+    /// Why.
+    pub(crate) error: io::Error,
+}
+
+/// Bytes of a failure report on the report pipe.
+pub(crate) const REPORT_BYTES: usize = 5;
+
+/// Reads a report; an empty one means that the program runs.
+pub(crate) fn decode_report(report: &[u8]) -> Option<StartFailure> {
+    let [stage, errno @ ..] = report else { return None };
+    let stage = match stage {
+        1 => Stage::Setup,
+        2 => Stage::Directory,
+        _ => Stage::Program,
+    };
+    let errno = errno.try_into().map_or(0, i32::from_ne_bytes);
+    Some(StartFailure { stage, error: io::Error::from_raw_os_error(errno) })
+}
+
+/// Everything that a child needs, prepared before the fork.
+pub(crate) struct ChildPlan {
+    /// Paths to try, in order.
+    pub(crate) programs: Vec<CString>,
+    /// With the program's own name first.
+    pub(crate) arguments: Vec<CString>,
+    /// As `NAME=value`.
+    pub(crate) environment: Vec<CString>,
+    /// Working directory.
+    pub(crate) directory: CString,
+    /// Whether descriptor 0 becomes the controlling terminal.
+    pub(crate) terminal: Terminal,
+    /// Whom to become.
+    pub(crate) agent: Option<Agent>,
+}
+
+/// Forks and runs the plan in the child. A failure in the child is written to `report`, which closes when the program
+/// runs. Never waits for the child: something hostile may stop it at any point.
+///
+/// All descriptors must be above 2.
+pub(crate) fn fork_and_exec(
+    plan: &ChildPlan,
+    stdio: [BorrowedFd<'_>; 3],
+    report: BorrowedFd<'_>,
+) -> io::Result<Pid> {
+    let arguments = pointers(&plan.arguments);
+    let environment = pointers(&plan.environment);
+    let programs: Vec<*const libc::c_char> = plan.programs.iter().map(|program| program.as_ptr()).collect();
+    let prepared = Prepared {
+        programs: &programs,
+        arguments: arguments.as_ptr(),
+        environment: environment.as_ptr(),
+        directory: &plan.directory,
+        stdio: stdio.map(|fd| fd.as_raw_fd()),
+        report: report.as_raw_fd(),
+        terminal: plan.terminal,
+        agent: plan.agent,
+    };
+    // SAFETY: a fork without shared memory; the child runs only `child`, which never returns.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0usize, 0usize, 0usize, 0usize)
+    };
+    match pid {
+        0 => child(&prepared),
+        -1 => Err(io::Error::last_os_error()),
+        pid => i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}
+
+struct Prepared<'a> {
+    programs: &'a [*const libc::c_char],
+    arguments: *const *const libc::c_char,
+    environment: *const *const libc::c_char,
+    directory: &'a CStr,
+    stdio: [RawFd; 3],
+    report: RawFd,
+    terminal: Terminal,
+    agent: Option<Agent>,
+}
+
+/// Where the report pipe is in the child.
+const REPORT_FD: RawFd = 3;
+
+fn child(prepared: &Prepared<'_>) -> ! {
+    let (stage, errno) = match become_program(prepared) {
+        Ok(never) => match never {},
+        Err(failure) => failure,
+    };
+    let errno = errno.to_ne_bytes();
+    let report = [stage, errno[0], errno[1], errno[2], errno[3]];
+    // SAFETY: writes a live buffer; then the process ends without running any destructor.
+    unsafe {
+        libc::write(REPORT_FD, report.as_ptr().cast(), report.len());
+        libc::_exit(127)
+    }
+}
+
+fn become_program(prepared: &Prepared<'_>) -> Result<std::convert::Infallible, (u8, i32)> {
+    descriptors(prepared).map_err(|errno| (1, errno))?;
+    defaults();
+    if let Some(agent) = prepared.agent {
+        become_agent(agent).map_err(|errno| (1, errno))?;
+    }
+    // SAFETY: plain calls with numbers and a live string.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        check(libc::syscall(libc::SYS_chdir, prepared.directory.as_ptr())).map_err(|errno| (2, errno))?;
+    }
+    let mut worst = libc::ENOENT;
+    for program in prepared.programs {
+        // SAFETY: the strings and both arrays live in the parent's memory, of which this process has a copy.
+        unsafe { libc::syscall(libc::SYS_execve, *program, prepared.arguments, prepared.environment) };
+        match last_errno() {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => worst = libc::EACCES,
+            other => return Err((3, other)),
+        }
+    }
+    Err((3, worst))
+}
+
+/// Moves the descriptors into place and closes all others.
+fn descriptors(prepared: &Prepared<'_>) -> Result<(), i32> {
+    // SAFETY: plain calls with numbers.
+    unsafe {
+        check(libc::syscall(libc::SYS_setsid))?;
+        for (target, source) in (0..).zip(prepared.stdio) {
+            check(libc::syscall(libc::SYS_dup3, source, target, 0))?;
+        }
+        if prepared.report != REPORT_FD {
+            check(libc::syscall(libc::SYS_dup3, prepared.report, REPORT_FD, libc::O_CLOEXEC))?;
+        }
+        // Not only at exec: a stopped child must not keep the link or the journal open.
+        libc::syscall(libc::SYS_close_range, REPORT_FD + 1, u32::MAX, 0);
+        if prepared.terminal == Terminal::Controlling {
+            check(libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0))?;
+        }
+    }
+    Ok(())
+}
+
+/// Signals as a new program expects them, and a place before the guest when memory runs out.
+fn defaults() {
+    const PREFERRED_VICTIM: &[u8] = b"500";
+    // SAFETY: the sets and strings are live; the handlers are the kernel's own.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+        let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if file >= 0 {
+            libc::write(file, PREFERRED_VICTIM.as_ptr().cast(), PREFERRED_VICTIM.len());
+            libc::close(file);
+        }
+    }
+}
+
+/// Raw calls, since those of the C library speak to all threads of a process that has only one here.
+fn become_agent(agent: Agent) -> Result<(), i32> {
+    // SAFETY: plain calls with numbers.
+    unsafe {
+        if let Err(errno) = check(libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>())) {
+            // Some user namespaces refuse the call; with no groups to drop that is no harm.
+            if libc::syscall(libc::SYS_getgroups, 0, ptr::null::<libc::gid_t>()) != 0 {
+                return Err(errno);
+            }
+        }
+        check(libc::syscall(libc::SYS_setresgid, agent.gid, agent.gid, agent.gid))?;
+        check(libc::syscall(libc::SYS_setresuid, agent.uid, agent.uid, agent.uid))
+    }
+}
+
+fn check(result: libc::c_long) -> Result<(), i32> {
+    if result < 0 { Err(last_errno()) } else { Ok(()) }
+}
+
+fn last_errno() -> i32 {
+    // SAFETY: the location is always valid for the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Gives the calling thread the agent's rights on files; the other threads keep theirs.
+pub(crate) fn set_file_ids(agent: Agent) -> io::Result<()> {
+    // SAFETY: plain calls with numbers; raw, because these ids belong to one thread. The answer is the id before, so
+    // a second call with an impossible id tells whether the first was heeded.
+    let (uid, gid) = unsafe {
+        libc::syscall(libc::SYS_setfsgid, agent.gid);
+        libc::syscall(libc::SYS_setfsuid, agent.uid);
+        (libc::syscall(libc::SYS_setfsuid, u32::MAX), libc::syscall(libc::SYS_setfsgid, u32::MAX))
+    };
+    if uid == libc::c_long::from(agent.uid) && gid == libc::c_long::from(agent.gid) {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+}
+
+/// Drops supplementary groups of the calling thread, before others are made. Refusals are ignored.
+pub(crate) fn clear_groups() {
+    // SAFETY: a plain call without memory.
+    unsafe { libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) };
+}
+
+/// Shuts ptrace and core dumps out, ignores SIGPIPE, adopts orphans, and leaves freed memory to the system soon.
+pub(crate) fn harden_process() {
+    // SAFETY: plain calls with numbers.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 * 1024);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024);
+    }
+}
+
+/// Forbids ptrace again; a change of file ids may have lifted it.
+pub(crate) fn forbid_ptrace() {
+    // SAFETY: a plain call with numbers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
+/// Closes every descriptor above 2 but `keep`.
+pub(crate) fn close_others(keep: Option<RawFd>) {
+    let close = |from: RawFd, to: u32| {
+        if u32::try_from(from).is_ok_and(|from| from <= to) {
+            // SAFETY: called at the start, before anything of ours has opened a descriptor.
+            unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
+        }
+    };
+    match keep {
+        Some(keep) => {
+            close(3, u32::try_from(keep - 1).unwrap_or(0));
+            close(keep + 1, u32::MAX);
+        }
+        None => close(3, u32::MAX),
+    }
+}
+
+/// Takes over an inherited descriptor.
+pub(crate) fn inherit(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl on a number; an error means that it is not open.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open and, by the command line, ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Blocks SIGCHLD in this thread and those made later, and returns a descriptor that becomes readable on each.
+pub(crate) fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset; the new descriptor is owned by the result.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Puts a descriptor under the watch of the event loop.
+pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor stays open and the same until it is dropped.
+    unsafe { AsyncFd::register(fd) }.map_err(|error| error.into_parts().1)
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal_process(pid: i32, signal: i32) {
+    if pid > 1 {
+        // SAFETY: a plain call with numbers; pids at or below 1 would mean groups or the guest.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// Sends a signal to a process group.
+pub(crate) fn signal_group(group: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: a plain call with numbers; a group at or below 1 would mean everything.
+    if group > 1 && unsafe { libc::kill(-group, signal) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Random bytes as hexadecimal digits.
+pub(crate) fn random_hex() -> String {
+    let mut bytes = [0u8; 16];
+    // SAFETY: fills a live buffer of the given length.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,42 @@
+//! Terminals for processes that want one.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use protocol::TerminalSize;
+use rustix::fs::{Mode, OFlags, open as open_file};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::sys::{self, Agent};
+
+/// Opens a terminal that belongs to the agent: its master, which never blocks, and its slave.
+pub(crate) fn open(size: TerminalSize, agent: Option<Agent>) -> io::Result<(OwnedFd, OwnedFd)> {
+    // The kernel gives a new terminal to the file ids of whoever opens the multiplexer.
+    if let Some(agent) = agent {
+        sys::set_file_ids(agent)?;
+    }
+    let opened = open_pair();
+    if agent.is_some() {
+        sys::set_file_ids(Agent { uid: 0, gid: rustix::process::getegid().as_raw() })?;
+        sys::forbid_ptrace();
+    }
+    let (master, slave) = opened?;
+    resize(&master, size)?;
+    rustix::io::ioctl_fionbio(&master, true)?;
+    Ok((master, slave))
+}
+
+fn open_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let master = open_file("/dev/ptmx", flags, Mode::empty())?;
+    unlockpt(&master)?;
+    let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    Ok((master, slave))
+}
+
+/// Changes the size; the kernel tells the processes.
+pub(crate) fn resize(master: impl AsFd, size: TerminalSize) -> io::Result<()> {
+    let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+    Ok(tcsetwinsize(master, size)?)
+}

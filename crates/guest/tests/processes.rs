@@ -1,0 +1,329 @@
+//! Processes: how they start, what they get, how they end.
+
+mod support;
+
+use std::time::Duration;
+
+use protocol::{CallStatus, ExecEnd, Follow, Program, ProtocolError, TerminalSize};
+use support::*;
+
+#[tokio::test]
+async fn a_command_runs_with_exactly_its_environment_directory_and_descriptors() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut call = exec("plain", Program::Arguments(vec!["env".to_owned()]));
+    call.environment.insert("COLOUR".to_owned(), "blue".to_owned());
+    let (seen, outcome) = run(&client, call).await;
+    assert_eq!(outcome.end, ExecEnd::Code(0));
+    let mut lines: Vec<_> = seen.text().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["CAISSON_CALL=plain.1", "COLOUR=blue", "PATH=/usr/local/bin:/usr/bin:/bin"]);
+    assert_eq!(run_shell(&client, "cwd", "pwd").await.trim(), guest.workspace().to_str().unwrap());
+    let mut fds = run_shell(&client, "fds", "ls /proc/$$/fd; true").await;
+    fds.retain(|character| !character.is_whitespace());
+    assert_eq!(fds, "012");
+}
+
+#[tokio::test]
+async fn a_command_has_no_privileges_and_leads_its_own_session() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let status = run_shell(
+        &client,
+        "status",
+        "grep -E '^(CapEff|CapPrm|CapInh|CapAmb|SigBlk|NoNewPrivs|Groups):' /proc/self/status; umask; id -u; cat /proc/self/oom_score_adj; \
+         read -r stat < /proc/$$/stat; set -- $stat; test $1 = $5 -a $1 = $6 && echo leader; trap",
+    )
+    .await;
+    for line in [
+        "CapEff:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "SigBlk:\t0000000000000000",
+        "NoNewPrivs:\t1",
+    ] {
+        assert!(status.contains(line), "{line} is not in {status}");
+    }
+    assert!(status.contains("\n0022\n") && status.contains("\nleader\n"), "{status}");
+    if is_root() {
+        assert!(status.contains("\n1000\n") && status.contains("\n500\n"), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn the_exit_code_and_both_streams_come_back() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let (seen, outcome) =
+        run(&client, shell("both", "echo out; echo err >&2; printf '\\377\\376'; exit 3")).await;
+    assert_eq!(outcome.end, ExecEnd::Code(3));
+    assert_eq!((seen.stdout.as_slice(), seen.stderr.as_slice()), (&b"out\n\xff\xfe"[..], &b"err\n"[..]));
+    assert_eq!((outcome.output_bytes, outcome.output_lines, outcome.dropped_bytes), (10, 2, 0));
+    assert_eq!(seen.sequences, (0..outcome.next_sequence).collect::<Vec<_>>());
+    assert!(outcome.disk_free_bytes > 0 && outcome.disk_free_inodes > 0);
+}
+
+#[tokio::test]
+async fn what_cannot_start_says_why() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut no_directory = shell("no-directory", "true");
+    no_directory.directory = Some("/no/such/place".to_owned());
+    let mut too_long = exec("too-long", Program::Arguments(vec!["true".to_owned(), "x".repeat(4 << 20)]));
+    too_long.kill_grace_ms = 1;
+    let named = |name: &str, program: &str| exec(name, Program::Arguments(vec![program.to_owned()]));
+    for (call, wanted) in [
+        (named("missing", "no-such-program"), "`no-such-program` was not found"),
+        (named("directory", "/tmp"), "not executable"),
+        (named("nul", "a\0b"), "NUL"),
+        (exec("nothing", Program::Arguments(Vec::new())), "no program"),
+        (no_directory, "the working directory `/no/such/place` was not found"),
+        (too_long, "too long"),
+    ] {
+        let (seen, outcome) = run(&client, call).await;
+        let ExecEnd::NotStarted(why) = &outcome.end else { panic!("started: {outcome:?}") };
+        assert!(why.contains(wanted), "{why}");
+        assert_eq!(seen.pid, None);
+    }
+}
+
+#[tokio::test]
+async fn the_same_key_never_runs_twice() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    for _ in 0..3 {
+        let (seen, outcome) = run(&client, shell("once", "echo line >> log; cat log")).await;
+        assert_eq!((seen.text().as_str(), outcome.end), ("line\n", ExecEnd::Code(0)));
+    }
+    assert_eq!(std::fs::read_to_string(guest.workspace().join("log")).unwrap(), "line\n");
+}
+
+#[tokio::test]
+async fn status_tells_unknown_running_and_ended() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    assert_eq!(client.call_status(key("status")).await.unwrap(), CallStatus::Unknown);
+    let mut call = shell("status", "echo here; read line; exit 4");
+    call.keep_stdin_open = true;
+    let mut follower = client.exec(call, Follow::Live).await.unwrap();
+    wait_for_output(&mut follower, &mut Seen::default(), "here").await;
+    assert_eq!(client.call_status(key("status")).await.unwrap(), CallStatus::Running { next_sequence: 1 });
+    assert_eq!(client.stats().await.unwrap().running_calls, 1);
+    client.input(key("status")).await.unwrap().finish().await.unwrap();
+    finish(&mut follower).await;
+    let CallStatus::Ended(outcome) = client.call_status(key("status")).await.unwrap() else {
+        panic!("not ended")
+    };
+    assert_eq!(outcome.end, ExecEnd::Code(4));
+}
+
+#[tokio::test]
+async fn input_is_given_typed_and_closed() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut given = shell("given", "cat");
+    given.stdin = Some("x".repeat(1 << 20));
+    assert_eq!(run(&client, given).await.0.stdout.len(), 1 << 20);
+    assert_eq!(run_shell(&client, "empty", "cat").await, "");
+
+    let mut typed = shell("typed", "read one; echo got $one; cat");
+    typed.keep_stdin_open = true;
+    let mut follower = client.exec(typed, Follow::Live).await.unwrap();
+    let mut seen = Seen::default();
+    let mut input = client.input(key("typed")).await.unwrap();
+    input.write(b"first\n").await.unwrap();
+    wait_for_output(&mut follower, &mut seen, "got first").await;
+    input.write(b"second\n").await.unwrap();
+    input.finish().await.unwrap();
+    finish_into(&mut follower, &mut seen).await;
+    assert_eq!(seen.text(), "got first\nsecond\n");
+    let late = client.input(key("typed")).await.unwrap().finish().await.unwrap_err();
+    assert!(matches!(late, ProtocolError::Refused(_)), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_read_its_input_does_not_hold_up_the_end() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut call = shell("deaf", "exec 0<&-; echo done");
+    call.stdin = Some("x".repeat(4 << 20));
+    assert_eq!(run(&client, call).await.0.text(), "done\n");
+}
+
+#[tokio::test]
+async fn a_timeout_ends_processes_that_ignore_sigterm_and_those_with_their_own_session() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut call = shell(
+        "stubborn",
+        "trap '' TERM; setsid bash -c \"trap '' TERM; echo \\$\\$ > detached; sleep 1000\" & \
+         while ! test -s detached; do sleep 0.01; done; sleep 1000; sleep 1000",
+    );
+    call.timeout_ms = Some(400);
+    call.kill_grace_ms = 100;
+    let (_, outcome) = run(&client, call).await;
+    assert_eq!(outcome.end, ExecEnd::TimedOut);
+    let detached = std::fs::read_to_string(guest.workspace().join("detached")).unwrap();
+    assert!(!std::path::Path::new("/proc").join(detached.trim()).exists(), "{detached} still lives");
+}
+
+#[tokio::test]
+async fn kill_ends_a_call_and_answers_when_it_has_ended() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut follower = client.exec(shell("victim", "echo up; sleep 1000"), Follow::Live).await.unwrap();
+    wait_for_output(&mut follower, &mut Seen::default(), "up").await;
+    client.kill(key("victim")).await.unwrap();
+    let CallStatus::Ended(outcome) = client.call_status(key("victim")).await.unwrap() else {
+        panic!("not ended")
+    };
+    assert_eq!(outcome.end, ExecEnd::Killed);
+    assert_eq!(finish(&mut follower).await.1.end, ExecEnd::Killed);
+    client.kill(key("victim")).await.unwrap();
+}
+
+#[tokio::test]
+async fn signals_reach_the_group_and_wrong_ones_are_refused() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let call = shell("signals", "trap 'echo usr1; exit 7' USR1; echo up; while true; do sleep 0.05; done");
+    let mut follower = client.exec(call, Follow::Live).await.unwrap();
+    let mut seen = Seen::default();
+    wait_for_output(&mut follower, &mut seen, "up").await;
+    assert!(client.signal(key("signals"), 999).await.is_err());
+    assert!(client.signal(key("unknown"), 10).await.is_err());
+    client.signal(key("signals"), libc::SIGUSR1).await.unwrap();
+    assert_eq!(finish_into(&mut follower, &mut seen).await.end, ExecEnd::Code(7));
+    let (_, outcome) = run(&client, shell("self", "kill -9 $$")).await;
+    assert_eq!(outcome.end, ExecEnd::Signal(9));
+}
+
+#[tokio::test]
+async fn a_background_process_neither_holds_up_the_call_nor_ends_with_it() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    // It keeps printing to the call's own output after the end of the call.
+    let command = "(while ! test -e stop; do echo noise; sleep 0.01; done; echo alive > after) & echo main";
+    let (seen, outcome) = run(&client, shell("leaver", command)).await;
+    assert_eq!(outcome.end, ExecEnd::Code(0));
+    assert!(seen.text().contains("main"));
+    assert_eq!(
+        run_shell(&client, "stop", "touch stop; while ! test -s after; do sleep 0.01; done; cat after").await,
+        "alive\n"
+    );
+}
+
+#[tokio::test]
+async fn a_background_process_that_prints_without_end_does_not_hold_up_the_call() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let (_, outcome) = run(&client, shell("flood", "yes & echo $! > pid; sleep 0.1")).await;
+    assert_eq!(outcome.end, ExecEnd::Code(0));
+    run_shell(&client, "end", "kill $(cat pid)").await;
+}
+
+#[tokio::test]
+async fn a_terminal_has_a_size_takes_input_and_belongs_to_the_agent() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut call = shell(
+        "terminal",
+        "tty; stat -c %u $(tty); stty size; trap 'stty size; exit 5' WINCH; echo ready; while true; do sleep 0.05; done",
+    );
+    call.terminal = Some(TerminalSize { rows: 24, columns: 80 });
+    call.keep_stdin_open = true;
+    let mut follower = client.exec(call, Follow::Live).await.unwrap();
+    let mut seen = Seen::default();
+    wait_for_output(&mut follower, &mut seen, "ready").await;
+    client.resize(key("terminal"), TerminalSize { rows: 50, columns: 132 }).await.unwrap();
+    assert_eq!(finish_into(&mut follower, &mut seen).await.end, ExecEnd::Code(5));
+    let text = String::from_utf8_lossy(&seen.terminal).into_owned();
+    assert!(text.contains("/dev/pts/") && text.contains("24 80") && text.contains("50 132"), "{text}");
+    if is_root() {
+        assert!(text.contains("\r\n1000\r\n"), "{text}");
+    }
+    assert!(client.resize(key("terminal"), TerminalSize { rows: 1, columns: 1 }).await.is_err());
+}
+
+#[tokio::test]
+async fn a_terminal_can_be_typed_into_and_its_last_output_is_not_lost() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    for round in 0..5 {
+        let name = format!("typing-{round}");
+        let mut call = shell(&name, "read -r word; echo \"<$word>\"; seq 500; echo last");
+        call.terminal = Some(TerminalSize { rows: 24, columns: 80 });
+        call.keep_stdin_open = true;
+        let mut follower = client.exec(call, Follow::Live).await.unwrap();
+        let mut input = client.input(key(&name)).await.unwrap();
+        input.write(b"hello\n").await.unwrap();
+        let (seen, outcome) = finish(&mut follower).await;
+        assert_eq!(outcome.end, ExecEnd::Code(0));
+        let text = String::from_utf8_lossy(&seen.terminal).into_owned();
+        assert!(text.contains("<hello>") && text.ends_with("last\r\n"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn orphans_are_reaped() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    run_shell(&client, "orphans", "for i in 1 2 3 4 5; do (setsid sleep 0.05 &) ; done").await;
+    let zombies = || {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let stats = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        let ours = format!(" {} ", guest.pid());
+        stats.filter(|stat| stat.contains(") Z") && stat.contains(&ours)).count()
+    };
+    let command = format!("while pgrep -P {} sleep >/dev/null; do sleep 0.01; done", guest.pid());
+    run_shell(&client, "wait", &command).await;
+    client.ping().await.unwrap();
+    assert_eq!(zombies(), 0);
+}
+
+#[tokio::test]
+async fn a_process_cannot_touch_the_guest_or_its_journal() {
+    if !is_root() {
+        // Without root there is but one user; other walls stand there.
+        return;
+    }
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let pid = guest.pid();
+    let command = format!(
+        "ls {state} && echo OPEN; kill -9 {pid} && echo OPEN; kill -STOP {pid} && echo OPEN; cat /proc/{pid}/environ && echo OPEN; \
+         ls /proc/{pid}/fd/ && echo OPEN; echo > {socket} && echo OPEN; true",
+        state = guest.state().display(),
+        socket = guest.socket().display(),
+    );
+    assert_eq!(run_shell(&client, "attack", &command).await, "");
+    client.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn malformed_keys_are_refused() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    for name in ["", "../x", "a/b", "a b", &"x".repeat(65)] {
+        let refused = client.call_status(key(name)).await.unwrap_err();
+        assert!(matches!(refused, ProtocolError::Refused(_)), "{name}: {refused:?}");
+        let refused =
+            client.exec(shell(name, "true"), Follow::Capped).await.unwrap().next().await.unwrap_err();
+        assert!(matches!(refused, ProtocolError::Refused(_)), "{name}: {refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn many_calls_run_at_once() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let calls = (0..60).map(|number| {
+        let client = client.clone();
+        tokio::spawn(
+            async move { run_shell(&client, &format!("many-{number}"), &format!("echo {number}")).await },
+        )
+    });
+    for (number, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
+        let text = tokio::time::timeout(Duration::from_secs(60), call).await.unwrap().unwrap();
+        assert_eq!(text, format!("{number}\n"));
+    }
+}

@@ -1,0 +1,414 @@
+//! Control groups, version 2 and version 1: finding them, making one for a sandbox, reading and removing it.
+//!
+//! Hybrid hosts exist: a mounted version 2 counts only when it owns the controllers that limits need.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{LaunchError, Step};
+use crate::spec::LaunchLimits;
+
+/// A part of the kernel that limits or counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Controller {
+    /// Memory.
+    Memory,
+    /// Processor time, limit.
+    Cpu,
+    /// Processor time, count.
+    Cpuacct,
+    /// Processes and threads.
+    Pids,
+    /// Stopping all processes.
+    Freezer,
+}
+
+impl Controller {
+    const ALL: [Self; 5] = [Self::Memory, Self::Cpu, Self::Cpuacct, Self::Pids, Self::Freezer];
+
+    /// The kernel's name for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Cpuacct => "cpuacct",
+            Self::Pids => "pids",
+            Self::Freezer => "freezer",
+        }
+    }
+}
+
+/// Where the host's control groups are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hierarchy {
+    /// One tree for all controllers.
+    V2 {
+        /// Its root.
+        root: PathBuf,
+    },
+    /// A tree for each controller; some may share one.
+    V1 {
+        /// The roots.
+        roots: BTreeMap<Controller, PathBuf>,
+    },
+}
+
+impl Hierarchy {
+    /// Finds the control groups of this host; `None` when it has none that can limit anything.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        Self::find_in(&mounts, |root| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default())
+    }
+
+    /// The same from the text of a `mountinfo` and the controllers that a version 2 tree owns.
+    pub fn find_in(mounts: &str, controllers_of: impl Fn(&Path) -> String) -> Option<Self> {
+        let mut roots = BTreeMap::new();
+        for line in mounts.lines() {
+            let Some((before, after)) = line.split_once(" - ") else { continue };
+            let Some(target) = before.split(' ').nth(4).map(PathBuf::from) else { continue };
+            let mut kind = after.split(' ');
+            match (kind.next(), kind.nth(1)) {
+                (Some("cgroup2"), _) => {
+                    let owned = controllers_of(&target);
+                    let owns = |name: &str| owned.split_whitespace().any(|word| word == name);
+                    if ["memory", "cpu", "pids"].into_iter().all(owns) {
+                        return Some(Self::V2 { root: target });
+                    }
+                }
+                (Some("cgroup"), Some(options)) => {
+                    for controller in Controller::ALL {
+                        if options.split(',').any(|option| option == controller.name()) {
+                            roots.insert(controller, target.clone());
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        (!roots.is_empty()).then_some(Self::V1 { roots })
+    }
+
+    /// The controllers that can be used.
+    #[must_use]
+    pub fn controllers(&self) -> BTreeSet<Controller> {
+        match self {
+            Self::V2 { .. } => Controller::ALL.into_iter().collect(),
+            Self::V1 { roots } => roots.keys().copied().collect(),
+        }
+    }
+
+    /// Makes a group that holds the groups of sandboxes, and lets them have limits.
+    ///
+    /// # Errors
+    /// The host does not let us.
+    pub fn prepare_parent(&self, parent: &str) -> Result<(), LaunchError> {
+        match self {
+            Self::V2 { root } => {
+                let group = root.join(parent);
+                fs::create_dir_all(&group).step(|| format!("making control group {}", group.display()))?;
+                let mut directory = root.clone();
+                let mut parts = Path::new(parent).components();
+                loop {
+                    let file = directory.join("cgroup.subtree_control");
+                    fs::write(&file, "+memory +cpu +pids")
+                        .step(|| format!("enabling controllers in {}", file.display()))?;
+                    let Some(part) = parts.next() else { return Ok(()) };
+                    directory.push(part);
+                }
+            }
+            Self::V1 { roots } => {
+                for root in roots.values() {
+                    let group = root.join(parent);
+                    fs::create_dir_all(&group)
+                        .step(|| format!("making control group {}", group.display()))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What a group of processes uses and has used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupUsage {
+    /// Bytes of memory now.
+    pub memory_bytes: u64,
+    /// The most bytes of memory so far.
+    pub memory_peak_bytes: u64,
+    /// Processor time so far.
+    pub cpu_micros: u64,
+    /// Processes and threads now.
+    pub pids: u64,
+    /// How often the kernel has ended a process because the memory was used up.
+    pub oom_kills: u64,
+    /// How often a process could not be made because of the limit.
+    pub pids_refused: u64,
+}
+
+/// The control group of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Where groups are.
+    pub hierarchy: Hierarchy,
+    /// Its path below the root, the same in every tree.
+    pub name: String,
+}
+
+impl Group {
+    /// The group's directories, each once.
+    #[must_use]
+    pub fn directories(&self) -> BTreeSet<PathBuf> {
+        match &self.hierarchy {
+            Hierarchy::V2 { root } => [root.join(&self.name)].into(),
+            Hierarchy::V1 { roots } => roots.values().map(|root| root.join(&self.name)).collect(),
+        }
+    }
+
+    fn file(&self, controller: Controller, name: &str) -> Option<PathBuf> {
+        match &self.hierarchy {
+            Hierarchy::V2 { root } => Some(root.join(&self.name).join(name)),
+            Hierarchy::V1 { roots } => Some(roots.get(&controller)?.join(&self.name).join(name)),
+        }
+    }
+
+    fn set(&self, controller: Controller, name: &str, value: &str) -> Result<(), LaunchError> {
+        let Some(file) = self.file(controller, name) else { return Ok(()) };
+        fs::write(&file, value).step(|| format!("writing {value} to {}", file.display()))
+    }
+
+    /// Makes the group and sets its limits.
+    ///
+    /// # Errors
+    /// The host does not let us.
+    pub fn create(&self, limits: &LaunchLimits) -> Result<(), LaunchError> {
+        for directory in self.directories() {
+            match fs::create_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other.step(|| format!("making control group {}", directory.display()))?,
+            }
+        }
+        let memory = limits.memory_bytes.to_string();
+        match &self.hierarchy {
+            Hierarchy::V2 { .. } => {
+                self.set(Controller::Memory, "memory.max", &memory)?;
+                self.set_if_there(Controller::Memory, "memory.swap.max", "0")?;
+                self.set(Controller::Cpu, "cpu.max", &format!("{} 100000", limits.cpu_millis * 100))?;
+            }
+            Hierarchy::V1 { .. } => {
+                self.set(Controller::Memory, "memory.limit_in_bytes", &memory)?;
+                self.set_if_there(Controller::Memory, "memory.memsw.limit_in_bytes", &memory)?;
+                self.set(Controller::Cpu, "cpu.cfs_quota_us", &(limits.cpu_millis * 100).to_string())?;
+            }
+        }
+        self.set(Controller::Pids, "pids.max", &limits.pids.to_string())
+    }
+
+    /// Limits on swap exist only where the kernel counts swap.
+    fn set_if_there(&self, controller: Controller, name: &str, value: &str) -> Result<(), LaunchError> {
+        match self.file(controller, name) {
+            Some(file) if file.exists() => self.set(controller, name, value),
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory of a version 2 group, into which a process can be born. Version 1 has only [`Group::attach`].
+    pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>, LaunchError> {
+        let Hierarchy::V2 { root } = &self.hierarchy else { return Ok(None) };
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        let directory = root.join(&self.name);
+        rustix::fs::open(&directory, flags, rustix::fs::Mode::empty())
+            .map(Some)
+            .step(|| format!("opening control group {}", directory.display()))
+    }
+
+    /// Moves a process into the group.
+    ///
+    /// # Errors
+    /// The process is gone, or the host does not let us.
+    pub fn attach(&self, pid: i32) -> Result<(), LaunchError> {
+        for directory in self.directories() {
+            let file = directory.join("cgroup.procs");
+            fs::write(&file, pid.to_string())
+                .step(|| format!("moving process {pid} into {}", file.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Process ids in the group, as far as they can be read.
+    #[must_use]
+    pub fn processes(&self) -> BTreeSet<i32> {
+        let mut found = BTreeSet::new();
+        for directory in self.directories() {
+            let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+            found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+        }
+        found
+    }
+
+    fn number(&self, controller: Controller, name: &str) -> u64 {
+        let text = self.file(controller, name).and_then(|file| fs::read_to_string(file).ok());
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn field(&self, controller: Controller, name: &str, key: &str) -> u64 {
+        let text =
+            self.file(controller, name).and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+        field_in(&text, key)
+    }
+
+    /// What the group uses and has used; zero where it cannot be read.
+    #[must_use]
+    pub fn usage(&self) -> CgroupUsage {
+        use Controller::{Cpu, Cpuacct, Memory, Pids};
+        let pids = self.number(Pids, "pids.current");
+        let pids_refused = self.field(Pids, "pids.events", "max");
+        match self.hierarchy {
+            Hierarchy::V2 { .. } => CgroupUsage {
+                memory_bytes: self.number(Memory, "memory.current"),
+                memory_peak_bytes: self.number(Memory, "memory.peak"),
+                cpu_micros: self.field(Cpu, "cpu.stat", "usage_usec"),
+                oom_kills: self.field(Memory, "memory.events", "oom_kill"),
+                pids,
+                pids_refused,
+            },
+            Hierarchy::V1 { .. } => CgroupUsage {
+                memory_bytes: self.number(Memory, "memory.usage_in_bytes"),
+                memory_peak_bytes: self.number(Memory, "memory.max_usage_in_bytes"),
+                cpu_micros: self.number(Cpuacct, "cpuacct.usage") / 1000,
+                oom_kills: self.field(Memory, "memory.oom_control", "oom_kill"),
+                pids,
+                pids_refused,
+            },
+        }
+    }
+
+    /// Stops all processes of the group, or lets them go on; returns when that has happened.
+    ///
+    /// # Errors
+    /// The host has no freezer, or the processes did not stop in time.
+    pub fn set_frozen(&self, wanted: Frozen, patience: Duration) -> Result<(), LaunchError> {
+        let version_2 = matches!(self.hierarchy, Hierarchy::V2 { .. });
+        let (file, value) = match (version_2, wanted) {
+            (true, Frozen::Yes) => ("cgroup.freeze", "1"),
+            (true, Frozen::No) => ("cgroup.freeze", "0"),
+            (false, Frozen::Yes) => ("freezer.state", "FROZEN"),
+            (false, Frozen::No) => ("freezer.state", "THAWED"),
+        };
+        if self.file(Controller::Freezer, file).is_none() {
+            return Err(LaunchError::new(
+                "freezing a control group",
+                io::Error::from(io::ErrorKind::Unsupported),
+            ));
+        }
+        let end = Instant::now() + patience;
+        loop {
+            // Version 1 wants the wish repeated when a process was forking at the time.
+            self.set(Controller::Freezer, file, value)?;
+            let reached = if version_2 {
+                (self.field(Controller::Freezer, "cgroup.events", "frozen") == 1) == (wanted == Frozen::Yes)
+            } else {
+                let state =
+                    self.file(Controller::Freezer, file).and_then(|file| fs::read_to_string(file).ok());
+                state.is_some_and(|state| state.trim() == value)
+            };
+            if reached {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(LaunchError::new(
+                    "waiting for a control group to freeze",
+                    io::Error::from(io::ErrorKind::TimedOut),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Removes the group; waits for its last processes to be gone. Succeeds when there is none.
+    ///
+    /// # Errors
+    /// Processes are still there after `patience`.
+    pub fn remove(&self, patience: Duration) -> Result<(), LaunchError> {
+        let end = Instant::now() + patience;
+        for directory in self.directories() {
+            loop {
+                match fs::remove_dir(&directory) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
+                        std::thread::sleep(Duration::from_micros(500));
+                    }
+                    other => {
+                        other.step(|| format!("removing control group {}", directory.display()))?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether processes stand still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frozen {
+    /// They do.
+    Yes,
+    /// They do not.
+    No,
+}
+
+fn field_in(text: &str, key: &str) -> u64 {
+    let mut pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.find(|(name, _)| *name == key).and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+39 31 0:36 / /sys/fs/cgroup/pids rw,relatime shared:3 - cgroup cgroup rw,pids
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn a_version_2_tree_without_controllers_does_not_count() {
+        let found = Hierarchy::find_in(HYBRID, |_| "hugetlb\n".into()).unwrap();
+        let Hierarchy::V1 { roots } = &found else { panic!("version 1 expected: {found:?}") };
+        assert_eq!(roots[&Controller::Cpu], roots[&Controller::Cpuacct]);
+        assert_eq!(roots.len(), 4);
+        let group = Group { hierarchy: found, name: "caisson/x".into() };
+        assert_eq!(group.directories().len(), 3, "shared trees count once");
+    }
+
+    #[test]
+    fn a_version_2_tree_with_controllers_wins() {
+        let found = Hierarchy::find_in(HYBRID, |_| "cpuset cpu io memory pids\n".into()).unwrap();
+        assert_eq!(found, Hierarchy::V2 { root: "/sys/fs/cgroup/unified".into() });
+    }
+
+    #[test]
+    fn a_host_without_control_groups_has_none() {
+        assert_eq!(Hierarchy::find_in("22 27 0:21 / /proc rw - proc proc rw\n", |_| String::new()), None);
+    }
+
+    #[test]
+    fn fields_are_read_by_name() {
+        let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
+        assert_eq!(field_in(text, "oom_kill"), 3);
+        assert_eq!(field_in(text, "absent"), 0);
+    }
+}

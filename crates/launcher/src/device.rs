@@ -1,0 +1,71 @@
+//! `/dev` of a sandbox: a small tmpfs with a handful of harmless devices of the host.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
+
+use crate::error::{LaunchError, Step};
+use crate::mounts::{Place, place, tmpfs, virtual_file_system};
+
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const LINKS: [(&str, &str); 5] = [
+    ("ptmx", "pts/ptmx"),
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
+
+/// A `/dev` that is not mounted yet.
+pub(crate) struct Devices {
+    directory: OwnedFd,
+    terminals: OwnedFd,
+    shared_memory: OwnedFd,
+    nodes: Vec<(&'static str, OwnedFd)>,
+}
+
+/// Prepares `/dev`. Needs the host's `/dev`, so it comes before the old root is left.
+pub(crate) fn prepare(shared_memory_bytes: u64) -> Result<Devices, LaunchError> {
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let directory = tmpfs(&[("size", "64k"), ("mode", "0755")], flags)?;
+    let terminals = virtual_file_system(
+        "devpts",
+        &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")],
+        flags,
+    )?;
+    let size = shared_memory_bytes.to_string();
+    let shared_memory =
+        tmpfs(&[("size", &size), ("mode", "1777")], flags | MountAttrFlags::MOUNT_ATTR_NODEV)?;
+    for name in ["pts", "shm"] {
+        mkdirat(&directory, name, Mode::from_raw_mode(0o755)).step(|| format!("making /dev/{name}"))?;
+    }
+    for (name, target) in LINKS {
+        symlinkat(target, &directory, name).step(|| format!("making /dev/{name}"))?;
+    }
+    let mut nodes = Vec::new();
+    for name in DEVICES {
+        let file = openat(
+            &directory,
+            name,
+            OFlags::CREATE | OFlags::CLOEXEC | OFlags::WRONLY,
+            Mode::from_raw_mode(0o666),
+        );
+        file.step(|| format!("making /dev/{name}"))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let node = open_tree(CWD, format!("/dev/{name}"), flags).step(|| format!("opening /dev/{name}"))?;
+        nodes.push((name, node));
+    }
+    Ok(Devices { directory, terminals, shared_memory, nodes })
+}
+
+/// Mounts `/dev` in the new root.
+pub(crate) fn mount(root: BorrowedFd<'_>, devices: &Devices) -> Result<(), LaunchError> {
+    place(devices.directory.as_fd(), root, "dev", Place::MadeIfMissing)?;
+    place(devices.terminals.as_fd(), root, "dev/pts", Place::Present)?;
+    place(devices.shared_memory.as_fd(), root, "dev/shm", Place::Present)?;
+    for (name, node) in &devices.nodes {
+        place(node.as_fd(), root, &format!("dev/{name}"), Place::Present)?;
+    }
+    Ok(())
+}

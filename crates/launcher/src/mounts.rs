@@ -1,0 +1,230 @@
+//! The root file system of a sandbox, put together inside its own mount namespace.
+//!
+//! Everything is prepared as detached mounts and put in place through descriptors below the new root, so that no
+//! link in an image can lead a mount astray. Nothing is mounted in the host's namespace.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
+    move_mount, open_tree, unmount,
+};
+use rustix::process::{chdir, fchdir, pivot_root};
+
+use crate::device::{self, Devices};
+use crate::error::{LaunchError, Step};
+use crate::spec::LaunchSpec;
+use crate::sys;
+
+/// A directory that every host has. The disk is mounted over it, in this namespace alone, while the root is built.
+const STAGE: &str = "/tmp";
+/// What `/run` can hold.
+const RUN_BYTES: &str = "16m";
+/// Parts of `/proc` that are hidden: they tell about the host or are doors into it.
+const HIDDEN_FILES: [&str; 6] =
+    ["proc/kcore", "proc/keys", "proc/timer_list", "proc/sched_debug", "proc/latency_stats", "proc/kmsg"];
+const HIDDEN_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
+/// Parts of `/proc` that change the kernel when written to.
+const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
+
+/// Detached mounts that come from the owner: only it may open them.
+pub(crate) struct Layers {
+    /// Holds all that is written.
+    pub(crate) disk: OwnedFd,
+    /// The lower layer.
+    pub(crate) lower: OwnedFd,
+    /// The guest's own directory.
+    pub(crate) guest: OwnedFd,
+    /// As many as the specification has binds.
+    pub(crate) binds: Vec<OwnedFd>,
+}
+
+/// Detached mounts that need nothing from the owner.
+pub(crate) struct Parts {
+    devices: Devices,
+    processes: OwnedFd,
+    run: OwnedFd,
+    empty: OwnedFd,
+}
+
+/// Whether the place of a mount must be there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Present,
+    MadeIfMissing,
+}
+
+/// A new detached file system of the kernel's own.
+pub(crate) fn virtual_file_system(
+    kind: &'static str,
+    options: &[(&str, &str)],
+    flags: MountAttrFlags,
+) -> Result<OwnedFd, LaunchError> {
+    let make = || -> rustix::io::Result<OwnedFd> {
+        let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, value) in options {
+            if value.is_empty() {
+                fsconfig_set_flag(context.as_fd(), *key)?;
+            } else {
+                fsconfig_set_string(context.as_fd(), *key, *value)?;
+            }
+        }
+        fsconfig_create(context.as_fd())?;
+        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+    };
+    make().step(|| format!("making a file system of kind {kind}"))
+}
+
+/// A new detached tmpfs.
+pub(crate) fn tmpfs(options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd, LaunchError> {
+    virtual_file_system("tmpfs", options, flags)
+}
+
+/// Puts a detached mount at a path below the new root. Links on the way are refused.
+pub(crate) fn place(
+    mount: BorrowedFd<'_>,
+    root: BorrowedFd<'_>,
+    path: &str,
+    wanted: Place,
+) -> Result<(), LaunchError> {
+    let target = match open_below(root, path) {
+        Err(rustix::io::Errno::NOENT) if wanted == Place::MadeIfMissing => {
+            mkdirat(root, path, Mode::from_raw_mode(0o755)).step(|| format!("making /{path}"))?;
+            open_below(root, path)
+        }
+        other => other,
+    }
+    .step(|| format!("finding the place of /{path}"))?;
+    move_mount(
+        mount,
+        "",
+        target.as_fd(),
+        "",
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+    )
+    .step(|| format!("mounting /{path}"))
+}
+
+fn open_below(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+    openat2(
+        root,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    )
+}
+
+fn clone_mount(directory: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(directory, path, flags)
+}
+
+/// Prepares what needs nothing from the owner, while the owner prepares the rest.
+pub(crate) fn prepare(spec: &LaunchSpec) -> Result<Parts, LaunchError> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .named("cutting the mounts off from the host's")?;
+    let sealed = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(Parts {
+        devices: device::prepare(spec.limits.memory_bytes / 2)?,
+        processes: virtual_file_system("proc", &[], sealed)?,
+        run: tmpfs(
+            &[("size", RUN_BYTES), ("mode", "0755")],
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
+        )?,
+        empty: tmpfs(&[("size", "4k"), ("mode", "0555")], sealed | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+    })
+}
+
+/// Builds the root file system and makes it this process's root. The host's is out of reach afterwards.
+pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result<(), LaunchError> {
+    move_to_path(layers.disk.as_fd(), STAGE)?;
+    move_to_path(layers.lower.as_fd(), &format!("{STAGE}/lower"))?;
+    let root = overlay()?;
+    move_to_path(root.as_fd(), &format!("{STAGE}/root"))?;
+    let root = root.as_fd();
+    for (bind, mount) in spec.root.binds.iter().zip(&layers.binds) {
+        place(mount.as_fd(), root, &bind.target.to_string_lossy(), Place::Present)?;
+    }
+    for path in ["workspace", "app"] {
+        let mount = clone_mount(layers.disk.as_fd(), "workspace").named("opening the workspace")?;
+        place(mount.as_fd(), root, path, Place::MadeIfMissing)?;
+    }
+    device::mount(root, &parts.devices)?;
+    place(parts.processes.as_fd(), root, "proc", Place::MadeIfMissing)?;
+    seal_proc(root, parts)?;
+    place(parts.run.as_fd(), root, "run", Place::MadeIfMissing)?;
+    place(layers.guest.as_fd(), root, "run/caisson", Place::MadeIfMissing)?;
+    leave_old_root(root)
+}
+
+fn overlay() -> Result<OwnedFd, LaunchError> {
+    let (lower, upper, work) = (format!("{STAGE}/lower"), format!("{STAGE}/upper"), format!("{STAGE}/work"));
+    virtual_file_system(
+        "overlay",
+        &[("lowerdir", &lower), ("upperdir", &upper), ("workdir", &work), ("userxattr", "")],
+        MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOATIME,
+    )
+}
+
+fn move_to_path(mount: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
+    move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .step(|| format!("mounting {path} for the time of the set-up"))
+}
+
+fn seal_proc(root: BorrowedFd<'_>, parts: &Parts) -> Result<(), LaunchError> {
+    for path in HIDDEN_FILES {
+        hide(root, path, || open_below(root, "dev/null").and_then(|null| clone_mount(null.as_fd(), "")))?;
+    }
+    for path in HIDDEN_DIRECTORIES {
+        hide(root, path, || clone_mount(parts.empty.as_fd(), ""))?;
+    }
+    for path in READ_ONLY {
+        let Some(place) = open_if_there(root, path)? else { continue };
+        let mount = clone_mount(place.as_fd(), "").step(|| format!("opening /{path}"))?;
+        sys::set_mount_attributes(&mount, libc::MOUNT_ATTR_RDONLY, None)
+            .step(|| format!("making /{path} read-only"))?;
+        self::place(mount.as_fd(), root, path, Place::Present)?;
+    }
+    Ok(())
+}
+
+fn open_if_there(root: BorrowedFd<'_>, path: &str) -> Result<Option<OwnedFd>, LaunchError> {
+    match open_below(root, path) {
+        Ok(place) => Ok(Some(place)),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(LaunchError::new(format!("opening /{path}"), error)),
+    }
+}
+
+fn hide(
+    root: BorrowedFd<'_>,
+    path: &str,
+    cover: impl FnOnce() -> rustix::io::Result<OwnedFd>,
+) -> Result<(), LaunchError> {
+    if open_if_there(root, path)?.is_none() {
+        return Ok(());
+    }
+    let cover = cover().step(|| format!("hiding /{path}"))?;
+    place(cover.as_fd(), root, path, Place::Present)
+}
+
+/// Both arguments of `pivot_root` are the new root: the old one comes to lie on top of it, and is taken off.
+fn leave_old_root(root: BorrowedFd<'_>) -> Result<(), LaunchError> {
+    let change = || -> io::Result<()> {
+        fchdir(root)?;
+        pivot_root(".", ".")?;
+        unmount(".", UnmountFlags::DETACH)?;
+        chdir("/")?;
+        Ok(())
+    };
+    change().named("leaving the host's root")
+}

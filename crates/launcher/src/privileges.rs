@@ -1,0 +1,122 @@
+//! What the guest may not do: capabilities, Landlock, AppArmor, seccomp. Applied last, just before it is executed.
+
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, Scope,
+};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+};
+
+use crate::error::{LaunchError, Step};
+use crate::spec::LaunchSpec;
+use crate::sys;
+
+/// What the guest needs to run things as another user, and to end them.
+const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
+
+/// The version of Landlock that this kernel has; 0 when it has none or it is off.
+#[must_use]
+pub fn landlock_version() -> i32 {
+    sys::landlock_version().unwrap_or(0)
+}
+
+/// Gives up everything that the guest does not need. There is no way back.
+pub(crate) fn give_up(spec: &LaunchSpec, guest: BorrowedFd<'_>) -> Result<(), LaunchError> {
+    drop_capabilities().named("dropping capabilities")?;
+    set_no_new_privs(true).named("setting no_new_privs")?;
+    if let Some(profile) = &spec.apparmor_profile {
+        choose_profile(profile).step(|| format!("choosing AppArmor profile {profile}"))?;
+    }
+    restrict_files(spec, guest).map_err(io::Error::other).named("applying Landlock")?;
+    for program in &spec.seccomp {
+        let program = decode_hexadecimal(program).named("decoding a seccomp program")?;
+        sys::install_filter(&program).named("installing a seccomp program")?;
+    }
+    Ok(())
+}
+
+/// The bounding set must be exactly what is kept: executing a program as user 0 gains all that it allows.
+fn drop_capabilities() -> rustix::io::Result<()> {
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if KEPT.contains(capability) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // Beyond the last one that this kernel knows.
+            Err(rustix::io::Errno::INVAL) => break,
+            other => other?,
+        }
+    }
+    clear_ambient_capability_set()?;
+    set_capabilities_secure_bits(
+        CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED
+            | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+            | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED,
+    )?;
+    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets)
+}
+
+fn choose_profile(profile: &str) -> io::Result<()> {
+    let order = format!("exec {profile}");
+    match fs::write("/proc/self/attr/apparmor/exec", &order) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::write("/proc/self/attr/exec", &order),
+        other => other,
+    }
+}
+
+/// Read and execute everywhere, write only below the writable directories. The strictest form that the kernel has.
+fn restrict_files(
+    spec: &LaunchSpec,
+    guest: BorrowedFd<'_>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let all = AccessFs::from_all(ABI::V5);
+    let read = AccessFs::from_read(ABI::V5);
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)?
+        .scope(Scope::from_all(ABI::V6))?
+        .create()?
+        .add_rule(PathBeneath::new(PathFd::new("/")?, read))?
+        // The guest's program lies outside the root.
+        .add_rule(PathBeneath::new(guest, AccessFs::Execute | AccessFs::ReadFile))?
+        // Processes write to their own entries; permissions and read-only mounts guard the rest.
+        .add_rule(PathBeneath::new(PathFd::new("/proc")?, read | AccessFs::WriteFile))?
+        .add_rule(PathBeneath::new(PathFd::new("/dev")?, all))?;
+    for path in &spec.writable {
+        if let Ok(directory) = PathFd::new(path) {
+            rules = rules.add_rule(PathBeneath::new(directory, all))?;
+        }
+    }
+    rules.restrict_self()?;
+    Ok(())
+}
+
+fn decode_hexadecimal(text: &str) -> io::Result<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits
+        .map(|pair| {
+            let pair = std::str::from_utf8(pair).map_err(io::Error::other)?;
+            u8::from_str_radix(pair, 16).map_err(io::Error::other)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decode_hexadecimal;
+
+    #[test]
+    fn hexadecimal_text_becomes_bytes() {
+        assert_eq!(decode_hexadecimal("00ff2a").unwrap(), [0, 255, 42]);
+        assert!(decode_hexadecimal("0x").is_err());
+    }
+}

@@ -1,0 +1,176 @@
+//! What the launcher is told, and what it leaves behind for others to read.
+//!
+//! All of it is JSON in the sandbox's directory: `launch.json` comes from the backend and is locked by the launcher
+//! as long as it lives, `running.json` and `ended.json` come from the launcher.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::{CgroupUsage, Group};
+
+/// Name of the file that holds a [`LaunchSpec`]. Its write lock tells that the launcher lives, and which process it is.
+pub const LAUNCH_FILE: &str = "launch.json";
+/// Name of the file that holds a [`Running`].
+pub const RUNNING_FILE: &str = "running.json";
+/// Name of the file that holds an [`EndRecord`].
+pub const ENDED_FILE: &str = "ended.json";
+/// Name of the directory that the guest sees as `/run/caisson`.
+pub const GUEST_DIRECTORY: &str = "guest";
+/// How many user ids a sandbox has: 0 is the guest, 1000 what it runs.
+pub const UIDS_PER_SANDBOX: u32 = 65_536;
+/// The descriptor on which the guest finds its listening socket.
+pub const LISTEN_FD: i32 = 3;
+/// Directories that the root of every disk must have: two for the overlay, two as mount points, the workspace.
+pub const DISK_DIRECTORIES: [&str; 5] = ["upper", "work", "lower", "root", "workspace"];
+/// User and group id that the workspace belongs to, inside.
+pub const AGENT_ID: u32 = 1000;
+
+/// All that the launcher needs to know of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchSpec {
+    /// The sandbox's directory on the host; holds the files named in this module.
+    pub directory: PathBuf,
+    /// Where the guest listens for the link.
+    pub socket: PathBuf,
+    /// The guest's program on the host.
+    pub guest: PathBuf,
+    /// Its arguments, without the program's name.
+    pub guest_arguments: Vec<String>,
+    /// What the root file system is made of.
+    pub root: Root,
+    /// Where everything that is written goes.
+    pub disk: Disk,
+    /// Where user ids come from.
+    pub slots: Slots,
+    /// The control group, where the host has them.
+    pub cgroup: Option<Group>,
+    /// What the sandbox may use.
+    pub limits: LaunchLimits,
+    /// Seccomp programs as hexadecimal bytes, in the order in which they are installed.
+    pub seccomp: Vec<String>,
+    /// Directories inside that may be written to as far as their permissions allow; all else is read-only.
+    pub writable: Vec<String>,
+    /// The AppArmor profile that the guest runs under, where the host has it.
+    pub apparmor_profile: Option<String>,
+    /// Whether the time of each step goes to the log.
+    pub trace: Trace,
+}
+
+/// Layers of the root file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Root {
+    /// The lower layer, read-only.
+    pub lower: PathBuf,
+    /// Directories of the host that are shown read-only inside.
+    pub binds: Vec<Bind>,
+}
+
+/// A directory of the host that is shown read-only inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bind {
+    /// On the host.
+    pub source: PathBuf,
+    /// Inside, relative to the root.
+    pub target: PathBuf,
+}
+
+/// Where everything that is written goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Disk {
+    /// A file with an ext4 file system; its size is the limit.
+    Image(PathBuf),
+    /// A directory of the host, without a limit.
+    Directory(PathBuf),
+}
+
+/// Ranges of user ids, one for each sandbox at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slots {
+    /// Holds one lock file for each slot.
+    pub directory: PathBuf,
+    /// First user id of slot 0.
+    pub first_uid: u32,
+    /// How many there are.
+    pub count: u32,
+    /// The slot to try first.
+    pub preferred: u32,
+}
+
+/// What a sandbox may use; the disk's limit is its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchLimits {
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Thousandths of a processor.
+    pub cpu_millis: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Open files of one process.
+    pub open_files: u64,
+}
+
+/// Whether the time of each step goes to the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trace {
+    /// No.
+    Off,
+    /// Yes.
+    On,
+}
+
+/// The one line that the launcher prints before it closes its standard output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// The guest runs.
+    Ready,
+    /// It does not.
+    Failed {
+        /// What was being done.
+        step: String,
+        /// The cause.
+        cause: String,
+        /// The cause as a number, where it came from the operating system.
+        errno: Option<i32>,
+    },
+}
+
+/// What a running sandbox holds; written before [`Report::Ready`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The guest's process id on the host.
+    pub guest_pid: u32,
+    /// First user id of the sandbox on the host.
+    pub first_uid: u32,
+    /// Number of the loop device under the disk.
+    pub loop_device: Option<u32>,
+}
+
+/// How a sandbox ended; written after the last process is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndRecord {
+    /// How the guest ended.
+    pub end: GuestEnd,
+    /// Whether the launcher was told to end it.
+    pub asked: bool,
+    /// What the sandbox had used.
+    pub usage: CgroupUsage,
+}
+
+/// How the guest ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestEnd {
+    /// It exited with this code.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+}

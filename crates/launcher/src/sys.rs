@@ -1,0 +1,237 @@
+//! System calls that rustix has no safe form for. The only file of this crate with `unsafe`.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Which of the two processes this is after [`clone_into_namespaces`].
+pub(crate) enum Cloned {
+    /// The process that called.
+    Owner {
+        /// The new process.
+        pid: i32,
+        /// A handle that never means another process.
+        pidfd: OwnedFd,
+    },
+    /// The new process, first of its namespaces.
+    Child,
+}
+
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
+
+/// Wider than the type that libc gives it.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Forks into new namespaces of every kind but cgroup, and into a control group (v2) if one is given.
+pub(crate) fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    let mut pidfd: RawFd = -1;
+    // SAFETY: all-zero is a valid clone_args.
+    let mut arguments: libc::clone_args = unsafe { zeroed() };
+    arguments.flags = (NAMESPACES | libc::CLONE_PIDFD) as u64;
+    arguments.pidfd = (&raw mut pidfd) as u64;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: no CLONE_VM, so the child has its own copy of the memory; this process has one thread, so no lock can be
+    // held by another thread at this moment.
+    let pid =
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>()) })?;
+    if pid == 0 {
+        return Ok(Cloned::Child);
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Cloned::Owner { pid: pid as i32, pidfd })
+}
+
+/// Changes a detached mount: attributes to set, and the user namespace whose ids it shows.
+pub(crate) fn set_mount_attributes(
+    mount: impl AsFd,
+    set: u64,
+    users: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    // SAFETY: all-zero is a valid mount_attr.
+    let mut attributes: libc::mount_attr = unsafe { zeroed() };
+    attributes.attr_set = set;
+    if let Some(users) = users {
+        attributes.attr_set |= libc::MOUNT_ATTR_IDMAP;
+        attributes.userns_fd = users.as_raw_fd() as u64;
+    }
+    // SAFETY: the path is a NUL-terminated string and the structure outlives the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    })?;
+    Ok(())
+}
+
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// `struct loop_info64` of linux/loop.h.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config` of linux/loop.h.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// The number of a loop device that nobody uses at this moment.
+pub(crate) fn free_loop_device(control: impl AsFd) -> io::Result<u32> {
+    // SAFETY: this request takes no argument.
+    let number = check(i64::from(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_GET_FREE) }))?;
+    u32::try_from(number).map_err(io::Error::other)
+}
+
+/// Puts a file under a loop device, which lets go of it when its last user is gone.
+pub(crate) fn configure_loop_device(device: impl AsFd, file: impl AsFd) -> io::Result<()> {
+    // SAFETY: all-zero is a valid loop_config.
+    let mut config: LoopConfig = unsafe { zeroed() };
+    config.fd = file.as_fd().as_raw_fd() as u32;
+    config.info.flags = LO_FLAGS_AUTOCLEAR;
+    // SAFETY: the structure has the kernel's layout and outlives the call.
+    check(i64::from(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CONFIGURE, &raw const config) }))?;
+    Ok(())
+}
+
+/// Brings the loopback device of this network namespace up.
+pub(crate) fn raise_loopback(socket: impl AsFd) -> io::Result<()> {
+    // SAFETY: all-zero is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the structure outlives the call.
+    check(i64::from(unsafe {
+        libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request)
+    }))?;
+    Ok(())
+}
+
+/// Enters a new cgroup namespace, whose root is the group that this process is in.
+pub(crate) fn enter_cgroup_namespace() -> io::Result<()> {
+    // SAFETY: a new cgroup namespace changes nothing that Rust relies on.
+    check(i64::from(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }))?;
+    Ok(())
+}
+
+/// Installs a seccomp program: instructions of eight bytes in the machine's byte order.
+pub(crate) fn install_filter(program: &[u8]) -> io::Result<()> {
+    let instructions: Vec<libc::sock_filter> = program
+        .chunks_exact(8)
+        .map(|b| libc::sock_filter {
+            code: u16::from_ne_bytes([b[0], b[1]]),
+            jt: b[2],
+            jf: b[3],
+            k: u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
+        })
+        .collect();
+    let length = u16::try_from(instructions.len()).map_err(io::Error::other)?;
+    let filter = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
+    // SAFETY: the program outlives the call, and the kernel checks and copies it.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) })?;
+    Ok(())
+}
+
+/// The version of Landlock that this kernel has.
+pub(crate) fn landlock_version() -> io::Result<i32> {
+    const VERSION: u32 = 1;
+    // SAFETY: with this flag the call takes no structure.
+    let version = check(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, VERSION)
+    })?;
+    i32::try_from(version).map_err(io::Error::other)
+}
+
+/// Marks every descriptor from `first` on to be closed by the next exec.
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: nothing is closed now, only at exec.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })?;
+    Ok(())
+}
+
+/// Puts a copy of a descriptor at a fixed number; the copy survives exec.
+pub(crate) fn place_descriptor(from: impl AsFd, to: RawFd) -> io::Result<()> {
+    // SAFETY: the callers name only the standard three and the number that was kept free for this.
+    check(i64::from(unsafe { libc::dup3(from.as_fd().as_raw_fd(), to, 0) }))?;
+    Ok(())
+}
+
+/// Replaces this process by an open program. Returns only when that failed.
+pub(crate) fn execute(program: impl AsFd, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: both vectors are NULL-terminated arrays of NUL-terminated strings that outlive the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+    }
+    io::Error::last_os_error()
+}
+
+/// Holds SIGTERM and SIGINT back and gives a descriptor that becomes readable when one arrives.
+pub(crate) fn termination_descriptor() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before it is used; the descriptor is ours.
+    unsafe {
+        let mut set: libc::sigset_t = zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        check(i64::from(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())))?;
+        let fd = check(i64::from(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC)))?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// Leaves a process that was made by [`clone_into_namespaces`] without running anything of its owner's.
+pub(crate) fn leave(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}

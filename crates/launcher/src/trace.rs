@@ -1,0 +1,36 @@
+//! Times of the steps of a start, for the log.
+
+use std::time::Instant;
+
+use crate::spec::Trace;
+
+/// Prints how long each step took since the one before; prints nothing when it is off.
+pub(crate) struct Stopwatch {
+    who: &'static str,
+    start: Instant,
+    last: Instant,
+    trace: Trace,
+}
+
+impl Stopwatch {
+    /// Starts now.
+    pub(crate) fn start(who: &'static str, trace: Trace) -> Self {
+        let now = Instant::now();
+        Self { who, start: now, last: now, trace }
+    }
+
+    /// The same clock for another process.
+    pub(crate) fn shared_with(&self, who: &'static str) -> Self {
+        Self { who, start: self.start, last: Instant::now(), trace: self.trace }
+    }
+
+    /// A step is done.
+    pub(crate) fn lap(&mut self, step: &str) {
+        if self.trace == Trace::On {
+            let now = Instant::now();
+            let (lap, total) = (now - self.last, now - self.start);
+            eprintln!("{:>6} us  +{:>5} us  {} {step}", total.as_micros(), lap.as_micros(), self.who);
+            self.last = now;
+        }
+    }
+}

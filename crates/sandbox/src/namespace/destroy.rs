@@ -1,0 +1,181 @@
+//! Ending a sandbox and removing every trace of it.
+//!
+//! Processes go first, then what hangs on them goes by itself (mounts, the loop device) and is waited for, then the
+//! control group and the directories. Every step succeeds when there is nothing left to do.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use launcher::cgroup::{Frozen, Group};
+use launcher::spec::{LAUNCH_FILE, RUNNING_FILE, Running};
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::create::group;
+use super::layout::failed;
+use super::observe::read_json;
+use super::{Inner, owner};
+use crate::error::SandboxError;
+use crate::spec::SandboxId;
+
+const LOOP_DEVICES: &str = "/sys/block";
+const TICK: Duration = Duration::from_micros(500);
+
+/// Ends a sandbox and removes it; returns when nothing is left but garbage that is deleted in the background.
+pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
+    let directory = inner.layout.sandbox(id);
+    let group = group(inner, id);
+    let patience = inner.config.stop_timeout;
+    end_processes(&directory, group.as_ref(), patience)
+        .map_err(|source| failed("ending the processes of", &directory, source))?;
+    wait_for_disk(&directory, patience)?;
+    if let Some(group) = &group {
+        group
+            .remove(patience)
+            .map_err(|error| SandboxError::Io { doing: error.step, source: error.source })?;
+    }
+    remove_tree(&inner.layout.run_directory(id))?;
+    throw_away(&directory, &inner.layout.trash().join(id.to_string()))
+}
+
+fn end_processes(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
+    if let Some(group) = group
+        && group.hierarchy.controllers().contains(&launcher::cgroup::Controller::Freezer)
+        && group.directories().iter().all(|directory| directory.exists())
+    {
+        // Frozen processes do not die before they are let go. Without the group nobody is frozen.
+        let _ = group.set_frozen(Frozen::No, patience);
+    }
+    if let Some(owner) = owner::find(directory)? {
+        owner.signal(Signal::TERM)?;
+        if !owner.wait(patience)? {
+            owner.signal(Signal::KILL)?;
+            if !owner.wait(patience)? {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the launcher does not die"));
+            }
+        }
+    }
+    keep_launchers_away(directory)?;
+    end_stragglers(directory, group, patience)
+}
+
+/// A launcher that was started just before, by a server that was killed, finds the file gone or locked, and gives up.
+fn keep_launchers_away(directory: &Path) -> io::Result<()> {
+    let path = directory.join(LAUNCH_FILE);
+    let file = match OpenOptions::new().write(true).open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    fs::remove_file(path)
+}
+
+/// After a launcher that was killed the kernel is still busy ending its sandbox.
+fn end_stragglers(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    if let Some(guest) = guest_handle(directory)? {
+        let _ = pidfd_send_signal(&guest, Signal::KILL);
+        owner::wait_for_exit(&guest, patience)?;
+    }
+    let Some(group) = group else { return Ok(()) };
+    loop {
+        let left = group.processes();
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("processes {left:?} do not die")));
+        }
+        for pid in left.into_iter().filter_map(Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// The guest's process, if the number still means a process of this sandbox's user ids.
+fn guest_handle(directory: &Path) -> io::Result<Option<std::os::fd::OwnedFd>> {
+    let Some(running) = running(directory) else { return Ok(None) };
+    let Some(pid) = i32::try_from(running.guest_pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
+    let owner = fs::metadata(format!("/proc/{}", running.guest_pid)).map(|metadata| metadata.uid());
+    let status = fs::read_to_string(format!("/proc/{}/status", running.guest_pid)).unwrap_or_default();
+    let uid = format!("\t{}\t", running.first_uid);
+    let is_ours = owner.is_ok_and(|uid| uid == running.first_uid)
+        || status.lines().any(|line| line.starts_with("Uid:") && line.contains(&uid));
+    Ok(is_ours.then_some(handle))
+}
+
+fn running(directory: &Path) -> Option<Running> {
+    read_json(&directory.join(RUNNING_FILE)).ok().flatten()
+}
+
+/// The last mount lets go of the loop device a moment after the last process is gone.
+fn wait_for_disk(directory: &Path, patience: Duration) -> Result<(), SandboxError> {
+    let image = directory.join("disk.img");
+    if !image.exists() {
+        return Ok(());
+    }
+    let device = running(directory).and_then(|running| running.loop_device);
+    let end = Instant::now() + patience;
+    while holds(device, &image) {
+        if Instant::now() > end {
+            return Err(failed("waiting for the loop device of", &image, io::ErrorKind::TimedOut.into()));
+        }
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+/// Whether a loop device still holds an image: the one that is known, or any.
+fn holds(device: Option<u32>, image: &Path) -> bool {
+    let backing =
+        |name: &str| fs::read_to_string(Path::new(LOOP_DEVICES).join(name).join("loop/backing_file"));
+    let is_image = |name: &str| backing(name).is_ok_and(|file| Path::new(file.trim_end()) == image);
+    match device {
+        Some(number) => is_image(&format!("loop{number}")),
+        None => fs::read_dir(LOOP_DEVICES).is_ok_and(|entries| {
+            entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_image))
+        }),
+    }
+}
+
+fn remove_tree(path: &Path) -> Result<(), SandboxError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("removing", path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Deleting a large disk takes longer than all the rest, so that is done later by somebody else.
+fn throw_away(directory: &Path, trash: &Path) -> Result<(), SandboxError> {
+    if !directory.exists() {
+        return Ok(());
+    }
+    fs::rename(directory, trash).map_err(|source| failed("removing", directory, source))?;
+    remove_later(vec![trash.to_path_buf()]);
+    Ok(())
+}
+
+/// Deletes what an earlier server has not come to delete, in the background.
+pub(super) fn empty_trash(trash: &Path) {
+    let entries = fs::read_dir(trash).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
+    remove_later(entries.unwrap_or_default());
+}
+
+fn remove_later(paths: Vec<PathBuf>) {
+    if paths.is_empty() {
+        return;
+    }
+    let work = move || {
+        for error in paths.iter().filter_map(|path| remove_tree(path).err()) {
+            tracing::warn!(error = %error, "garbage is left");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("trash".into()).spawn(work) {
+        tracing::warn!(error = %error, "no thread to remove garbage");
+    }
+}

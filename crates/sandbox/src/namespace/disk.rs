@@ -1,0 +1,218 @@
+//! Empty disks of each size, made ahead of need: taking one is a rename.
+//!
+//! A disk is a sparse file with an ext4 file system without a journal. A template of each size is formatted once; the
+//! others are copies of its few written blocks. Where there are no loop devices a disk is a plain directory.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use launcher::spec::{AGENT_ID, DISK_DIRECTORIES};
+use rustix::fs::{SeekFrom, ftruncate, ioctl_ficlone, seek};
+
+use super::layout::failed;
+use crate::error::SandboxError;
+
+/// Part of a template's name; changes with what a template is made of.
+const FORMAT: &str = "ext4-1";
+const MEBIBYTE: u64 = 1 << 20;
+/// Sparse and quick to mount: no journal, metadata in one place, tables that the kernel may take for zeros.
+const FORMAT_OPTIONS: [&str; 8] = [
+    "-q",
+    "-F",
+    "-O",
+    "^has_journal,^resize_inode",
+    "-m0",
+    "-Elazy_itable_init=1,assume_storage_prezeroed=1,packed_meta_blocks=1,nodiscard",
+    "-L",
+    "caisson",
+];
+const FORMAT_PROGRAM: &str = "mkfs.ext4";
+const PROGRAM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+/// The program that formats disks, where the host has it.
+pub(super) fn format_program() -> Option<PathBuf> {
+    PROGRAM_DIRECTORIES
+        .iter()
+        .map(|directory| Path::new(directory).join(FORMAT_PROGRAM))
+        .find(|path| path.exists())
+}
+
+/// Disks on one host.
+#[derive(Clone)]
+pub(super) struct DiskStore {
+    directory: PathBuf,
+    ready: usize,
+    /// Sizes that are being refilled or whose template is being made.
+    busy: Arc<Mutex<BTreeSet<u64>>>,
+}
+
+impl DiskStore {
+    pub(super) fn new(directory: PathBuf, ready: usize) -> Self {
+        Self { directory, ready, busy: Arc::default() }
+    }
+
+    fn template(&self, mib: u64) -> PathBuf {
+        self.directory.join(format!("{FORMAT}-{mib}.template"))
+    }
+
+    fn ready_disk(&self, mib: u64, number: usize) -> PathBuf {
+        self.directory.join(format!("{FORMAT}-{mib}.{number}.ready"))
+    }
+
+    /// Puts an empty disk of a size at a path, and has another one made for the next.
+    pub(super) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
+        let taken = (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok());
+        if !taken {
+            self.make_template(mib)?;
+            copy_sparse(&self.template(mib), target)
+                .map_err(|source| failed("copying a disk to", target, source))?;
+        }
+        self.refill(mib);
+        Ok(())
+    }
+
+    /// Makes ready disks in the background, until there are enough.
+    fn refill(&self, mib: u64) {
+        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(mib) {
+            return;
+        }
+        let store = self.clone();
+        let work = move || {
+            if let Err(error) = store.fill(mib) {
+                tracing::warn!(error = %error, "no disk could be made ready");
+            }
+            store.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&mib);
+        };
+        if let Err(error) = std::thread::Builder::new().name("disks".into()).spawn(work) {
+            tracing::warn!(error = %error, "no thread to make disks ready");
+            self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&mib);
+        }
+    }
+
+    fn fill(&self, mib: u64) -> Result<(), SandboxError> {
+        self.make_template(mib)?;
+        for number in 0..self.ready {
+            let target = self.ready_disk(mib, number);
+            if target.exists() {
+                continue;
+            }
+            let partial = target.with_extension("partial");
+            copy_sparse(&self.template(mib), &partial)
+                .and_then(|()| fs::rename(&partial, &target))
+                .map_err(|source| failed("copying a disk to", &target, source))?;
+        }
+        Ok(())
+    }
+
+    fn make_template(&self, mib: u64) -> Result<(), SandboxError> {
+        let target = self.template(mib);
+        if target.exists() {
+            return Ok(());
+        }
+        let program = format_program().ok_or_else(|| SandboxError::HostUnfit {
+            what: format!("{FORMAT_PROGRAM} is missing, which formats the disks of sandboxes"),
+            remedy: "install the package e2fsprogs".into(),
+        })?;
+        let unique = format!("{mib}-{:?}", std::thread::current().id());
+        let content = self.directory.join(format!("content-{unique}"));
+        let partial = self.directory.join(format!("template-{unique}.partial"));
+        let make = || -> io::Result<()> {
+            make_directories(&content)?;
+            let file = create(&partial)?;
+            ftruncate(&file, mib * MEBIBYTE)?;
+            let output =
+                Command::new(&program).args(FORMAT_OPTIONS).arg("-d").arg(&content).arg(&partial).output()?;
+            if !output.status.success() {
+                return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+            }
+            fs::rename(&partial, &target)
+        };
+        let result = make().map_err(|source| failed("formatting", &target, source));
+        // Nothing depends on these being gone.
+        let _ = fs::remove_dir_all(&content);
+        let _ = fs::remove_file(&partial);
+        result
+    }
+}
+
+/// The directories that the launcher expects at the root of a disk.
+pub(super) fn make_directories(root: &Path) -> io::Result<()> {
+    for name in DISK_DIRECTORIES {
+        let directory = root.join(name);
+        fs::create_dir_all(&directory)?;
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
+    }
+    chown(root.join("workspace"), Some(AGENT_ID), Some(AGENT_ID))
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+/// Copies the written parts of a file; the rest stays a hole. Shares blocks where the file system can.
+fn copy_sparse(source: &Path, target: &Path) -> io::Result<()> {
+    let (from, to) = (File::open(source)?, create(target)?);
+    if ioctl_ficlone(&to, &from).is_ok() {
+        return Ok(());
+    }
+    let size = from.metadata()?.len();
+    ftruncate(&to, size)?;
+    let mut buffer = vec![0; 256 << 10];
+    let mut position = 0;
+    while position < size {
+        let start = match seek(&from, SeekFrom::Data(position)) {
+            Err(rustix::io::Errno::NXIO) => break,
+            other => other?,
+        };
+        let end = seek(&from, SeekFrom::Hole(start))?;
+        position = start;
+        while position < end {
+            let wanted = usize::try_from(end - position).unwrap_or(usize::MAX).min(buffer.len());
+            let count = from.read_at(&mut buffer[..wanted], position)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            to.write_all_at(&buffer[..count], position)?;
+            position += count as u64;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_same_bytes_and_the_same_holes() {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, target) = (directory.path().join("a"), directory.path().join("b"));
+        let file = create(&source).unwrap();
+        ftruncate(&file, 64 << 20).unwrap();
+        file.write_all_at(b"start", 0).unwrap();
+        file.write_all_at(b"middle", 33 << 20).unwrap();
+        copy_sparse(&source, &target).unwrap();
+        assert!(fs::read(&source).unwrap() == fs::read(&target).unwrap());
+        assert!(fs::metadata(&target).unwrap().blocks() * 512 < 1 << 20);
+    }
+
+    #[test]
+    fn disks_are_small_on_the_host_and_a_taken_one_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = DiskStore::new(directory.path().into(), 2);
+        let target = directory.path().join("taken");
+        store.take(8192, &target).unwrap();
+        let metadata = fs::metadata(&target).unwrap();
+        assert_eq!(metadata.len(), 8192 * MEBIBYTE);
+        assert!(metadata.blocks() * 512 < MEBIBYTE, "{} bytes are allocated", metadata.blocks() * 512);
+        store.fill(8192).unwrap();
+        assert!(store.ready_disk(8192, 0).exists() && store.ready_disk(8192, 1).exists());
+    }
+}

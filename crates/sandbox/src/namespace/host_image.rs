@@ -1,0 +1,269 @@
+//! The root file system of image `host`: a skeleton with a clean `/etc`, over which the host's `/usr` is shown.
+//!
+//! What is taken from the host's `/etc` is a list (`host_image.json`), and of that only what every user of the host may
+//! read. The skeleton is a directory named by what went into it, so a running sandbox keeps the one that it has.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use launcher::spec::{Bind, Root};
+use serde::Deserialize;
+
+use super::layout::failed;
+use crate::error::SandboxError;
+
+const SOURCE: &str = include_str!("host_image.json");
+const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recipe {
+    links: Vec<String>,
+    directories: Vec<Directory>,
+    etc: Vec<Entry>,
+    files: Vec<TextFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Directory {
+    path: String,
+    mode: String,
+    owner: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    #[serde(rename = "reason")]
+    _reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TextFile {
+    path: String,
+    lines: Vec<String>,
+}
+
+/// Skeletons of one server, by the certificates that were added.
+pub(super) struct HostImages {
+    directory: PathBuf,
+    host: PathBuf,
+    made: Mutex<BTreeMap<Vec<String>, Root>>,
+}
+
+impl HostImages {
+    /// Skeletons are made below `directory` from the host's root.
+    pub(super) fn new(directory: PathBuf, host: impl Into<PathBuf>) -> Self {
+        Self { directory, host: host.into(), made: Mutex::default() }
+    }
+
+    /// The layers of image `host` with these certificates added. Made at first use.
+    pub(super) fn get(&self, extra_ca: &[String]) -> Result<Root, SandboxError> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(root) = made.get(extra_ca) {
+            return Ok(root.clone());
+        }
+        let root = self.make(extra_ca)?;
+        made.insert(extra_ca.to_vec(), root.clone());
+        Ok(root)
+    }
+
+    fn make(&self, extra_ca: &[String]) -> Result<Root, SandboxError> {
+        let recipe: Recipe = serde_json::from_str(SOURCE)
+            .map_err(|error| failed("reading the recipe of", &self.directory, io::Error::other(error)))?;
+        let partial = self.directory.join(format!("host-{}.partial", std::process::id()));
+        let build = || -> io::Result<(PathBuf, Vec<Bind>)> {
+            remove_if_there(&partial)?;
+            let binds = self.build(&recipe, &partial, extra_ca)?;
+            let mut hasher = DefaultHasher::new();
+            hash_tree(&partial, &mut hasher)?;
+            let target = self.directory.join(format!("host-{:016x}", hasher.finish()));
+            if target.exists() {
+                fs::remove_dir_all(&partial)?;
+            } else {
+                fs::rename(&partial, &target)?;
+            }
+            Ok((target, binds))
+        };
+        let (lower, binds) =
+            build().map_err(|source| failed("building the host image in", &partial, source))?;
+        Ok(Root { lower, binds })
+    }
+
+    fn build(&self, recipe: &Recipe, root: &Path, extra_ca: &[String]) -> io::Result<Vec<Bind>> {
+        fs::create_dir_all(root)?;
+        fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
+        for directory in &recipe.directories {
+            let path = root.join(&directory.path);
+            fs::create_dir(&path)?;
+            let mode = u32::from_str_radix(&directory.mode, 8).map_err(io::Error::other)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+            if let Some(owner) = directory.owner {
+                chown(&path, Some(owner), Some(owner))?;
+            }
+        }
+        let mut binds = vec![Bind { source: self.host.join("usr"), target: "usr".into() }];
+        for name in &recipe.links {
+            binds.extend(self.link_or_bind(name, root)?);
+        }
+        for entry in &recipe.etc {
+            self.take(&entry.name, root)?;
+        }
+        for file in &recipe.files {
+            fs::write(root.join(&file.path), file.lines.join("\n") + "\n")?;
+        }
+        trust(root, extra_ca)?;
+        Ok(binds)
+    }
+
+    /// On most hosts `/bin` and the like are links into `/usr`; on others they are directories of their own.
+    fn link_or_bind(&self, name: &str, root: &Path) -> io::Result<Option<Bind>> {
+        let source = self.host.join(name);
+        let Ok(metadata) = fs::symlink_metadata(&source) else { return Ok(None) };
+        if metadata.is_symlink() {
+            symlink(fs::read_link(&source)?, root.join(name))?;
+            return Ok(None);
+        }
+        fs::create_dir(root.join(name))?;
+        Ok(Some(Bind { source, target: name.into() }))
+    }
+
+    /// Copies an entry of the host's `/etc`, or all that begin with a name that ends in `*`.
+    fn take(&self, name: &str, root: &Path) -> io::Result<()> {
+        let etc = self.host.join("etc");
+        if let Some(prefix) = name.strip_suffix('*') {
+            for entry in fs::read_dir(&etc)? {
+                let entry = entry?.file_name();
+                if entry.to_string_lossy().starts_with(prefix) {
+                    copy(&etc.join(&entry), &root.join("etc").join(&entry))?;
+                }
+            }
+            return Ok(());
+        }
+        let target = root.join("etc").join(name);
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        copy(&etc.join(name), &target)
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Copies what everybody may read. Links stay links; devices, sockets and closed files are left out.
+fn copy(source: &Path, target: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(source) else { return Ok(()) };
+    if metadata.is_symlink() {
+        return symlink(fs::read_link(source)?, target);
+    }
+    if metadata.mode() & 0o004 == 0 {
+        return Ok(());
+    }
+    if metadata.is_file() {
+        fs::copy(source, target)?;
+        let mode = metadata.mode() & 0o755;
+        return fs::set_permissions(target, fs::Permissions::from_mode(mode));
+    }
+    if metadata.is_dir() {
+        fs::create_dir_all(target)?;
+        for entry in fs::read_dir(source)? {
+            let name = entry?.file_name();
+            copy(&source.join(&name), &target.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds certificates to the bundle that programs trust.
+fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
+    if extra_ca.is_empty() {
+        return Ok(());
+    }
+    let bundle = root.join(BUNDLE);
+    if let Some(parent) = bundle.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut text = fs::read_to_string(&bundle).unwrap_or_default();
+    for certificate in extra_ca {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(certificate.trim_end());
+        text.push('\n');
+    }
+    fs::write(bundle, text)
+}
+
+fn hash_tree(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
+    let mut names: Vec<_> =
+        fs::read_dir(path)?.map(|entry| entry.map(|e| e.file_name())).collect::<Result<_, _>>()?;
+    names.sort();
+    for name in names {
+        let path = path.join(&name);
+        let metadata = fs::symlink_metadata(&path)?;
+        (name, metadata.mode(), metadata.uid()).hash(hasher);
+        if metadata.is_symlink() {
+            fs::read_link(&path)?.hash(hasher);
+        } else if metadata.is_dir() {
+            hash_tree(&path, hasher)?;
+        } else {
+            fs::read(&path)?.hash(hasher);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> tempfile::TempDir {
+        let host = tempfile::tempdir().unwrap();
+        let etc = host.path().join("etc");
+        fs::create_dir_all(etc.join("ssl/certs")).unwrap();
+        fs::create_dir_all(host.path().join("usr/bin")).unwrap();
+        symlink("usr/bin", host.path().join("bin")).unwrap();
+        fs::write(etc.join("ssl/certs/ca-certificates.crt"), "OLD\n").unwrap();
+        fs::write(etc.join("shadow"), "secret").unwrap();
+        fs::write(etc.join("passwd"), "someone:x:1234:\n").unwrap();
+        fs::write(etc.join("profile"), "closed").unwrap();
+        fs::set_permissions(etc.join("profile"), fs::Permissions::from_mode(0o600)).unwrap();
+        host
+    }
+
+    #[test]
+    fn secrets_of_the_host_stay_outside() {
+        let (host, images) = (host(), tempfile::tempdir().unwrap());
+        let root = HostImages::new(images.path().into(), host.path()).get(&[]).unwrap();
+        assert!(!root.lower.join("etc/shadow").exists());
+        assert!(!root.lower.join("etc/profile").exists(), "not for everybody to read");
+        assert!(!fs::read_to_string(root.lower.join("etc/passwd")).unwrap().contains("someone"));
+        assert_eq!(fs::read_link(root.lower.join("bin")).unwrap(), Path::new("usr/bin"));
+    }
+
+    #[test]
+    fn certificates_are_added_and_the_same_content_is_built_once() {
+        let (host, directory) = (host(), tempfile::tempdir().unwrap());
+        let images = HostImages::new(directory.path().into(), host.path());
+        let plain = images.get(&[]).unwrap();
+        let trusting = images.get(&["NEW".into()]).unwrap();
+        assert_ne!(plain.lower, trusting.lower);
+        assert_eq!(fs::read_to_string(trusting.lower.join(BUNDLE)).unwrap(), "OLD\nNEW\n");
+        let again = HostImages::new(directory.path().into(), host.path());
+        assert_eq!(again.get(&[]).unwrap(), plain);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,103 @@
+//! What is seen of a sandbox from outside: its launcher's lock, the records it left, its control group.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use launcher::cgroup::{CgroupUsage, Group};
+use launcher::spec::{ENDED_FILE, EndRecord, GuestEnd, RUNNING_FILE};
+use serde::de::DeserializeOwned;
+
+use super::create::{RECORD_FILE, Record, group};
+use super::layout::failed;
+use super::{Inner, owner};
+use crate::error::SandboxError;
+use crate::spec::{Ended, EndedReason, Observed, Phase, SandboxId, Usage};
+
+/// Looks at a sandbox.
+pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxError> {
+    let directory = inner.layout.sandbox(id);
+    if !directory.exists() {
+        return Ok(Observed { phase: Phase::Missing, usage: Usage::default(), unenforced: Vec::new() });
+    }
+    // The owner first: when it is gone its record is complete.
+    let owned = owner::find(&directory).map_err(|source| failed("looking at", &directory, source))?.is_some();
+    let ran = directory.join(RUNNING_FILE).exists();
+    let ended: Option<EndRecord> = read_json(&directory.join(ENDED_FILE))?;
+    let record: Option<Record> = read_json(&directory.join(RECORD_FILE))?;
+    let live = || group(inner, id).as_ref().map(Group::usage).unwrap_or_default();
+    let usage = ended.as_ref().map_or_else(live, |ended| ended.usage);
+    let phase = match (owned, ran, ended) {
+        (_, true, Some(ended)) => Phase::Ended(explain(&ended)),
+        (true, true, None) => Phase::Running,
+        (true, false, None) => Phase::Starting,
+        (false, true, None) => Phase::Ended(Ended {
+            reason: EndedReason::Lost,
+            detail: "the launcher was killed, and the sandbox with it".into(),
+        }),
+        (_, false, _) => Phase::Ended(Ended {
+            reason: EndedReason::NotStarted,
+            detail: "the sandbox could not be set up".into(),
+        }),
+    };
+    let unenforced = record.map(|record| record.unenforced).unwrap_or_default();
+    Ok(Observed {
+        phase,
+        usage: usage.into(),
+        unenforced: unenforced.into_iter().map(|entry| (entry.limit, entry.why)).collect(),
+    })
+}
+
+fn explain(record: &EndRecord) -> Ended {
+    const SIGKILL: i32 = 9;
+    match record.end {
+        GuestEnd::Signal(SIGKILL) if !record.asked && record.usage.oom_kills > 0 => Ended {
+            reason: EndedReason::OutOfMemory,
+            detail: "the kernel ended the guest because the sandbox's memory was used up".into(),
+        },
+        GuestEnd::Signal(signal) if record.asked => Ended {
+            reason: EndedReason::Lost,
+            detail: format!("the launcher was told to end it (signal {signal})"),
+        },
+        GuestEnd::Signal(signal) => {
+            Ended { reason: EndedReason::Lost, detail: format!("signal {signal} ended the guest") }
+        }
+        GuestEnd::Code(code) => {
+            Ended { reason: EndedReason::Lost, detail: format!("the guest exited with code {code}") }
+        }
+    }
+}
+
+impl From<CgroupUsage> for Usage {
+    fn from(usage: CgroupUsage) -> Self {
+        let CgroupUsage { memory_bytes, memory_peak_bytes, cpu_micros, pids, oom_kills, pids_refused } =
+            usage;
+        Self { memory_bytes, memory_peak_bytes, cpu_micros, pids, oom_kills, pids_refused }
+    }
+}
+
+/// Reads a record; `None` when it is not there.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, SandboxError> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|source| failed("reading", path, source))?,
+    };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| failed("reading", path, io::Error::other(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(end: GuestEnd, asked: bool, oom_kills: u64) -> EndRecord {
+        EndRecord { end, asked, usage: CgroupUsage { oom_kills, ..CgroupUsage::default() } }
+    }
+
+    #[test]
+    fn a_guest_killed_for_memory_is_told_apart() {
+        assert_eq!(explain(&record(GuestEnd::Signal(9), false, 1)).reason, EndedReason::OutOfMemory);
+        assert_eq!(explain(&record(GuestEnd::Signal(9), false, 0)).reason, EndedReason::Lost);
+        assert_eq!(explain(&record(GuestEnd::Signal(9), true, 1)).reason, EndedReason::Lost);
+        assert_eq!(explain(&record(GuestEnd::Code(0), false, 3)).reason, EndedReason::Lost);
+    }
+}

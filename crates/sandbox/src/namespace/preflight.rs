@@ -1,0 +1,242 @@
+//! Looking at the host: what it can do, what is missing, and what would change that.
+
+use std::fs;
+use std::path::Path;
+
+use launcher::cgroup::{Controller, Hierarchy};
+use rustix::process::{Resource, getrlimit};
+
+use super::limits::Offer;
+use super::{Inner, NamespaceConfig, create, disk};
+use crate::error::SandboxError;
+use crate::spec::{Capabilities, Check, CheckState};
+
+/// The AppArmor profile that is shipped in `deploy/apparmor`.
+const PROFILE: &str = "caisson-sandbox";
+/// Mapped ids on overlay layers.
+const OLDEST_KERNEL: (u32, u32) = (5, 19);
+const LANDLOCK_WITH_SCOPES: i32 = 6;
+const LITTLE_DISK_GIB: u64 = 5;
+
+/// What the host offers for limits.
+pub(super) fn offer(config: &NamespaceConfig) -> Offer {
+    let hierarchy =
+        Hierarchy::find().filter(|hierarchy| match hierarchy.prepare_parent(&config.cgroup_parent) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(step = error.step, error = %error.source, "control groups cannot be used");
+                false
+            }
+        });
+    let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    Offer { hierarchy, no_disks: disk_obstacle(), open_files }
+}
+
+fn disk_obstacle() -> Option<String> {
+    if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control") {
+        return Some(format!("there are no loop devices: /dev/loop-control: {error}"));
+    }
+    disk::format_program().is_none().then(|| "mkfs.ext4 is missing (package e2fsprogs)".into())
+}
+
+/// The profile to run guests under, where the host has AppArmor and the profile is loaded.
+pub(super) fn apparmor_profile() -> Option<String> {
+    let loaded = fs::read_to_string("/sys/kernel/security/apparmor/profiles").ok()?;
+    loaded.lines().any(|line| line.starts_with(&format!("{PROFILE} "))).then(|| PROFILE.into())
+}
+
+/// Checks the host and fails when something is missing that every sandbox needs.
+pub(super) fn preflight(inner: &Inner) -> Result<Capabilities, SandboxError> {
+    let checks = checks(inner);
+    if let Some(missing) = checks.iter().find(|check| check.state == CheckState::Missing) {
+        return Err(SandboxError::HostUnfit {
+            what: format!("{}: {}", missing.name, missing.found),
+            remedy: missing.remedy.clone().unwrap_or_default(),
+        });
+    }
+    Ok(Capabilities { isolation: create::ISOLATION, enforced: inner.offer.enforced(), checks })
+}
+
+/// Everything that is looked at.
+pub(super) fn checks(inner: &Inner) -> Vec<Check> {
+    vec![
+        kernel(),
+        privileges(),
+        user_namespaces(),
+        overlay(),
+        program("guest", &inner.config.guest),
+        program("launcher", &inner.config.launcher),
+        control_groups(&inner.offer),
+        disks(&inner.offer),
+        landlock(launcher::landlock_version()),
+        seccomp(),
+        apparmor(),
+        free_disk(&inner.config.state_dir),
+    ]
+}
+
+fn good(name: &str, found: impl Into<String>) -> Check {
+    Check { name: name.into(), state: CheckState::Good, found: found.into(), remedy: None }
+}
+
+fn flawed(state: CheckState, name: &str, found: impl Into<String>, remedy: &str) -> Check {
+    Check { name: name.into(), state, found: found.into(), remedy: Some(remedy.into()) }
+}
+
+fn kernel() -> Check {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    match parse_version(&release) {
+        Some(version) if version >= OLDEST_KERNEL => good("kernel", release),
+        _ => flawed(CheckState::Missing, "kernel", release, "use Linux 5.19 or newer"),
+    }
+}
+
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn privileges() -> Check {
+    let name = "privileges";
+    if rustix::process::geteuid().is_root() {
+        return good(name, "root");
+    }
+    flawed(CheckState::Missing, name, "an ordinary user", "start the server as root")
+}
+
+fn user_namespaces() -> Check {
+    let name = "user namespaces";
+    match fs::read_to_string("/proc/sys/user/max_user_namespaces").map(|text| text.trim().to_owned()) {
+        Ok(most) if most != "0" => good(name, format!("up to {most}")),
+        Ok(_) => {
+            flawed(CheckState::Missing, name, "switched off", "sysctl -w user.max_user_namespaces=15000")
+        }
+        Err(_) => flawed(CheckState::Missing, name, "not in this kernel", "use a kernel with CONFIG_USER_NS"),
+    }
+}
+
+fn overlay() -> Check {
+    let name = "overlay file system";
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if known.lines().any(|line| line.ends_with("\toverlay")) {
+        return good(name, "present");
+    }
+    flawed(CheckState::Missing, name, "not in this kernel", "modprobe overlay")
+}
+
+fn program(name: &str, path: &Path) -> Check {
+    if path.is_file() {
+        return good(name, path.display().to_string());
+    }
+    flawed(CheckState::Missing, name, format!("{} is missing", path.display()), "start the server anew")
+}
+
+fn control_groups(offer: &Offer) -> Check {
+    let name = "control groups";
+    let wanted = [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::Freezer];
+    let Some(hierarchy) = &offer.hierarchy else {
+        let found = "none that can be used; memory, cpu and processes have no limit";
+        return flawed(
+            CheckState::Weaker,
+            name,
+            found,
+            "mount cgroup2 at /sys/fs/cgroup and let the server write to it",
+        );
+    };
+    let version = if matches!(hierarchy, Hierarchy::V2 { .. }) { "version 2" } else { "version 1" };
+    let controllers = hierarchy.controllers();
+    let missing: Vec<_> = wanted.iter().filter(|c| !controllers.contains(c)).map(|c| c.name()).collect();
+    if missing.is_empty() {
+        return good(name, format!("{version} with memory, cpu, pids and freezer"));
+    }
+    let found = format!("{version} without {}", missing.join(", "));
+    flawed(CheckState::Weaker, name, found, "enable the missing controllers on the kernel's command line")
+}
+
+fn disks(offer: &Offer) -> Check {
+    let name = "sized disks";
+    match &offer.no_disks {
+        None => good(name, "loop devices and mkfs.ext4"),
+        Some(why) => flawed(
+            CheckState::Weaker,
+            name,
+            format!("{why}; disks have no limit"),
+            "modprobe loop, and install the package e2fsprogs",
+        ),
+    }
+}
+
+fn landlock(version: i32) -> Check {
+    let name = "Landlock";
+    match version {
+        LANDLOCK_WITH_SCOPES.. => good(name, format!("version {version}")),
+        1.. => flawed(
+            CheckState::Weaker,
+            name,
+            format!("version {version}, which does not know signals and abstract sockets"),
+            "use Linux 6.12 or newer",
+        ),
+        _ => flawed(CheckState::Weaker, name, "absent", "add landlock to the kernel's lsm= parameter"),
+    }
+}
+
+fn seccomp() -> Check {
+    let name = "seccomp";
+    match fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail") {
+        Ok(actions) if actions.split_whitespace().any(|action| action == "errno") => good(name, "filters"),
+        _ => flawed(CheckState::Missing, name, "absent", "use a kernel with CONFIG_SECCOMP_FILTER"),
+    }
+}
+
+fn apparmor() -> Check {
+    let name = "AppArmor";
+    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").unwrap_or_default();
+    if enabled.trim() != "Y" {
+        return good(name, "not on this host; namespaces, Landlock and seccomp do not need it");
+    }
+    if apparmor_profile().is_some() {
+        return good(name, format!("profile {PROFILE} is loaded"));
+    }
+    let remedy = "apparmor_parser -r deploy/apparmor/caisson-sandbox";
+    flawed(CheckState::Weaker, name, format!("profile {PROFILE} is not loaded"), remedy)
+}
+
+fn free_disk(directory: &Path) -> Check {
+    let name = "free disk";
+    let Ok(figures) = rustix::fs::statvfs(directory) else {
+        return flawed(
+            CheckState::Weaker,
+            name,
+            format!("{} cannot be read", directory.display()),
+            "check the path",
+        );
+    };
+    let gib = (figures.f_bavail.saturating_mul(figures.f_frsize)) >> 30;
+    let found = format!("{gib} GiB in {}", directory.display());
+    if gib >= LITTLE_DISK_GIB {
+        return good(name, found);
+    }
+    flawed(CheckState::Weaker, name, found, "free some disk, or move the data directory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_are_compared_as_numbers() {
+        assert!(parse_version("6.18.44-fc").unwrap() > OLDEST_KERNEL);
+        assert!(parse_version("5.4.0-generic").unwrap() < OLDEST_KERNEL);
+        assert!(parse_version("unknown").is_none());
+    }
+
+    #[test]
+    fn every_flaw_has_a_remedy() {
+        for version in [0, 3] {
+            let check = landlock(version);
+            assert_eq!(check.state, CheckState::Weaker);
+            assert!(check.remedy.is_some());
+        }
+        assert_eq!(landlock(7).state, CheckState::Good);
+    }
+}

@@ -1,0 +1,164 @@
+//! The namespace backend keeps the promises of every backend, and some of its own.
+
+mod namespace_host;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use namespace_host::Host;
+use sandbox::conformance::{Guest, make, remove, spec};
+use sandbox::{Backend, CheckState, Image, LimitKind, Phase, SandboxError, SandboxId};
+
+sandbox::conformance_suite!(Host::new());
+
+#[tokio::test]
+async fn this_host_is_fit_and_every_flaw_has_a_remedy() {
+    let host = Host::new();
+    let capabilities = host.backend.preflight().await.unwrap();
+    assert!(capabilities.enforced.contains(&LimitKind::Disk), "{:?}", capabilities.checks);
+    for check in capabilities.checks {
+        assert!(check.state == CheckState::Good || check.remedy.is_some(), "{check:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_cpu_quota_is_set() {
+    let host = Host::new();
+    let id = make(&host, &spec()).await;
+    let quota = Host::group(id).directories().into_iter().find_map(|directory| {
+        fs::read_to_string(directory.join("cpu.cfs_quota_us"))
+            .or_else(|_| fs::read_to_string(directory.join("cpu.max")))
+            .ok()
+    });
+    assert!(quota.unwrap().starts_with("150000"));
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn the_host_image_has_nothing_of_the_hosts_users() {
+    let host = Host::new();
+    let id = make(&host, &spec()).await;
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(guest.expect("ls /home").await, "agent");
+    assert_eq!(
+        guest.expect("ls -A /home/agent /opt /srv /mnt").await,
+        "/home/agent:\n\n/mnt:\n\n/opt:\n\n/srv:"
+    );
+    for path in [
+        "/root",
+        "/etc/shadow",
+        "/etc/ssh",
+        "/etc/sudoers",
+        "/etc/ssl/private",
+        "/boot",
+        "/sys/kernel",
+        "/work",
+    ] {
+        assert_ne!(guest.run(&format!("ls {path}")).await.end, protocol::ExecEnd::Code(0), "{path} is there");
+    }
+    assert_eq!(guest.expect("getent passwd agent | cut -d: -f3,6").await, "1000:/home/agent");
+    assert_eq!(guest.expect("stat -c %u /usr /etc /usr/bin/env").await, "0\n0\n0");
+    assert_eq!(guest.expect("hostname 2>/dev/null || cat /proc/sys/kernel/hostname").await, "caisson");
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn ordinary_programs_work() {
+    let host = Host::new();
+    let mut spec = spec();
+    spec.limits.memory_mib = sandbox::Limit::Required(1024);
+    let id = make(&host, &spec).await;
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(guest.expect("bash -c 'echo $((6*7))'").await, "42");
+    let threads = "import threading,subprocess;t=threading.Thread(target=lambda:print(7));t.start();t.join();\
+        print(subprocess.check_output(['echo','8']).decode().strip())";
+    assert_eq!(guest.expect(&format!("/usr/bin/python3 -c \"{threads}\"")).await, "7\n8");
+    assert_eq!(guest.expect("git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m m && git log --format=%s").await, "m");
+    assert_eq!(
+        guest.expect("printf 'int main(void){return 0;}' > a.c && gcc a.c && ./a.out && echo built").await,
+        "built"
+    );
+    assert_eq!(guest.expect("node -e 'console.log(1+1)'").await, "2");
+    assert_eq!(guest.expect("mkfifo pipe; (echo through > pipe &) ; cat pipe").await, "through");
+    assert_eq!(guest.expect("mv /workspace/a.c /tmp/b.c && ls /tmp/b.c").await, "/tmp/b.c");
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn extra_certificates_are_trusted_inside() {
+    let host = Host::new();
+    let mut spec = spec();
+    spec.extra_ca = vec!["-----BEGIN CERTIFICATE-----\nEXTRA\n-----END CERTIFICATE-----".into()];
+    let id = make(&host, &spec).await;
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(guest.expect("grep -c ^EXTRA$ /etc/ssl/certs/ca-certificates.crt").await, "1");
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn a_directory_is_an_image_and_stays_as_it_is() {
+    let host = Host::new();
+    let image = host.directory.path().join("image");
+    for directory in ["bin", "etc", "tmp"] {
+        fs::create_dir_all(image.join(directory)).unwrap();
+    }
+    copy_with_libraries("/bin/sh", &image);
+    let before = names(&image);
+    let mut spec = spec();
+    spec.image = Image::Directory(image.clone());
+    let id = make(&host, &spec).await;
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(
+        guest.expect("echo inside > /workspace/file; cd /app; read line < file; echo $line").await,
+        "inside"
+    );
+    remove(&host, id).await;
+    assert_eq!(names(&image), before);
+}
+
+fn names(directory: &Path) -> BTreeSet<OsString> {
+    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+}
+
+/// A program and the libraries that it needs, at the same paths below another root.
+fn copy_with_libraries(program: &str, root: &Path) {
+    let output = Command::new("ldd").arg(program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
+    for path in libraries.chain([program]) {
+        let target = root.join(path.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(path, target).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_image_whose_workspace_is_a_link_is_refused_by_name() {
+    let host = Host::new();
+    let image = host.directory.path().join("image");
+    fs::create_dir_all(&image).unwrap();
+    std::os::unix::fs::symlink("/etc", image.join("workspace")).unwrap();
+    let mut spec = spec();
+    spec.image = Image::Directory(image);
+    let id = SandboxId::generate();
+    let error = host.backend.create(id, &spec).await.unwrap_err();
+    let SandboxError::Setup { step, .. } = &error else { panic!("{error:?}") };
+    assert!(step.contains("/workspace"), "{step}");
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn remains_of_a_start_that_never_was_are_replaced() {
+    let host = Host::new();
+    let id = SandboxId::generate();
+    fs::create_dir_all(host.sandbox(id).join("guest")).unwrap();
+    fs::write(host.sandbox(id).join("launch.json"), "{").unwrap();
+    assert!(host.backend.list().await.unwrap().contains(&id));
+    assert!(matches!(host.backend.observe(id).await.unwrap().phase, Phase::Ended(_)));
+    host.backend.create(id, &spec()).await.unwrap();
+    Guest::of(&host.backend, id).await.expect("true").await;
+    remove(&host, id).await;
+}

@@ -1,0 +1,120 @@
+//! The namespace backend on this host, with its directories in a place of its own for each test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use launcher::cgroup::{Group, Hierarchy};
+use sandbox::conformance::Subject;
+use sandbox::namespace::{NamespaceBackend, NamespaceConfig};
+use sandbox::{Backend, SandboxId};
+
+/// The control group below which tests make theirs.
+pub(crate) const CGROUP_PARENT: &str = "caisson-test";
+
+pub(crate) struct Host {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) config: NamespaceConfig,
+    pub(crate) backend: NamespaceBackend,
+}
+
+impl Host {
+    /// A backend with the real launcher and the real guest.
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("cs").tempdir().unwrap();
+        let mut config = NamespaceConfig::new(
+            directory.path().join("state"),
+            directory.path().join("run"),
+            program("caisson-launcher"),
+            program("caisson-guest"),
+        );
+        config.cgroup_parent = CGROUP_PARENT.into();
+        let backend = NamespaceBackend::new(config.clone()).unwrap();
+        Self { directory, config, backend }
+    }
+
+    pub(crate) fn sandbox(&self, id: SandboxId) -> PathBuf {
+        self.config.state_dir.join("sandboxes").join(id.to_string())
+    }
+
+    pub(crate) fn group(id: SandboxId) -> Group {
+        let hierarchy = Hierarchy::find().expect("control groups are needed: mount cgroup2 or cgroup");
+        Group { hierarchy, name: format!("{CGROUP_PARENT}/{id}") }
+    }
+
+    pub(crate) fn guest_pid(&self, id: SandboxId) -> i32 {
+        let running: launcher::spec::Running =
+            serde_json::from_slice(&fs::read(self.sandbox(id).join("running.json")).unwrap()).unwrap();
+        i32::try_from(running.guest_pid).unwrap()
+    }
+
+    pub(crate) fn launcher_pid(&self, id: SandboxId) -> i32 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.guest_pid(id))).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+        line.trim().parse().unwrap()
+    }
+}
+
+/// A static program that `./build-guest` has made.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let path = target.join(triple).join("static").join(name);
+    assert!(path.exists(), "{} is missing: run ./build-guest", path.display());
+    path.canonicalize().unwrap()
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[async_trait]
+impl Subject for Host {
+    fn backend(&self) -> &dyn Backend {
+        &self.backend
+    }
+
+    fn restarted(&self) -> Box<dyn Backend> {
+        Box::new(NamespaceBackend::new(self.config.clone()).unwrap())
+    }
+
+    fn traces(&self, id: SandboxId) -> Vec<String> {
+        let name = id.to_string();
+        let mut found = BTreeSet::new();
+        for directory in [self.sandbox(id), self.config.run_dir.join(&name)]
+            .into_iter()
+            .chain(Self::group(id).directories())
+        {
+            if directory.exists() {
+                found.insert(directory.display().to_string());
+            }
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        found.extend(mounts.lines().filter(|line| line.contains(&name)).map(String::from));
+        for entry in fs::read_dir("/sys/block").unwrap().flatten() {
+            let backing = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+            if backing.contains(&name) {
+                found.insert(format!("{} holds {backing}", entry.path().display()));
+            }
+        }
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let groups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+            if String::from_utf8_lossy(&command).contains(&name) || groups.contains(&name) {
+                found.insert(format!("process {}", entry.path().display()));
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    async fn kill_guest(&self, id: SandboxId) {
+        kill(self.guest_pid(id));
+    }
+
+    async fn kill_owner(&self, id: SandboxId) {
+        kill(self.launcher_pid(id));
+    }
+}

@@ -1,0 +1,159 @@
+//! A connection that does not wait for ever.
+//!
+//! A client that takes nothing of its answer is given up after a while. A client that still sends when the answer is
+//! out is listened to for a moment: closing at once would make its system throw the answer away.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// How long to listen after the last answer.
+const LINGER: Duration = Duration::from_secs(1);
+/// How much to listen to.
+const LINGER_BYTES: usize = 32 * 1024 * 1024;
+
+/// A stream whose writes are given up when the other side takes nothing for `stall`.
+pub(crate) struct BoundedStream<T> {
+    inner: T,
+    stall: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+    closing: Option<Closing>,
+}
+
+struct Closing {
+    until: Pin<Box<Sleep>>,
+    bytes_left: usize,
+}
+
+impl<T> BoundedStream<T> {
+    pub(crate) fn new(inner: T, stall: Duration) -> Self {
+        Self { inner, stall, stalled: None, closing: None }
+    }
+
+    fn watch<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if outcome.is_ready() {
+            self.stalled = None;
+            return outcome;
+        }
+        let stall = self.stall;
+        let timer = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall)));
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of its answer")))
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for BoundedStream<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<T> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.watch(context, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.inner).poll_write_vectored(context, pieces);
+        self.watch(context, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.inner).poll_flush(context);
+        self.watch(context, outcome)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.closing.is_none() {
+            ready!(Pin::new(&mut this.inner).poll_shutdown(context))?;
+        }
+        let closing = this.closing.get_or_insert_with(|| Closing {
+            until: Box::pin(tokio::time::sleep_until(Instant::now() + LINGER)),
+            bytes_left: LINGER_BYTES,
+        });
+        let mut scratch = [0; 16 * 1024];
+        loop {
+            if closing.until.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut buffer = ReadBuf::new(&mut scratch);
+            let outcome = ready!(Pin::new(&mut this.inner).poll_read(context, &mut buffer));
+            let read = buffer.filled().len();
+            if outcome.is_err() || read == 0 || read >= closing.bytes_left {
+                return Poll::Ready(Ok(()));
+            }
+            closing.bytes_left -= read;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_given_up() {
+        let (ours, _theirs) = duplex(16);
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        let error = stream.write_all(&[0; 64]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_client_that_takes_a_little_is_kept() {
+        let (ours, mut theirs) = duplex(16);
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        let reader = tokio::spawn(async move {
+            let mut piece = [0; 16];
+            for _ in 0..4 {
+                tokio::time::sleep(Duration::from_secs(50)).await;
+                theirs.read_exact(&mut piece).await.unwrap();
+            }
+        });
+        stream.write_all(&[0; 64]).await.unwrap();
+        reader.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_still_sends_can_read_its_answer() {
+        let (ours, mut theirs) = duplex(16);
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        let client = tokio::spawn(async move {
+            theirs.write_all(&[1; 4096]).await.unwrap();
+            let mut answer = String::new();
+            theirs.read_to_string(&mut answer).await.unwrap();
+            answer
+        });
+        stream.write_all(b"no").await.unwrap();
+        stream.shutdown().await.unwrap();
+        assert_eq!(client.await.unwrap(), "no");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_listened_to_for_ever() {
+        let (ours, _theirs) = duplex(16);
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        stream.shutdown().await.unwrap();
+    }
+}

@@ -1,0 +1,227 @@
+//! A job's events as they happen. Pulled by the reader: a slow one holds one page of events and nothing else.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+use orchestrator::{Event, EventBody, JobId, Orchestrator, OrchestratorError, Sequence};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::problem::Problem;
+
+/// How many events are read at a time.
+const PAGE: usize = 64;
+/// How long a browser waits before it connects again.
+const RECONNECT_MS: u32 = 1000;
+/// How long to wait when nobody announces events any more.
+const UNWATCHED_PAUSE: Duration = Duration::from_secs(1);
+
+/// How events are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `text/event-stream`.
+    ServerSent,
+    /// One JSON object a line.
+    Lines,
+}
+
+impl Form {
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            Self::ServerSent => "text/event-stream; charset=utf-8",
+            Self::Lines => "application/x-ndjson",
+        }
+    }
+
+    fn greeting(self) -> String {
+        match self {
+            Self::ServerSent => format!("retry: {RECONNECT_MS}\n\n"),
+            Self::Lines => String::new(),
+        }
+    }
+
+    fn write(self, text: &mut String, event: &Event) {
+        let Ok(json) = serde_json::to_string(event) else { return };
+        match self {
+            // JSON has no line breaks of its own, so that one `data` line holds it.
+            Self::ServerSent => {
+                text.push_str(&format!("id: {}\nevent: {}\ndata: {json}\n\n", event.sequence, event.body.kind()));
+            }
+            Self::Lines => {
+                text.push_str(&json);
+                text.push('\n');
+            }
+        }
+    }
+
+    fn heartbeat(self) -> &'static str {
+        match self {
+            Self::ServerSent => ": still here\n\n",
+            Self::Lines => "\n",
+        }
+    }
+
+    fn end(self, last: Sequence) -> String {
+        match self {
+            Self::ServerSent => format!("event: end\ndata: {{\"sequence\":{last}}}\n\n"),
+            Self::Lines => String::new(),
+        }
+    }
+
+    fn failure(self, problem: &Problem) -> String {
+        let json = String::from_utf8_lossy(&problem.to_json()).into_owned();
+        match self {
+            Self::ServerSent => format!("event: problem\ndata: {json}\n\n"),
+            Self::Lines => format!("{{\"kind\":\"problem\",\"data\":{json}}}\n"),
+        }
+    }
+}
+
+/// Whether a job will write more events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writing {
+    GoesOn,
+    IsOver,
+}
+
+/// A reader's place in the log of a job.
+pub(crate) struct Follower {
+    pub(crate) orchestrator: Orchestrator,
+    pub(crate) job: JobId,
+    /// The last event that was sent.
+    pub(crate) after: Sequence,
+    pub(crate) writing: Writing,
+    pub(crate) form: Form,
+    pub(crate) heartbeat: Duration,
+    pub(crate) shutdown: CancellationToken,
+}
+
+enum Phase {
+    Greet,
+    Read,
+    Done,
+}
+
+impl Follower {
+    /// The answer's body: all events after the place, then those that come, until the job is over.
+    pub(crate) fn follow(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+        let watch = self.orchestrator.watch(self.job);
+        futures::stream::unfold((self, watch, Phase::Greet), |(mut follower, mut watch, phase)| async move {
+            let (text, phase) = match phase {
+                // Sent at once, so that the reader knows that it is connected.
+                Phase::Greet => (follower.form.greeting(), Phase::Read),
+                Phase::Read => follower.next(&mut watch).await,
+                Phase::Done => return None,
+            };
+            Some((Ok(Bytes::from(text)), (follower, watch, phase)))
+        })
+    }
+
+    async fn next(&mut self, watch: &mut watch::Receiver<Sequence>) -> (String, Phase) {
+        loop {
+            if self.shutdown.is_cancelled() {
+                return (String::new(), Phase::Done);
+            }
+            // Marked as seen before reading: what comes meanwhile wakes the wait below.
+            watch.borrow_and_update();
+            match self.orchestrator.events(self.job, self.after, PAGE).await {
+                Ok(events) if !events.is_empty() => return (self.take(&events), Phase::Read),
+                Ok(_) if self.writing == Writing::IsOver => return (self.form.end(self.after), Phase::Done),
+                Ok(_) => {}
+                Err(error) => return (self.form.failure(&error.into()), Phase::Done),
+            }
+            tokio::select! {
+                changed = watch.changed() => if changed.is_err() {
+                    tokio::time::sleep(UNWATCHED_PAUSE).await;
+                    *watch = self.orchestrator.watch(self.job);
+                    if let Err(error) = self.ask_whether_over().await {
+                        return (self.form.failure(&error.into()), Phase::Done);
+                    }
+                },
+                () = self.shutdown.cancelled() => {}
+                () = tokio::time::sleep(self.heartbeat) => {
+                    // A reader that claims to have seen more than there is would wait for ever.
+                    return match self.ask_whether_over().await {
+                        Ok(()) => (self.form.heartbeat().to_owned(), Phase::Read),
+                        Err(error) => (self.form.failure(&error.into()), Phase::Done),
+                    };
+                }
+            }
+        }
+    }
+
+    async fn ask_whether_over(&mut self) -> Result<(), OrchestratorError> {
+        if self.orchestrator.job(self.job).await?.state.is_over() {
+            self.writing = Writing::IsOver;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, events: &[Event]) -> String {
+        let mut text = String::new();
+        for event in events {
+            self.form.write(&mut text, event);
+            self.after = event.sequence;
+            if ends_job(event) {
+                self.writing = Writing::IsOver;
+            }
+        }
+        text
+    }
+}
+
+fn ends_job(event: &Event) -> bool {
+    matches!(&event.body, EventBody::StateChanged { state, .. } if state.is_over())
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrator::JobState;
+
+    use super::*;
+
+    fn event(state: JobState) -> Event {
+        let body = EventBody::StateChanged { state, code: None, reason: Some("line\nbreak".into()) };
+        Event { sequence: 7, time_ms: 5, call: None, body }
+    }
+
+    #[test]
+    fn a_server_sent_event_has_id_kind_and_one_line_of_data() {
+        let mut text = String::new();
+        Form::ServerSent.write(&mut text, &event(JobState::Running));
+        let expected = concat!(
+            "id: 7\nevent: state_changed\n",
+            r#"data: {"sequence":7,"time_ms":5,"kind":"state_changed","data":{"state":"running","reason":"line\nbreak"}}"#,
+            "\n\n"
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_line_is_one_json_object() {
+        let mut text = String::new();
+        Form::Lines.write(&mut text, &event(JobState::Running));
+        assert_eq!(text.lines().count(), 1);
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event(JobState::Running));
+    }
+
+    #[test]
+    fn heartbeat_and_end_are_what_readers_expect() {
+        assert!(Form::ServerSent.heartbeat().starts_with(':'));
+        assert_eq!(Form::ServerSent.end(9), "event: end\ndata: {\"sequence\":9}\n\n");
+        assert_eq!(Form::Lines.end(9), "");
+        let problem = Problem::bad_request("x", "y");
+        assert!(Form::ServerSent.failure(&problem).starts_with("event: problem\ndata: {"));
+        let line: serde_json::Value = serde_json::from_str(&Form::Lines.failure(&problem)).unwrap();
+        assert_eq!(line["data"]["code"], "x");
+    }
+
+    #[test]
+    fn only_the_last_state_ends_a_job() {
+        assert!(!ends_job(&event(JobState::Collecting)));
+        assert!(ends_job(&event(JobState::Complete)));
+        assert!(ends_job(&event(JobState::Cancelled)));
+    }
+}

@@ -1,0 +1,230 @@
+//! What handlers take from a request: state, ids, paths, queries, base address. Each failure is a [`Problem`].
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRef, FromRequestParts, Path, Query};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use orchestrator::{JobId, Orchestrator};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::body::BodyLimits;
+use crate::problem::Problem;
+use crate::settings::ServerSettings;
+
+/// What every handler may use.
+#[derive(Clone)]
+pub(crate) struct AppState {
+    pub(crate) orchestrator: Orchestrator,
+    pub(crate) settings: Arc<ServerSettings>,
+    pub(crate) limits: BodyLimits,
+    /// The OpenAPI document, written once.
+    pub(crate) document: bytes::Bytes,
+}
+
+impl FromRef<AppState> for BodyLimits {
+    fn from_ref(state: &AppState) -> Self {
+        state.limits.clone()
+    }
+}
+
+impl FromRef<AppState> for Arc<ServerSettings> {
+    fn from_ref(state: &AppState) -> Self {
+        Arc::clone(&state.settings)
+    }
+}
+
+/// Reads an id as callers write it.
+pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
+    text.parse().map_err(|_| {
+        let detail = format!("`{}` is not the id of a job; ids look like {EXAMPLE_ID}", text.escape_debug());
+        Problem::bad_request("bad_job_id", detail)
+    })
+}
+
+const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+
+/// The job that the path names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JobPath(pub(crate) JobId);
+
+impl<S: Send + Sync> FromRequestParts<S> for JobPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path(text) = Path::<String>::from_request_parts(parts, state).await.map_err(|error| bad_path(&error))?;
+        parse_job_id(&text).map(Self)
+    }
+}
+
+/// A file of the job that the path names.
+#[derive(Debug)]
+pub(crate) struct FilePath {
+    pub(crate) job: JobId,
+    pub(crate) place: Place,
+}
+
+/// Where in the workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The workspace itself.
+    Root,
+    /// A path in it, without `.` and doubled slashes.
+    Inside(String),
+}
+
+impl Place {
+    /// Reads a path as callers write it, already without percent signs.
+    pub(crate) fn parse(path: &str) -> Result<Self, Problem> {
+        let below = ["/workspace", "/app"].iter().find_map(|root| path.strip_prefix(root)).unwrap_or(path);
+        let is_absolute = below == path && path.starts_with('/');
+        if !is_absolute && below.split('/').all(|part| matches!(part, "" | ".")) {
+            return Ok(Self::Root);
+        }
+        orchestrator::workspace_path(path).map(Self::Inside).map_err(|problem| {
+            let (status, code) = if path.contains('\0') || path.len() > 4096 {
+                (StatusCode::BAD_REQUEST, "bad_path")
+            } else {
+                (StatusCode::FORBIDDEN, "path_outside_workspace")
+            };
+            Problem::new(status, code, format!("the path {problem}"))
+        })
+    }
+
+    /// The path, empty for the workspace itself.
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Root => "",
+            Self::Inside(path) => path,
+        }
+    }
+
+    /// The path where the workspace itself makes no sense.
+    pub(crate) fn into_file(self) -> Result<String, Problem> {
+        match self {
+            Self::Root => Err(Problem::bad_request("bad_path", "the path is the workspace itself; name a file in it")),
+            Self::Inside(path) => Ok(path),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for FilePath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, path)) =
+            Path::<(String, String)>::from_request_parts(parts, state).await.map_err(|error| bad_path(&error))?;
+        Ok(Self { job: parse_job_id(&job)?, place: Place::parse(&path)? })
+    }
+}
+
+fn bad_path(error: &PathRejection) -> Problem {
+    Problem::bad_request("bad_path", format!("the path of the request cannot be read: {}", error.body_text()))
+}
+
+/// The query of a request; an unknown or unreadable parameter is refused by name.
+pub(crate) struct Parameters<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(value)) => Ok(Self(value)),
+            Err(error) => {
+                let text = error.body_text();
+                let detail = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+                Err(Problem::bad_request("invalid_query", detail))
+            }
+        }
+    }
+}
+
+/// Where the caller reaches this server: `http://localhost:8000`, without a slash at the end.
+pub(crate) struct BaseUrl(pub(crate) String);
+
+impl BaseUrl {
+    fn of(settings: &ServerSettings, headers: &HeaderMap) -> Self {
+        if let Some(url) = &settings.public_url {
+            return Self(url.trim_end_matches('/').to_owned());
+        }
+        // The guard has let only well-formed hosts through.
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+        Self(format!("http://{host}"))
+    }
+}
+
+impl<S> FromRequestParts<S> for BaseUrl
+where
+    S: Send + Sync,
+    Arc<ServerSettings>: FromRef<S>,
+{
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(&Arc::<ServerSettings>::from_ref(state), &parts.headers))
+    }
+}
+
+/// Tells long answers that the server goes down.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shutdown(pub(crate) CancellationToken);
+
+impl<S: Send + Sync> FromRequestParts<S> for Shutdown {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_id_is_refused_with_an_example() {
+        for text in ["", "1", "../x", "not-a-uuid", "01930d5e-7b1a-7c3e-9f00"] {
+            let problem = parse_job_id(text).unwrap_err();
+            assert_eq!((problem.status().as_u16(), problem.code()), (400, "bad_job_id"), "{text}");
+        }
+        assert!(parse_job_id(EXAMPLE_ID).is_ok());
+    }
+
+    #[test]
+    fn paths_are_mapped_into_the_workspace_or_refused() {
+        let inside = [("a.txt", "a.txt"), ("a//b/./c", "a/b/c"), ("/workspace/a", "a"), ("/app/b", "b"), ("app", "app")];
+        for (path, expected) in inside {
+            assert_eq!(Place::parse(path).unwrap(), Place::Inside(expected.into()), "{path}");
+        }
+        for path in ["", ".", "./", "/workspace", "/app/"] {
+            assert_eq!(Place::parse(path).unwrap(), Place::Root, "{path}");
+        }
+        let refused = [
+            ("..", "path_outside_workspace"),
+            ("a/../../b", "path_outside_workspace"),
+            ("/etc/passwd", "path_outside_workspace"),
+            ("/", "path_outside_workspace"),
+            ("a\0b", "bad_path"),
+        ];
+        for (path, code) in refused {
+            assert_eq!(Place::parse(path).unwrap_err().code(), code, "{path}");
+        }
+        assert_eq!(Place::Root.into_file().unwrap_err().code(), "bad_path");
+    }
+
+    #[test]
+    fn addresses_come_from_the_host_or_from_the_settings() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:3001"));
+        let mut settings = ServerSettings::default();
+        assert_eq!(BaseUrl::of(&settings, &headers).0, "http://127.0.0.1:3001");
+        settings.public_url = Some("https://caisson.example/".into());
+        assert_eq!(BaseUrl::of(&settings, &headers).0, "https://caisson.example");
+    }
+}

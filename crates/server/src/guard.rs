@@ -1,0 +1,305 @@
+//! Who may speak to the server at all: the check of `Host` and `Origin`, and the headers that every answer carries.
+//!
+//! On a laptop the API has no keys, so a web page must not be able to use it. Two ways are shut here. A page of a
+//! foreign site that sends requests carries that site in `Origin`. A page whose name was rebound to a loopback address
+//! carries its name in `Host`.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::problem::Problem;
+use crate::settings::ServerSettings;
+
+/// For answers that are data.
+pub(crate) const POLICY_OF_DATA: HeaderValue =
+    HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+/// For what comes out of a job: were it ever shown as a page, it could do nothing.
+pub(crate) const POLICY_OF_JOB_CONTENT: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
+/// For our own pages.
+pub(crate) const POLICY_OF_PAGES: HeaderValue = HeaderValue::from_static(
+    "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; object-src 'none'",
+);
+
+/// The rules, ready for use.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    names: HashSet<String>,
+    other_hosts: OtherHosts,
+    public: Option<Site>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OtherHosts {
+    Refused,
+    Allowed,
+}
+
+/// A host and its port, with the scheme's port where none was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Site {
+    host: String,
+    port: u16,
+}
+
+/// A host as it stands in a URL or in `Host`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Authority {
+    host: String,
+    port: Option<u16>,
+}
+
+impl Authority {
+    /// Reads `name`, `name:port`, `1.2.3.4:port` or `[::1]:port`; anything else is refused.
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (address, after) = rest.split_once(']')?;
+                address.parse::<std::net::Ipv6Addr>().ok()?;
+                (address, if after.is_empty() { None } else { Some(after.strip_prefix(':')?) })
+            }
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        if host.is_empty() || !host.bytes().all(is_name) {
+            return None;
+        }
+        let port = match port {
+            None | Some("") => None,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits.parse().ok()?),
+            Some(_) => return None,
+        };
+        Some(Self { host, port })
+    }
+
+    fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    fn on(self, default_port: u16) -> Site {
+        Site { port: self.port.unwrap_or(default_port), host: self.host }
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(settings: &ServerSettings) -> Self {
+        let public = settings.public_url.as_deref().and_then(split_origin).map(|(site, port)| site.on(port));
+        let mut names: HashSet<String> = settings
+            .allowed_hosts
+            .iter()
+            .map(|name| name.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase())
+            .collect();
+        let other_hosts = if names.remove("*") { OtherHosts::Allowed } else { OtherHosts::Refused };
+        names.extend(public.iter().map(|site| site.host.clone()));
+        Self { names, other_hosts, public }
+    }
+
+    /// Refuses a request that a web page of another site may have sent.
+    pub(crate) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = self.check_host(uri, headers)?;
+        for origin in headers.get_all(header::ORIGIN) {
+            let ours = origin.to_str().ok().and_then(split_origin).is_some_and(|(origin, port)| {
+                let origin = origin.on(port);
+                origin == host.clone().on(port) || self.public.as_ref() == Some(&origin)
+            });
+            if !ours {
+                return Err(foreign_origin(&String::from_utf8_lossy(origin.as_bytes())));
+            }
+        }
+        // Browsers say where a request comes from also where they leave `Origin` out.
+        let is_safe = matches!(*method, Method::GET | Method::HEAD);
+        match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
+            Some(site @ (b"cross-site" | b"same-site")) if !is_safe => {
+                Err(foreign_origin(&String::from_utf8_lossy(site)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Problem> {
+        let named = headers.get_all(header::HOST).iter().map(HeaderValue::as_bytes);
+        // A request line with a whole URL names a host too.
+        let in_line = uri.authority().map(|authority| authority.as_str().as_bytes());
+        let mut found = None;
+        for text in named.chain(in_line) {
+            let authority = std::str::from_utf8(text).ok().and_then(Authority::parse);
+            match authority.filter(|authority| self.may_be_called(authority)) {
+                Some(authority) => found = Some(authority),
+                None => return Err(foreign_host(&String::from_utf8_lossy(text))),
+            }
+        }
+        found.ok_or_else(|| Problem::bad_request("host_missing", "the request has no Host header"))
+    }
+
+    fn may_be_called(&self, authority: &Authority) -> bool {
+        authority.is_loopback() || self.other_hosts == OtherHosts::Allowed || self.names.contains(&authority.host)
+    }
+}
+
+/// The host of `http://host:port` with the port that the scheme has when none is written.
+fn split_origin(origin: &str) -> Option<(Authority, u16)> {
+    let (rest, port) = match origin.split_once("://")? {
+        ("http", rest) => (rest, 80),
+        ("https", rest) => (rest, 443),
+        _ => return None,
+    };
+    let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
+    Some((Authority::parse(authority)?, port))
+}
+
+fn foreign_host(host: &str) -> Problem {
+    let detail = format!(
+        "this server is not called `{}`; use localhost, or add the name to `allowed_hosts` in the configuration",
+        host.escape_debug()
+    );
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, "host_not_allowed", detail)
+}
+
+fn foreign_origin(origin: &str) -> Problem {
+    let detail = format!("requests from web pages of other sites (`{}`) are refused", origin.escape_debug());
+    Problem::new(StatusCode::FORBIDDEN, "origin_not_allowed", detail)
+}
+
+/// Lets a request through or refuses it; puts the headers on the answer either way.
+pub(crate) async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let mut response = match guard.check(request.method(), request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    add_headers(response.headers_mut());
+    response
+}
+
+fn add_headers(headers: &mut HeaderMap) {
+    const ALWAYS: [(HeaderName, HeaderValue); 4] = [
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+    ];
+    for (name, value) in ALWAYS {
+        headers.insert(name, value);
+    }
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(POLICY_OF_DATA);
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(guard: &Guard, method: &Method, pairs: &[(&str, &str)]) -> &'static str {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap());
+        }
+        match guard.check(method, &Uri::from_static("/v1/jobs"), &headers) {
+            Ok(()) => "ok",
+            Err(problem) => problem.code(),
+        }
+    }
+
+    fn strict() -> Guard {
+        Guard::new(&ServerSettings::default())
+    }
+
+    #[test]
+    fn only_loopback_names_are_hosts_by_default() {
+        for host in ["localhost", "localhost:8000", "LocalHost.:1", "127.0.0.1:8000", "127.0.0.2", "[::1]:8000", "[::1]"] {
+            assert_eq!(check(&strict(), &Method::GET, &[("host", host)]), "ok", "{host}");
+        }
+        let foreign = [
+            "evil.example", "evil.example:8000", "localhost.evil.example", "a.localhost", "192.168.0.1", "10.0.0.1:80",
+            "[2001:db8::1]", "", "localhost:99999", "localhost:80:80", "user@localhost", "[::1", "127.0.0.1.evil.example",
+            "localhost/x", "[::1]x",
+        ];
+        for host in foreign {
+            assert_eq!(check(&strict(), &Method::GET, &[("host", host)]), "host_not_allowed", "{host}");
+        }
+        assert_eq!(check(&strict(), &Method::GET, &[]), "host_missing");
+        let twice = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(check(&strict(), &Method::GET, &twice), "host_not_allowed");
+    }
+
+    #[test]
+    fn a_whole_url_in_the_request_line_is_checked_too() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+        let uri = Uri::from_static("http://evil.example/v1/jobs");
+        assert_eq!(strict().check(&Method::GET, &uri, &headers).unwrap_err().code(), "host_not_allowed");
+    }
+
+    #[test]
+    fn configured_names_are_hosts() {
+        let settings = ServerSettings {
+            allowed_hosts: vec!["Box.lan".into(), "192.168.0.7".into()],
+            public_url: Some("https://caisson.example/base".into()),
+            ..ServerSettings::default()
+        };
+        let guard = Guard::new(&settings);
+        for host in ["box.lan:8000", "192.168.0.7", "caisson.example", "localhost"] {
+            assert_eq!(check(&guard, &Method::GET, &[("host", host)]), "ok", "{host}");
+        }
+        assert_eq!(check(&guard, &Method::GET, &[("host", "other.lan")]), "host_not_allowed");
+        let any = Guard::new(&ServerSettings { allowed_hosts: vec!["*".into()], ..ServerSettings::default() });
+        assert_eq!(check(&any, &Method::GET, &[("host", "other.lan")]), "ok");
+    }
+
+    #[test]
+    fn an_origin_must_be_the_servers_own() {
+        let table = [
+            ("localhost:8000", "http://localhost:8000", "ok"),
+            ("localhost", "http://localhost", "ok"),
+            ("localhost:80", "http://localhost", "ok"),
+            ("localhost", "https://localhost", "ok"),
+            ("[::1]:8000", "http://[::1]:8000", "ok"),
+            ("localhost:8000", "http://localhost:3000", "origin_not_allowed"),
+            ("localhost:8000", "http://127.0.0.1:8000", "origin_not_allowed"),
+            ("localhost:8000", "http://evil.example", "origin_not_allowed"),
+            ("localhost:8000", "http://a.localhost:8000", "origin_not_allowed"),
+            ("localhost:8000", "null", "origin_not_allowed"),
+            ("localhost:8000", "", "origin_not_allowed"),
+            ("localhost:8000", "file://localhost:8000", "origin_not_allowed"),
+        ];
+        for (host, origin, expected) in table {
+            for method in &[Method::GET, Method::POST, Method::OPTIONS] {
+                assert_eq!(check(&strict(), method, &[("host", host), ("origin", origin)]), expected, "{host} {origin}");
+            }
+        }
+        let both = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.example")];
+        assert_eq!(check(&strict(), &Method::POST, &both), "origin_not_allowed");
+    }
+
+    #[test]
+    fn the_public_url_is_an_origin() {
+        let settings =
+            ServerSettings { public_url: Some("https://caisson.example".into()), ..ServerSettings::default() };
+        let guard = Guard::new(&settings);
+        let headers = [("host", "localhost:8000"), ("origin", "https://caisson.example")];
+        assert_eq!(check(&guard, &Method::POST, &headers), "ok");
+        let plain = [("host", "localhost:8000"), ("origin", "http://caisson.example")];
+        assert_eq!(check(&guard, &Method::POST, &plain), "origin_not_allowed");
+    }
+
+    #[test]
+    fn other_sites_may_link_but_not_send() {
+        for site in ["cross-site", "same-site"] {
+            let headers = [("host", "localhost"), ("sec-fetch-site", site)];
+            assert_eq!(check(&strict(), &Method::GET, &headers), "ok");
+            assert_eq!(check(&strict(), &Method::POST, &headers), "origin_not_allowed");
+            assert_eq!(check(&strict(), &Method::DELETE, &headers), "origin_not_allowed");
+        }
+        let own = [("host", "localhost"), ("sec-fetch-site", "same-origin")];
+        assert_eq!(check(&strict(), &Method::POST, &own), "ok");
+    }
+}

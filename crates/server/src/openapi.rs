@@ -1,0 +1,263 @@
+//! The OpenAPI document: what the handlers say of themselves, and the problems that they share.
+
+use std::collections::BTreeMap;
+
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{IntoResponses, OpenApi};
+
+use crate::problem::ProblemAnswer;
+use crate::router::documented;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Caisson",
+        description = "A coding agent's own computer, for one task, sealed. Hand in a job, watch it, get a zip.\n\n\
+            Errors are `application/problem+json` with a stable `code`. Unknown fields are refused by name.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+        contact()
+    ),
+    components(schemas(ProblemAnswer<'_>, orchestrator::JobId)),
+    tags(
+        (name = "basic", description = "The four basic calls: hand in, ask, ask again, download"),
+        (name = "jobs", description = "All about jobs"),
+        (name = "files", description = "The workspace of a job; while it runs, and afterwards what was collected"),
+        (name = "sandbox", description = "The computer of a job that runs"),
+        (name = "operations", description = "For who runs the server")
+    )
+)]
+struct Document;
+
+/// The OpenAPI document of this server. Always the same for the same version.
+#[must_use]
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    let mut document = Document::openapi();
+    document.merge(documented().into_openapi());
+    let paths = std::mem::take(&mut document.paths.paths);
+    for (path, mut item) in paths {
+        for operation in operations(&mut item) {
+            add_common(operation);
+        }
+        // Routes write a path that may have slashes with a star; the document has no word for that.
+        document.paths.paths.insert(path.replace("{*", "{"), item);
+    }
+    document
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().filter_map(Option::as_mut)
+}
+
+/// Adds what any request may meet.
+fn add_common(operation: &mut Operation) {
+    for (status, description) in [
+        ("403", "`origin_not_allowed`: sent by a web page of another site"),
+        ("421", "`host_not_allowed`: the server is not called by this name"),
+        ("500", "`internal_error`, `store_failed`, `io_failed`: the server's fault"),
+    ] {
+        let responses = &mut operation.responses.responses;
+        match responses.get_mut(status) {
+            None => {
+                responses.insert(status.to_owned(), RefOr::T(problem(description)));
+            }
+            Some(RefOr::T(response)) => {
+                response.description = format!("{}; {description}", response.description);
+            }
+            Some(RefOr::Ref(_)) => {}
+        }
+    }
+}
+
+fn problem(description: &str) -> Response {
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    ResponseBuilder::new().description(description).content("application/problem+json", content).build()
+}
+
+/// Declares a set of problems that several operations share.
+macro_rules! problems {
+    ($($(#[$meta:meta])* $name:ident { $($status:literal: $description:literal),+ $(,)? })+) => {$(
+        $(#[$meta])*
+        pub(crate) struct $name;
+
+        impl IntoResponses for $name {
+            fn responses() -> BTreeMap<String, RefOr<Response>> {
+                BTreeMap::from([$(($status.to_owned(), RefOr::T(problem($description)))),+])
+            }
+        }
+    )+};
+}
+
+problems! {
+    /// Of everything that names a job.
+    JobProblems {
+        "400": "`bad_job_id`: not the id of a job; `bad_path`, `bad_sequence`, `invalid_query`: another part is wrong",
+        "404": "`job_not_found`; `no_artifact`: it has no result (yet)",
+    }
+    /// Of everything that takes a query.
+    QueryProblems {
+        "400": "`invalid_query`: a parameter is unknown or wrong; `bad_job_id`: not the id of a job; `bad_path`, `bad_sequence`",
+    }
+    /// Of everything that takes JSON.
+    BodyProblems {
+        "400": "`malformed_json` with line and column; `body_incomplete`; `bad_job_id`; `bad_path`",
+        "408": "`body_timeout`: the body did not arrive in time",
+        "413": "`body_too_large`",
+        "415": "`unsupported_media_type`",
+        "422": "`invalid_field`: `field` says which; `limit_unenforceable`, `image_not_found`, ...",
+    }
+    /// Of handing in a job.
+    SubmitProblems {
+        "400": "`malformed_json` with line and column; `malformed_text`; `body_incomplete`; `bad_idempotency_key`",
+        "408": "`body_timeout`: the body did not arrive in time",
+        "413": "`body_too_large`",
+        "415": "`unsupported_media_type`",
+        "422": "`invalid_field`: `field` says which; `idempotency_mismatch`: the key came with another job; `limit_unenforceable`",
+        "429": "`queue_full`: `Retry-After` says when to try again",
+        "503": "`shutting_down`",
+        "507": "`server_disk_full`",
+    }
+    /// Of what a job must be in the right state for.
+    StateProblems {
+        "409": "`wrong_state`: not possible in the state that the job is in",
+    }
+    /// Of what needs a sandbox.
+    SandboxProblems {
+        "409": "`wrong_state`, `sandbox_not_running`: there is no sandbox (any more); for files also `file_exists`, `is_directory`, `not_directory`, `directory_not_empty`",
+        "502": "`sandbox_unreachable`, `sandbox_failed`: the sandbox does not answer",
+        "503": "`host_unfit`, `shutting_down`",
+        "507": "`disk_full`: of the job; `server_disk_full`",
+    }
+    /// Of files.
+    FileProblems {
+        "400": "`bad_path`, `bad_job_id`, `invalid_query`",
+        "403": "`path_outside_workspace`; `permission_denied`",
+        "404": "`job_not_found`, `file_not_found`",
+        "409": "`wrong_state`: the job has no files (yet); `not_directory`",
+        "413": "`file_too_large`",
+        "502": "`sandbox_unreachable`",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn document() -> Value {
+        serde_json::to_value(openapi()).unwrap()
+    }
+
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    match field.as_str().filter(|_| name == "$ref") {
+                        Some(target) => {
+                            found.insert(target.to_owned());
+                        }
+                        None => references(field, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_route_is_in_the_document() {
+        let document = document();
+        let table = [
+            ("/schedule", "post"),
+            ("/submit", "post"),
+            ("/status/{id}", "get"),
+            ("/status", "get"),
+            ("/jobs/{id}/output.zip", "get"),
+            ("/v1/jobs", "post"),
+            ("/v1/jobs", "get"),
+            ("/v1/jobs/{id}", "get"),
+            ("/v1/jobs/{id}", "delete"),
+            ("/v1/jobs/{id}/events", "get"),
+            ("/v1/jobs/{id}/cancel", "post"),
+            ("/v1/jobs/{id}/log", "get"),
+            ("/v1/jobs/{id}/artifacts", "get"),
+            ("/v1/jobs/{id}/exec", "post"),
+            ("/v1/jobs/{id}/files", "get"),
+            ("/v1/jobs/{id}/files/{path}", "get"),
+            ("/v1/jobs/{id}/files/{path}", "put"),
+            ("/v1/jobs/{id}/files/{path}", "delete"),
+            ("/v1/jobs/{id}/files/{path}", "post"),
+            ("/healthz", "get"),
+            ("/readyz", "get"),
+            ("/openapi.json", "get"),
+            ("/docs", "get"),
+            ("/", "get"),
+        ];
+        let mut count = 0;
+        for item in document["paths"].as_object().unwrap().values() {
+            count += item.as_object().unwrap().len();
+        }
+        assert_eq!(count, table.len());
+        for (path, method) in table {
+            let operation = &document["paths"][path][method];
+            assert!(operation.is_object(), "{method} {path}");
+            for field in ["summary", "operationId", "tags", "responses"] {
+                assert!(!operation[field].is_null(), "{method} {path} has no {field}");
+            }
+            for status in ["403", "421", "500"] {
+                let content = &operation["responses"][status]["content"];
+                assert!(content["application/problem+json"].is_object(), "{method} {path} {status}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = document();
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        assert!(found.contains("#/components/schemas/Problem"));
+        for target in found {
+            let pointer = target.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{target} leads nowhere");
+        }
+    }
+
+    #[test]
+    fn path_parameters_match_the_path() {
+        let document = document();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            let named: BTreeSet<&str> = path.split('{').skip(1).filter_map(|part| part.split('}').next()).collect();
+            for (method, operation) in item.as_object().unwrap() {
+                let declared: BTreeSet<&str> = operation["parameters"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter(|parameter| parameter["in"] == "path")
+                    .map(|parameter| parameter["name"].as_str().unwrap())
+                    .collect();
+                assert_eq!(named, declared, "{method} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_operations_are_unique() {
+        let document = document();
+        let mut seen = BTreeSet::new();
+        for item in document["paths"].as_object().unwrap().values() {
+            for operation in item.as_object().unwrap().values() {
+                assert!(seen.insert(operation["operationId"].as_str().unwrap().to_owned()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_document_is_always_the_same() {
+        assert_eq!(serde_json::to_string(&openapi()).unwrap(), serde_json::to_string(&openapi()).unwrap());
+    }
+}

@@ -1,0 +1,182 @@
+//! All routes put together, with what every request and answer passes.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use orchestrator::Orchestrator;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::body::BodyLimits;
+use crate::extract::AppState;
+use crate::guard::{Guard, guard};
+use crate::openapi::openapi;
+use crate::problem::Problem;
+use crate::routes::{basic, events, exec, files, health, jobs, pages};
+use crate::settings::ServerSettings;
+
+/// The whole application.
+pub fn router(orchestrator: Orchestrator, settings: &ServerSettings) -> axum::Router {
+    let state = AppState {
+        orchestrator,
+        settings: Arc::new(settings.clone()),
+        limits: BodyLimits::new(settings),
+        document: Bytes::from(serde_json::to_vec(&openapi()).unwrap_or_default()),
+    };
+    let (router, _) = documented().split_for_parts();
+    let router = router.merge(pages::assets()).merge(files::trailing_slash());
+    enclose(router.with_state(state), settings)
+}
+
+/// Every route that the OpenAPI document has.
+pub(crate) fn documented() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(basic::schedule))
+        .routes(routes!(basic::submit))
+        .routes(routes!(basic::status))
+        .routes(routes!(basic::status_by_query))
+        .routes(routes!(basic::output_zip))
+        .routes(routes!(jobs::create, jobs::list))
+        .routes(routes!(jobs::get, jobs::delete))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::log))
+        .routes(routes!(jobs::artifacts))
+        .routes(routes!(events::events))
+        .routes(routes!(exec::exec))
+        .routes(routes!(files::list_root))
+        .routes(routes!(files::read, files::write, files::delete, files::relocate))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(pages::document))
+        .routes(routes!(pages::docs))
+        .routes(routes!(pages::index))
+}
+
+/// Puts around routes what every request passes: the guard outermost, then the net for panics.
+fn enclose(router: axum::Router, settings: &ServerSettings) -> axum::Router {
+    router
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(CatchPanicLayer::custom(report_panic))
+        .layer(middleware::from_fn_with_state(Arc::new(Guard::new(settings)), guard))
+}
+
+async fn no_such_route(request: Request) -> Problem {
+    let detail = format!("there is nothing at {}; /docs lists what there is", request.uri().path().escape_debug());
+    Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail)
+}
+
+async fn wrong_method(request: Request) -> Problem {
+    let detail = format!(
+        "{} is not possible at {}; the Allow header says what is",
+        request.method(),
+        request.uri().path().escape_debug()
+    );
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that the layer wants")]
+fn report_panic(panic: Box<dyn Any + Send + 'static>) -> Response {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    tracing::error!(panic = text.unwrap_or("without a message"), "a handler panicked");
+    Problem::internal("the server has made a mistake; its log says more").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::{Body, to_bytes};
+    use axum::http::{HeaderName, Method, header};
+    use axum::routing::{get, post};
+    use serde_json::Value;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::body::JobBody;
+
+    /// The same enclosure around routes that need no orchestrator.
+    fn app() -> Router {
+        let settings = ServerSettings::default();
+        let routes = Router::new()
+            .route("/hello", get(|| async { "hello" }))
+            .route("/job", post(|JobBody(job): JobBody| async move { job.task.unwrap_or_default() }))
+            .route("/broken", get(|| async { if true { panic!("oh") } }))
+            .with_state(BodyLimits::new(&settings));
+        enclose(routes, &settings)
+    }
+
+    async fn ask(method: Method, path: &str, pairs: &[(&str, &str)], body: &str) -> (Response<()>, Value) {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in pairs {
+            request = request.header(*name, *value);
+        }
+        let response = app().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, 1 << 20).await.unwrap();
+        (Response::from_parts(parts, ()), serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    const HOST: (&str, &str) = ("host", "localhost:8000");
+
+    #[tokio::test]
+    async fn what_is_not_there_is_a_problem() {
+        let (response, problem) = ask(Method::GET, "/nowhere", &[HOST], "").await;
+        assert_eq!(response.status().as_u16(), 404);
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
+        assert_eq!((&problem["code"], &problem["status"]), (&"route_not_found".into(), &404.into()));
+    }
+
+    #[tokio::test]
+    async fn a_wrong_method_is_a_problem_that_names_the_right_ones() {
+        let (response, problem) = ask(Method::DELETE, "/hello", &[HOST], "").await;
+        assert_eq!(response.status().as_u16(), 405);
+        assert_eq!(response.headers()[header::ALLOW], "GET,HEAD");
+        assert_eq!(problem["code"], "method_not_allowed");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_problem_that_tells_nothing() {
+        let (response, problem) = ask(Method::GET, "/broken", &[HOST], "").await;
+        assert_eq!((response.status().as_u16(), &problem["code"]), (500, &"internal_error".into()));
+        assert!(!problem.to_string().contains("oh\""));
+    }
+
+    #[tokio::test]
+    async fn foreign_hosts_and_origins_reach_nothing() {
+        let (response, problem) = ask(Method::GET, "/hello", &[("host", "evil.example")], "").await;
+        assert_eq!((response.status().as_u16(), &problem["code"]), (421, &"host_not_allowed".into()));
+        let origin = [HOST, ("origin", "http://evil.example"), ("content-type", "text/plain")];
+        let (response, problem) = ask(Method::POST, "/job", &origin, "mine bitcoin").await;
+        assert_eq!((response.status().as_u16(), &problem["code"]), (403, &"origin_not_allowed".into()));
+        let (response, problem) = ask(Method::OPTIONS, "/job", &origin, "").await;
+        assert_eq!((response.status().as_u16(), &problem["code"]), (403, &"origin_not_allowed".into()));
+        assert!(!response.headers().contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN));
+    }
+
+    #[tokio::test]
+    async fn every_answer_carries_the_safety_headers() {
+        for (method, path, host) in
+            [(Method::GET, "/hello", "localhost"), (Method::GET, "/no", "localhost"), (Method::GET, "/hello", "evil.example")]
+        {
+            let (response, _) = ask(method, path, &[("host", host)], "").await;
+            let headers = response.headers();
+            assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+            assert_eq!(headers[header::REFERRER_POLICY], "no-referrer");
+            assert_eq!(headers[header::X_FRAME_OPTIONS], "DENY");
+            assert_eq!(headers[HeaderName::from_static("cross-origin-resource-policy")], "same-origin");
+            assert!(headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("default-src 'none'"));
+        }
+    }
+
+    #[tokio::test]
+    async fn malformed_json_is_refused_before_anything_else() {
+        let (response, problem) = ask(Method::POST, "/job", &[HOST, ("content-type", "application/json")], "{").await;
+        assert_eq!((response.status().as_u16(), &problem["code"]), (400, &"malformed_json".into()));
+    }
+}

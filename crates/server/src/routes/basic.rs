@@ -1,0 +1,192 @@
+//! The four basic calls: hand a job in, ask how it goes, get the result.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::{JobId, NewJob, Repeated, Submission};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::answers::{AcceptedAnswer, StatusAnswer, now_ms};
+use crate::body::JobBody;
+use crate::download::{Description, send_file};
+use crate::extract::{AppState, BaseUrl, JobPath, Parameters, parse_job_id};
+use crate::openapi::{JobProblems, QueryProblems, SubmitProblems};
+use crate::problem::Problem;
+
+/// Hand in a job
+///
+/// The body is a job as JSON with either `steps` or `task`, or a task in plain words as `text/plain`.
+/// The job is stored durably before the answer is sent. With `Idempotency-Key` the same job sent again
+/// gives the first answer again, with status 200.
+#[utoipa::path(
+    post, path = "/schedule", tag = "basic", operation_id = "schedule",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes it safe to send the same job again")),
+    request_body(
+        content((NewJob = "application/json", example = json!({
+            "steps": [
+                {"tool": "shell", "command": "ls -la /app"},
+                {"tool": "python", "code": "open('hello.txt', 'w').write('Hello!')"},
+                {"tool": "shell", "command": "cat hello.txt"}
+            ]
+        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt"))),
+    ),
+    responses(
+        (status = 202, description = "Accepted", body = AcceptedAnswer,
+            headers(("Location" = String, description = "Where to ask how it goes"))),
+        (status = 200, description = "Accepted before, under the same key", body = AcceptedAnswer),
+        SubmitProblems
+    )
+)]
+pub(crate) async fn schedule(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    JobBody(job): JobBody,
+) -> Result<Response, Problem> {
+    accept(&state, &headers, job).await
+}
+
+/// Hand in a job (the same as /schedule)
+#[utoipa::path(
+    post, path = "/submit", tag = "basic", operation_id = "submit",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes it safe to send the same job again")),
+    request_body(
+        content((NewJob = "application/json", example = json!({"task": "Write a poem about caissons into poem.txt"})),
+            (String = "text/plain", example = json!("Write a poem about caissons into poem.txt"))),
+    ),
+    responses(
+        (status = 202, description = "Accepted", body = AcceptedAnswer,
+            headers(("Location" = String, description = "Where to ask how it goes"))),
+        (status = 200, description = "Accepted before, under the same key", body = AcceptedAnswer),
+        SubmitProblems
+    )
+)]
+pub(crate) async fn submit(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    JobBody(job): JobBody,
+) -> Result<Response, Problem> {
+    accept(&state, &headers, job).await
+}
+
+/// Hands a job to the orchestrator and tells the caller where to find it.
+pub(crate) async fn accept(state: &AppState, headers: &HeaderMap, job: NewJob) -> Result<Response, Problem> {
+    let submission = Submission { job, idempotency_key: idempotency_key(headers)? };
+    let accepted = state.orchestrator.submit(submission).await?;
+    let status = match accepted.repeated {
+        Repeated::No => StatusCode::ACCEPTED,
+        Repeated::Yes => StatusCode::OK,
+    };
+    let answer = AcceptedAnswer::new(accepted);
+    let location = HeaderValue::try_from(&answer.status_url).ok();
+    let mut response = (status, Json(answer)).into_response();
+    if let Some(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    match value.to_str() {
+        Ok(key) if (1..=255).contains(&key.len()) => Ok(Some(key.to_owned())),
+        _ => {
+            let detail = "the Idempotency-Key header must have 1 to 255 printable ASCII characters";
+            Err(Problem::bad_request("bad_idempotency_key", detail))
+        }
+    }
+}
+
+/// How a job goes
+#[utoipa::path(
+    get, path = "/status/{id}", tag = "basic", operation_id = "status",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 200, description = "Where it stands", body = StatusAnswer), JobProblems)
+)]
+pub(crate) async fn status(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    base: BaseUrl,
+) -> Result<Json<StatusAnswer>, Problem> {
+    let view = state.orchestrator.job(id).await?;
+    Ok(Json(StatusAnswer::new(view, &base, now_ms())))
+}
+
+/// Names a job in a query.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StatusQuery {
+    /// The job.
+    #[param(value_type = Option<JobId>)]
+    task_id: Option<String>,
+    /// The same.
+    #[param(value_type = Option<JobId>)]
+    job_id: Option<String>,
+}
+
+/// How a job goes, with the id in the query
+#[utoipa::path(
+    get, path = "/status", tag = "basic", operation_id = "status_by_query",
+    params(StatusQuery),
+    responses((status = 200, description = "Where it stands", body = StatusAnswer), JobProblems, QueryProblems)
+)]
+pub(crate) async fn status_by_query(
+    State(state): State<AppState>,
+    Parameters(query): Parameters<StatusQuery>,
+    base: BaseUrl,
+) -> Result<Json<StatusAnswer>, Problem> {
+    let id = query.task_id.or(query.job_id).ok_or_else(|| {
+        Problem::bad_request("bad_job_id", "say which job: /status?task_id=<id> or /status/<id>")
+    })?;
+    let view = state.orchestrator.job(parse_job_id(&id)?).await?;
+    Ok(Json(StatusAnswer::new(view, &base, now_ms())))
+}
+
+/// The result of a job
+///
+/// A zip of the workspace as the job left it, with a manifest. Downloads can be continued with `Range`; the `ETag` is
+/// the SHA-256 of the file.
+#[utoipa::path(
+    get, path = "/jobs/{id}/output.zip", tag = "basic", operation_id = "output_zip",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("Range" = Option<String>, Header, description = "Only a part, such as `bytes=1000-`"),
+    ),
+    responses(
+        (status = 200, description = "The whole zip", body = String, content_type = "application/zip"),
+        (status = 206, description = "The part that was asked for", body = String, content_type = "application/zip"),
+        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
+        JobProblems
+    )
+)]
+pub(crate) async fn output_zip(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (artifact, path) = state.orchestrator.artifact(id).await?;
+    let description =
+        Description { media_type: "application/zip", save_as: Some("output.zip"), tag: Some(&artifact.sha256) };
+    send_file(&path, description, &headers).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_for_sending_again_is_short_and_printable() {
+        let key = |value: HeaderValue| {
+            let mut headers = HeaderMap::new();
+            headers.insert("idempotency-key", value);
+            idempotency_key(&headers)
+        };
+        assert_eq!(idempotency_key(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(key(HeaderValue::from_static("abc 1")).unwrap().as_deref(), Some("abc 1"));
+        for bad in [HeaderValue::from_static(""), HeaderValue::from_bytes(b"\xff").unwrap()] {
+            assert_eq!(key(bad).unwrap_err().code(), "bad_idempotency_key");
+        }
+        assert!(key(HeaderValue::try_from("x".repeat(256)).unwrap()).is_err());
+    }
+}

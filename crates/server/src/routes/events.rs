@@ -1,0 +1,202 @@
+//! What happens in a job: live, or page by page.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::{CallRef, Event, JobId, Sequence};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::event_stream::{Follower, Form, Writing};
+use crate::extract::{AppState, JobPath, Parameters, Shutdown};
+use crate::openapi::{JobProblems, QueryProblems};
+use crate::problem::Problem;
+
+const MAX_PAGE: usize = 1000;
+const DEFAULT_PAGE: usize = 100;
+
+/// From where and how to read.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EventQuery {
+    /// Only events after this sequence number; `Last-Event-ID` goes before it.
+    after: Option<Sequence>,
+    /// Overrules `Accept`.
+    format: Option<EventFormat>,
+    /// The size of a page of format `json`, 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// How events are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EventFormat {
+    /// Live, as server-sent events.
+    Sse,
+    /// Live, one JSON object a line.
+    Ndjson,
+    /// One page of what is there by now.
+    Json,
+}
+
+impl EventFormat {
+    fn negotiate(asked: Option<Self>, headers: &HeaderMap) -> Self {
+        let accepts = |media_type: &str| {
+            let lists = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            lists.flat_map(|list| list.split(',')).any(|item| {
+                let name = item.split(';').next().unwrap_or_default().trim();
+                name.eq_ignore_ascii_case(media_type)
+            })
+        };
+        match asked {
+            Some(format) => format,
+            None if accepts("text/event-stream") => Self::Sse,
+            None if accepts("application/x-ndjson") => Self::Ndjson,
+            None if accepts("application/json") => Self::Json,
+            None => Self::Sse,
+        }
+    }
+}
+
+/// A page of events.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct EventPage {
+    /// In order, without gaps.
+    #[schema(value_type = Vec<EventEntry>)]
+    events: Vec<Event>,
+    /// `after` of the next page.
+    next: Sequence,
+    /// Whether the job is over: when it is and the page is empty, there is no more.
+    is_over: bool,
+}
+
+/// One entry of a job's log.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes an event in the document")]
+pub(crate) struct EventEntry {
+    /// Position, from 1, without gaps.
+    sequence: Sequence,
+    /// Milliseconds since 1970.
+    time_ms: i64,
+    /// What happened: `job_created`, `state_changed`, `call_started`, `call_output`, `call_ended`, `artifact_stored`, ...
+    #[schema(example = "state_changed")]
+    kind: String,
+    /// The call it belongs to.
+    call: Option<CallRef>,
+    /// What belongs to this kind.
+    #[schema(value_type = Object)]
+    data: (),
+}
+
+/// Watch a job
+///
+/// Server-sent events: `id` is the sequence number, `event` the kind, `data` the event as JSON. A connection that was
+/// lost goes on without gap or repeat with `Last-Event-ID`. After the job's last event comes `event: end` and the
+/// stream closes. With `Accept: application/x-ndjson` the same as lines of JSON; with `Accept: application/json` or
+/// `?format=json` one page of what is there.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/events", tag = "jobs", operation_id = "job_events",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was seen"),
+        EventQuery,
+    ),
+    responses(
+        (status = 200, description = "The events", content(
+            (EventEntry = "text/event-stream"),
+            (EventEntry = "application/x-ndjson"),
+            (EventPage = "application/json"),
+        )),
+        JobProblems,
+        QueryProblems
+    )
+)]
+pub(crate) async fn events(
+    State(state): State<AppState>,
+    JobPath(job): JobPath,
+    Parameters(query): Parameters<EventQuery>,
+    shutdown: Shutdown,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let after = start_of(&query, &headers)?;
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        let detail = format!("{limit} is not between 1 and {MAX_PAGE}");
+        return Err(Problem::bad_request("invalid_query", detail).with_field("limit"));
+    }
+    // Asked first: what is over now will not write more after the reading that follows.
+    let is_over = state.orchestrator.job(job).await?.state.is_over();
+    let form = match EventFormat::negotiate(query.format, &headers) {
+        EventFormat::Sse => Form::ServerSent,
+        EventFormat::Ndjson => Form::Lines,
+        EventFormat::Json => {
+            let events = state.orchestrator.events(job, after, limit).await?;
+            let next = events.last().map_or(after, |event| event.sequence);
+            return Ok(Json(EventPage { events, next, is_over }).into_response());
+        }
+    };
+    let follower = Follower {
+        orchestrator: state.orchestrator,
+        job,
+        after,
+        writing: if is_over { Writing::IsOver } else { Writing::GoesOn },
+        form,
+        heartbeat: state.settings.heartbeat,
+        shutdown: shutdown.0,
+    };
+    let mut response = Body::from_stream(follower.follow()).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
+    // Proxies must not hold events back.
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// The header is newer than the address: a browser connects again with the address that it had at first.
+fn start_of(query: &EventQuery, headers: &HeaderMap) -> Result<Sequence, Problem> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(query.after.unwrap_or(0)) };
+    value.to_str().ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+        Problem::bad_request("bad_sequence", "the Last-Event-ID header must be the sequence number of an event")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_static(value));
+        headers
+    }
+
+    #[test]
+    fn the_format_is_negotiated() {
+        let table = [
+            (None, "*/*", EventFormat::Sse),
+            (None, "text/event-stream", EventFormat::Sse),
+            (None, "application/x-ndjson", EventFormat::Ndjson),
+            (None, "text/html, application/json;q=0.9", EventFormat::Json),
+            (None, "application/json, text/event-stream", EventFormat::Sse),
+            (Some(EventFormat::Json), "text/event-stream", EventFormat::Json),
+        ];
+        for (asked, accept, expected) in table {
+            assert_eq!(EventFormat::negotiate(asked, &headers("accept", accept)), expected, "{accept}");
+        }
+        assert_eq!(EventFormat::negotiate(None, &HeaderMap::new()), EventFormat::Sse);
+    }
+
+    #[test]
+    fn a_lost_connection_goes_on_where_it_was() {
+        let query = EventQuery { after: Some(3), ..EventQuery::default() };
+        assert_eq!(start_of(&query, &HeaderMap::new()).unwrap(), 3);
+        assert_eq!(start_of(&query, &headers("last-event-id", "17")).unwrap(), 17);
+        assert_eq!(start_of(&EventQuery::default(), &HeaderMap::new()).unwrap(), 0);
+        for bad in ["-1", "x", ""] {
+            assert_eq!(start_of(&query, &headers("last-event-id", bad)).unwrap_err().code(), "bad_sequence");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The files of a job. Content goes out as an attachment and comes in as it is, piece by piece.
+
+use axum::Json;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::TryStreamExt;
+use orchestrator::{FileContent, FileListing, JobId, OrchestratorError};
+use protocol::FileErrorCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::body::JsonBody;
+use crate::download::{Description, describe};
+use crate::extract::{AppState, FilePath, JobPath, Parameters, Place};
+use crate::openapi::{BodyProblems, FileProblems, QueryProblems, SandboxProblems};
+use crate::problem::Problem;
+
+/// How to list a directory.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ReadQuery {
+    /// How many levels of a directory to list, 1 when absent.
+    #[param(minimum = 1, maximum = 100)]
+    depth: Option<u32>,
+}
+
+impl ReadQuery {
+    fn depth(&self) -> Result<u32, Problem> {
+        match self.depth.unwrap_or(1) {
+            depth @ 1..=100 => Ok(depth),
+            depth => {
+                let detail = format!("{depth} is not between 1 and 100");
+                Err(Problem::bad_request("invalid_query", detail).with_field("depth"))
+            }
+        }
+    }
+}
+
+/// List the workspace
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/files", tag = "files", operation_id = "list_files",
+    params(("id" = JobId, Path, description = "The job"), ReadQuery),
+    responses((status = 200, description = "The listing", body = FileListing), FileProblems, QueryProblems)
+)]
+pub(crate) async fn list_root(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    Parameters(query): Parameters<ReadQuery>,
+) -> Result<Json<FileListing>, Problem> {
+    Ok(Json(state.orchestrator.list_files(id, "", query.depth()?).await?))
+}
+
+/// The same listing for who writes a slash at the end.
+pub(crate) fn trailing_slash() -> Router<AppState> {
+    Router::new().route("/v1/jobs/{id}/files/", axum::routing::get(list_root))
+}
+
+/// Read a file or list a directory
+///
+/// A file comes as an attachment, a directory as a JSON listing.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "read_file",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        ReadQuery,
+    ),
+    responses(
+        (status = 200, description = "The content, or the listing of a directory", content(
+            (String = "application/octet-stream"),
+            (FileListing = "application/json"),
+        )),
+        FileProblems,
+        QueryProblems
+    )
+)]
+pub(crate) async fn read(
+    State(state): State<AppState>,
+    FilePath { job, place }: FilePath,
+    Parameters(query): Parameters<ReadQuery>,
+) -> Result<Response, Problem> {
+    let depth = query.depth()?;
+    if let Place::Inside(path) = &place {
+        match state.orchestrator.read_file(job, path).await {
+            Ok(content) => return Ok(send(path, content)),
+            Err(OrchestratorError::File(error)) if error.code == FileErrorCode::IsDirectory => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Json(state.orchestrator.list_files(job, place.as_str(), depth).await?).into_response())
+}
+
+fn send(path: &str, content: FileContent) -> Response {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let mut response = Body::from_stream(content.chunks).into_response();
+    let description = Description { media_type: "application/octet-stream", save_as: Some(name), tag: None };
+    describe(response.headers_mut(), &description);
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(content.size));
+    response
+}
+
+/// How to write a file.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WriteQuery {
+    /// Permission bits in octal, such as `755`.
+    mode: Option<String>,
+}
+
+impl WriteQuery {
+    fn mode(&self) -> Result<Option<u32>, Problem> {
+        let Some(text) = &self.mode else { return Ok(None) };
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode <= 0o777 => Ok(Some(mode)),
+            _ => {
+                let detail = format!("`{}` is not an octal number from 0 to 777", text.escape_debug());
+                Err(Problem::bad_request("invalid_query", detail).with_field("mode"))
+            }
+        }
+    }
+}
+
+/// A file that was written or moved.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FileAnswer {
+    /// Path in the workspace.
+    path: String,
+    /// How many bytes were written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+/// Write a file
+///
+/// The body is the content, of any type and size that the job's disk allows. The file is there as a whole or not at
+/// all; missing directories are made.
+#[utoipa::path(
+    put, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "write_file",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        WriteQuery,
+    ),
+    request_body(content = String, content_type = "application/octet-stream", description = "The content"),
+    responses(
+        (status = 200, description = "Written", body = FileAnswer),
+        FileProblems,
+        QueryProblems,
+        SandboxProblems
+    )
+)]
+pub(crate) async fn write(
+    State(state): State<AppState>,
+    FilePath { job, place }: FilePath,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Json<FileAnswer>, Problem> {
+    let mode = query.mode()?;
+    let path = place.into_file()?;
+    let body = request.into_body().into_data_stream().map_err(std::io::Error::other);
+    let bytes = state.orchestrator.write_file(job, &path, mode, Box::pin(body)).await?;
+    Ok(Json(FileAnswer { path, bytes: Some(bytes) }))
+}
+
+/// How to delete.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DeleteQuery {
+    /// Also a directory with all that is in it.
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// Delete a file or directory
+#[utoipa::path(
+    delete, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "delete_file",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        DeleteQuery,
+    ),
+    responses((status = 204, description = "It is gone"), FileProblems, QueryProblems, SandboxProblems)
+)]
+pub(crate) async fn delete(
+    State(state): State<AppState>,
+    FilePath { job, place }: FilePath,
+    Parameters(query): Parameters<DeleteQuery>,
+) -> Result<StatusCode, Problem> {
+    state.orchestrator.delete_file(job, &place.into_file()?, query.recursive).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Where a file shall go.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MoveRequest {
+    /// The new path in the workspace; nothing may be there.
+    #[schema(example = "src/lib.py")]
+    move_to: String,
+}
+
+/// Move a file or directory
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "move_file",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+    ),
+    request_body = MoveRequest,
+    responses(
+        (status = 200, description = "Moved", body = FileAnswer),
+        FileProblems,
+        BodyProblems,
+        SandboxProblems
+    )
+)]
+pub(crate) async fn relocate(
+    State(state): State<AppState>,
+    FilePath { job, place }: FilePath,
+    JsonBody(request): JsonBody<MoveRequest>,
+) -> Result<Json<FileAnswer>, Problem> {
+    let from = place.into_file()?;
+    let to = Place::parse(&request.move_to).and_then(Place::into_file).map_err(|problem| problem.with_field("move_to"))?;
+    state.orchestrator.move_file(job, &from, &to).await?;
+    Ok(Json(FileAnswer { path: to, bytes: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_modes_have_bounds() {
+        assert_eq!(ReadQuery::default().depth().unwrap(), 1);
+        assert!(ReadQuery { depth: Some(0) }.depth().is_err());
+        assert!(ReadQuery { depth: Some(101) }.depth().is_err());
+        let mode = |text: &str| WriteQuery { mode: Some(text.into()) }.mode();
+        assert_eq!(mode("755").unwrap(), Some(0o755));
+        for bad in ["888", "1777", "-1", "rwx", ""] {
+            assert_eq!(mode(bad).unwrap_err().field(), Some("mode"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_page_made_by_a_job_is_only_ever_a_download() {
+        let content = FileContent { size: 4, modified_ms: 0, chunks: Box::pin(futures::stream::empty()) };
+        let response = send("site/index.html", content);
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/octet-stream");
+        assert_eq!(response.headers()[header::CONTENT_DISPOSITION], "attachment; filename=\"index.html\"");
+        assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], "sandbox; default-src 'none'");
+        assert_eq!(response.headers()[header::CONTENT_LENGTH], "4");
+    }
+}

@@ -1,0 +1,248 @@
+//! Jobs: create, list, look at, cancel, delete; their log and artifacts.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::{JobFilter, JobId, JobState, NewJob};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::answers::{
+    AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, JobAnswer, JobListAnswer, JobSummary, STATES, now_ms,
+};
+use crate::body::JobBody;
+use crate::download::{Description, describe, send_file};
+use crate::extract::{AppState, BaseUrl, JobPath, Parameters, parse_job_id};
+use crate::openapi::{JobProblems, QueryProblems, StateProblems, SubmitProblems};
+use crate::problem::Problem;
+use crate::routes::basic::accept;
+
+const MAX_PAGE: usize = 1000;
+const DEFAULT_PAGE: usize = 100;
+
+/// Create a job
+///
+/// With `Idempotency-Key` the same job sent again gives the first answer again, with status 200; another job under the
+/// same key is refused.
+#[utoipa::path(
+    post, path = "/v1/jobs", tag = "jobs", operation_id = "create_job",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes it safe to send the same job again")),
+    request_body(
+        content((NewJob = "application/json", example = json!({
+            "name": "first",
+            "steps": [{"tool": "shell", "command": "uname -a > kernel.txt", "timeout_s": 10}],
+            "limits": {"memory_mib": 256, "wall_clock_s": 60},
+            "labels": {"project": "demo"}
+        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt"))),
+    ),
+    responses(
+        (status = 202, description = "Accepted", body = AcceptedAnswer,
+            headers(("Location" = String, description = "Where to ask how it goes"))),
+        (status = 200, description = "Accepted before, under the same key", body = AcceptedAnswer),
+        SubmitProblems
+    )
+)]
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    JobBody(job): JobBody,
+) -> Result<Response, Problem> {
+    accept(&state, &headers, job).await
+}
+
+/// Which jobs to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    /// Only these states, separated by commas, such as `queued,running`.
+    state: Option<String>,
+    /// Only jobs with this label, written `key:value`.
+    label: Option<String>,
+    /// At most so many, 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// Only jobs older than this one: `next` of the page before.
+    #[param(value_type = Option<JobId>)]
+    before: Option<String>,
+}
+
+impl ListQuery {
+    fn into_filter(self) -> Result<JobFilter, Problem> {
+        let limit = self.limit.unwrap_or(DEFAULT_PAGE);
+        if !(1..=MAX_PAGE).contains(&limit) {
+            return Err(refuse("limit", format!("{limit} is not between 1 and {MAX_PAGE}")));
+        }
+        let label = match self.label {
+            None => None,
+            Some(text) => match text.split_once(':') {
+                Some((key, value)) if !key.is_empty() => Some((key.to_owned(), value.to_owned())),
+                _ => return Err(refuse("label", format!("`{text}` is not of the form key:value"))),
+            },
+        };
+        Ok(JobFilter {
+            states: self.state.as_deref().map(parse_states).transpose()?.unwrap_or_default(),
+            label,
+            before: self.before.as_deref().map(parse_job_id).transpose()?,
+            limit,
+        })
+    }
+}
+
+fn parse_states(text: &str) -> Result<Vec<JobState>, Problem> {
+    let parse = |name: &str| {
+        STATES.iter().find(|(_, known)| *known == name).map(|(state, _)| *state).ok_or_else(|| {
+            let known: Vec<&str> = STATES.iter().map(|(_, name)| *name).collect();
+            refuse("state", format!("`{name}` is not a state; known are {}", known.join(", ")))
+        })
+    };
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(parse).collect()
+}
+
+fn refuse(parameter: &str, detail: String) -> Problem {
+    Problem::bad_request("invalid_query", detail).with_field(parameter)
+}
+
+/// List jobs
+///
+/// Newest first. While `next` is not null there are more: ask again with it as `before`.
+#[utoipa::path(
+    get, path = "/v1/jobs", tag = "jobs", operation_id = "list_jobs",
+    params(ListQuery),
+    responses((status = 200, description = "A page of jobs", body = JobListAnswer), QueryProblems)
+)]
+pub(crate) async fn list(
+    State(state): State<AppState>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Json<JobListAnswer>, Problem> {
+    let page = state.orchestrator.jobs(query.into_filter()?).await?;
+    let now = now_ms();
+    let jobs = page.jobs.into_iter().map(|view| JobSummary::new(view, now)).collect();
+    Ok(Json(JobListAnswer { jobs, next: page.next }))
+}
+
+/// Look at a job
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}", tag = "jobs", operation_id = "get_job",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 200, description = "All that is known of it", body = JobAnswer), JobProblems)
+)]
+pub(crate) async fn get(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    base: BaseUrl,
+) -> Result<Json<JobAnswer>, Problem> {
+    let view = state.orchestrator.job(id).await?;
+    Ok(Json(JobAnswer::new(view, &base, now_ms())))
+}
+
+/// Delete a job
+///
+/// Its log, its result and everything else go. Only a job that is over can be deleted.
+#[utoipa::path(
+    delete, path = "/v1/jobs/{id}", tag = "jobs", operation_id = "delete_job",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 204, description = "It is gone"), JobProblems, StateProblems)
+)]
+pub(crate) async fn delete(State(state): State<AppState>, JobPath(id): JobPath) -> Result<StatusCode, Problem> {
+    state.orchestrator.delete(id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Cancel a job
+///
+/// The wish is stored and the job ends soon; what it has made so far is collected.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/cancel", tag = "jobs", operation_id = "cancel_job",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 202, description = "It will end", body = JobAnswer), JobProblems, StateProblems)
+)]
+pub(crate) async fn cancel(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    base: BaseUrl,
+) -> Result<Response, Problem> {
+    let view = state.orchestrator.cancel(id).await?;
+    Ok((StatusCode::ACCEPTED, Json(JobAnswer::new(view, &base, now_ms()))).into_response())
+}
+
+/// What a job printed
+///
+/// The text log, as far as it goes by now.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/log", tag = "jobs", operation_id = "job_log",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 200, description = "The log", body = String, content_type = "text/plain"), JobProblems)
+)]
+pub(crate) async fn log(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let path = state.orchestrator.log(id).await?;
+    let description = Description { media_type: "text/plain; charset=utf-8", save_as: None, tag: None };
+    // A job that waits has printed nothing yet.
+    if tokio::fs::try_exists(&path).await.unwrap_or(false) {
+        return send_file(&path, description, &headers).await;
+    }
+    let mut response = Response::default();
+    describe(response.headers_mut(), &description);
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(0));
+    Ok(response)
+}
+
+/// What a job has made
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/artifacts", tag = "jobs", operation_id = "job_artifacts",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 200, description = "Its artifacts", body = ArtifactListAnswer), JobProblems)
+)]
+pub(crate) async fn artifacts(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+) -> Result<Json<ArtifactListAnswer>, Problem> {
+    let view = state.orchestrator.job(id).await?;
+    let artifacts = view.artifact.into_iter().map(|artifact| ArtifactAnswer::new(id, artifact)).collect();
+    Ok(Json(ArtifactListAnswer { artifacts }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(query: &str) -> Result<JobFilter, Problem> {
+        let uri = format!("/v1/jobs?{query}").parse().unwrap();
+        let query = axum::extract::Query::<ListQuery>::try_from_uri(&uri)
+            .map_err(|error| Problem::bad_request("invalid_query", error.body_text()))?;
+        query.0.into_filter()
+    }
+
+    #[test]
+    fn filters_are_read() {
+        let read = filter("state=queued,running&label=project:a:b&limit=5").unwrap();
+        assert_eq!(read.states, [JobState::Queued, JobState::Running]);
+        assert_eq!(read.label, Some(("project".into(), "a:b".into())));
+        assert_eq!(read.limit, 5);
+        let read = filter("").unwrap();
+        assert_eq!((read.states.len(), read.limit, read.before), (0, 100, None));
+    }
+
+    #[test]
+    fn wrong_filters_are_refused_by_name() {
+        let table = [
+            ("limit=0", "invalid_query"),
+            ("limit=1001", "invalid_query"),
+            ("limit=x", "invalid_query"),
+            ("state=flying", "invalid_query"),
+            ("label=nothing", "invalid_query"),
+            ("colour=red", "invalid_query"),
+            ("before=x", "bad_job_id"),
+        ];
+        for (query, code) in table {
+            assert_eq!(filter(query).unwrap_err().code(), code, "{query}");
+        }
+        assert!(filter("colour=red").unwrap_err().detail().contains("colour"));
+        assert!(filter("state=flying").unwrap_err().detail().contains("collecting"));
+    }
+}

@@ -1,0 +1,9 @@
+//! The routes by subject. Each handler takes a request apart, asks the orchestrator, and writes the answer.
+
+pub(crate) mod basic;
+pub(crate) mod events;
+pub(crate) mod exec;
+pub(crate) mod files;
+pub(crate) mod health;
+pub(crate) mod jobs;
+pub(crate) mod pages;

@@ -1,0 +1,289 @@
+//! Accepting connections: bounded in number, size and time, and a shutdown that ends.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::Service;
+use tower_http::timeout::TimeoutBody;
+
+use crate::connection::BoundedStream;
+use crate::error::ServerError;
+use crate::extract::Shutdown;
+use crate::settings::ServerSettings;
+
+/// How long to wait when the system refuses to give out connections.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What all connections share.
+struct Serving {
+    app: Router,
+    http: http1::Builder,
+    settings: ServerSettings,
+    connections: Arc<Semaphore>,
+    tasks: TaskTracker,
+    /// No new requests; event streams end.
+    closing: CancellationToken,
+    /// Whoever is still there is cut off.
+    cut_off: CancellationToken,
+}
+
+/// Serves `app` on all `listeners` until `shutdown` is done, then lets requests end within the grace period.
+///
+/// # Errors
+/// There is no listener, or accepting stopped by itself.
+pub async fn serve(
+    listeners: Vec<TcpListener>,
+    app: Router,
+    settings: &ServerSettings,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServerError> {
+    if listeners.is_empty() {
+        return Err(ServerError::NoListener);
+    }
+    let serving = Arc::new(Serving {
+        app,
+        http: http_builder(settings),
+        connections: Arc::new(Semaphore::new(settings.max_connections.max(1))),
+        settings: settings.clone(),
+        tasks: TaskTracker::new(),
+        closing: CancellationToken::new(),
+        cut_off: CancellationToken::new(),
+    });
+    let mut acceptors = JoinSet::new();
+    for listener in listeners {
+        acceptors.spawn(accept_all(Arc::clone(&serving), listener));
+    }
+    let ended = tokio::select! {
+        () = shutdown => None,
+        ended = acceptors.join_next() => ended,
+    };
+    serving.closing.cancel();
+    while acceptors.join_next().await.is_some() {}
+    serving.tasks.close();
+    if tokio::time::timeout(settings.shutdown_grace, serving.tasks.wait()).await.is_err() {
+        tracing::warn!(connections = serving.tasks.len(), "cutting off connections that did not end in time");
+        serving.cut_off.cancel();
+        serving.tasks.wait().await;
+    }
+    match ended {
+        Some(Err(error)) => Err(ServerError::AcceptStopped(error)),
+        _ => Ok(()),
+    }
+}
+
+fn http_builder(settings: &ServerSettings) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(settings.header_timeout)
+        .max_header_size(settings.max_header_bytes)
+        // What one connection may hold of a request or an answer.
+        .max_buf_size(settings.max_header_bytes.max(64 * 1024));
+    http
+}
+
+async fn accept_all(serving: Arc<Serving>, listener: TcpListener) {
+    loop {
+        let Ok(permit) = Arc::clone(&serving.connections).acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            () = serving.closing.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let serving = Arc::clone(&serving);
+                serving.tasks.clone().spawn(async move {
+                    serve_connection(&serving, stream).await;
+                    drop(permit);
+                });
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection failed; going on");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_of_one_connection(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused | ErrorKind::Interrupted
+    )
+}
+
+async fn serve_connection(serving: &Serving, stream: TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection cannot be made quick");
+    }
+    let stall = serving.settings.idle_timeout;
+    let io = TokioIo::new(BoundedStream::new(stream, stall));
+    let shutdown = Shutdown(serving.closing.clone());
+    let app = serving.app.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(|body| bounded_body(body, stall));
+        request.extensions_mut().insert(shutdown.clone());
+        // A router is always ready.
+        app.clone().call(request)
+    });
+    let connection = serving.http.serve_connection(io, service).with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = serving.closing.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                outcome = connection.as_mut() => outcome,
+                () = serving.cut_off.cancelled() => return,
+            }
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(error = &error as &dyn std::error::Error, "a connection ended early");
+    }
+}
+
+/// The body of a request, given up when nothing comes for `stall`.
+fn bounded_body(body: Incoming, stall: Duration) -> Body {
+    if body.is_end_stream() { Body::empty() } else { Body::new(TimeoutBody::new(stall, body)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::extract::Request as AxumRequest;
+    use axum::routing::{get, post};
+    use futures::StreamExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::oneshot;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    struct Running {
+        address: std::net::SocketAddr,
+        stop: oneshot::Sender<()>,
+        task: JoinHandle<Result<(), ServerError>>,
+    }
+
+    async fn start(app: Router, settings: ServerSettings) -> Running {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            serve(vec![listener], app, &settings, async {
+                let _ = stopped.await;
+            })
+            .await
+        });
+        Running { address, stop, task }
+    }
+
+    async fn ask(address: std::net::SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn it_answers_and_stops_when_told() {
+        let running = start(Router::new().route("/", get(|| async { "hello" })), ServerSettings::default()).await;
+        let answer = ask(running.address, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+        running.stop.send(()).unwrap();
+        running.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_head_that_does_not_come_ends_the_connection() {
+        let settings = ServerSettings { header_timeout: Duration::from_millis(50), ..ServerSettings::default() };
+        let running = start(Router::new(), settings).await;
+        let answer = ask(running.address, "GET / HTTP/1.1\r\nHost: loc").await;
+        assert!(!answer.contains(" 200 "), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_large_is_refused() {
+        let running = start(Router::new(), ServerSettings::default()).await;
+        let request = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "x".repeat(40_000));
+        let answer = ask(running.address, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn an_upload_that_falls_silent_is_given_up() {
+        let read = |request: AxumRequest| async move {
+            let last = request.into_body().into_data_stream().map(|piece| piece.is_ok()).collect::<Vec<_>>().await;
+            format!("{last:?}")
+        };
+        let settings = ServerSettings { idle_timeout: Duration::from_millis(50), ..ServerSettings::default() };
+        let running = start(Router::new().route("/", post(read)), settings).await;
+        let request = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc";
+        let answer = ask(running.address, request).await;
+        assert!(answer.ends_with("[true, false]"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn event_streams_end_at_shutdown() {
+        let endless = |shutdown: Shutdown| async move {
+            let until = shutdown.0.clone().cancelled_owned();
+            let first = futures::stream::once(async { Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"first")) });
+            Body::from_stream(first.chain(futures::stream::pending()).take_until(until))
+        };
+        let settings = ServerSettings { shutdown_grace: Duration::from_secs(3600), ..ServerSettings::default() };
+        let running = start(Router::new().route("/", get(endless)), settings).await;
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"first\r\n") {
+            assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0);
+        }
+        running.stop.send(()).unwrap();
+        stream.read_to_end(&mut seen).await.unwrap();
+        running.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_does_not_end_in_time_is_cut_off() {
+        let (entered, waiting) = tokio::sync::watch::channel(());
+        let never = move || {
+            entered.send_replace(());
+            std::future::pending::<()>()
+        };
+        let settings = ServerSettings { shutdown_grace: Duration::from_millis(20), ..ServerSettings::default() };
+        let running = start(Router::new().route("/", get(never)), settings).await;
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        waiting.clone().changed().await.unwrap();
+        running.stop.send(()).unwrap();
+        running.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_bound_wait_their_turn() {
+        let app = Router::new().route("/", get(|| async { "hello" }));
+        let running = start(app, ServerSettings { max_connections: 1, ..ServerSettings::default() }).await;
+        let first = TcpStream::connect(running.address).await.unwrap();
+        let address = running.address;
+        let second = tokio::spawn(async move {
+            ask(address, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await
+        });
+        drop(first);
+        assert!(second.await.unwrap().ends_with("hello"));
+    }
+}

@@ -1,0 +1,48 @@
+//! The bounds of the server. Values arrive checked; the binary reads them from the configuration.
+
+use std::time::Duration;
+
+/// How the server answers, and what it puts up with.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// The largest JSON or text body.
+    pub max_json_bytes: usize,
+    /// How many bodies of more than 64 KiB are held in memory at the same time; others wait.
+    pub max_large_bodies: usize,
+    /// The largest head of a request: request line and headers.
+    pub max_header_bytes: usize,
+    /// The head of a request must have arrived after this time; also ends idle connections.
+    pub header_timeout: Duration,
+    /// A JSON or text body must have arrived after this time.
+    pub request_timeout: Duration,
+    /// The longest silence within an upload, and the longest time in which a client takes nothing of its answer.
+    pub idle_timeout: Duration,
+    /// Quiet event streams say something after this time, so that both ends notice a lost connection.
+    pub heartbeat: Duration,
+    /// Connections beyond this number wait to be accepted.
+    pub max_connections: usize,
+    /// How long requests may go on when the server shuts down.
+    pub shutdown_grace: Duration,
+    /// Names (without port) by which the server may be called besides `localhost` and loopback addresses; `*` for any.
+    pub allowed_hosts: Vec<String>,
+    /// Where callers reach the server, when that is not what they write in `Host`: `https://caisson.example`.
+    pub public_url: Option<String>,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        Self {
+            max_json_bytes: 10 * 1024 * 1024,
+            max_large_bodies: 16,
+            max_header_bytes: 32 * 1024,
+            header_timeout: Duration::from_secs(15),
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+            heartbeat: Duration::from_secs(15),
+            max_connections: 1024,
+            shutdown_grace: Duration::from_secs(5),
+            allowed_hosts: Vec::new(),
+            public_url: None,
+        }
+    }
+}

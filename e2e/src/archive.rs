@@ -1,0 +1,76 @@
+//! The zip that a job hands back.
+
+use std::io::{Cursor, Read as _};
+
+use serde_json::Value;
+
+/// An opened `output.zip`.
+pub struct Archive {
+    zip: zip::ZipArchive<Cursor<Vec<u8>>>,
+}
+
+impl Archive {
+    /// Opens it; every entry is read once, so that its checksum is known to be right.
+    ///
+    /// # Panics
+    /// It is no sound zip.
+    #[must_use]
+    #[track_caller]
+    pub fn open(bytes: Vec<u8>) -> Self {
+        let mut archive =
+            Self { zip: zip::ZipArchive::new(Cursor::new(bytes)).expect("output.zip is no zip") };
+        for name in archive.names() {
+            archive.read(&name);
+        }
+        archive
+    }
+
+    /// The names of all entries, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.zip.file_names().map(|name| name.expect("a name").into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Whether there is such an entry.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.names().iter().any(|entry| entry == name)
+    }
+
+    /// The bytes of one entry.
+    ///
+    /// # Panics
+    /// There is no such entry, or it is damaged.
+    #[track_caller]
+    pub fn read(&mut self, name: &str) -> Vec<u8> {
+        let names = self.names();
+        let mut entry =
+            self.zip.by_name(name).unwrap_or_else(|error| panic!("{name}: {error}; there are {names:?}"));
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        bytes
+    }
+
+    /// The text of one entry.
+    ///
+    /// # Panics
+    /// There is no such entry, or it is no text.
+    #[track_caller]
+    pub fn text(&mut self, name: &str) -> String {
+        String::from_utf8(self.read(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// The manifest: path, size and SHA-256 of each file.
+    ///
+    /// # Panics
+    /// There is none.
+    #[track_caller]
+    pub fn manifest(&mut self) -> Value {
+        let name = self.names().into_iter().find(|name| name.ends_with("manifest.json"));
+        let name = name.unwrap_or_else(|| panic!("the zip has no manifest.json: {:?}", self.names()));
+        serde_json::from_slice(&self.read(&name)).expect("the manifest is no JSON")
+    }
+}

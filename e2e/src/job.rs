@@ -1,0 +1,134 @@
+//! One job on a server.
+
+use serde_json::{Value, json};
+
+use crate::answer::Answer;
+use crate::archive::Archive;
+use crate::event::Follower;
+use crate::server::Server;
+
+/// A shell step.
+#[must_use]
+pub fn shell(command: &str) -> Value {
+    json!({"tool": "shell", "command": command})
+}
+
+/// A job that was accepted.
+#[derive(Clone)]
+pub struct Job<'a> {
+    server: &'a Server,
+    /// Its id.
+    pub id: String,
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(server: &'a Server, id: String) -> Self {
+        Self { server, id }
+    }
+
+    /// Its events from the first.
+    #[must_use]
+    pub fn follow(&self) -> Follower<'a> {
+        Follower::new(self.server, &self.id)
+    }
+
+    /// Its status now.
+    #[track_caller]
+    #[must_use]
+    pub fn status(&self) -> Value {
+        self.server.get(&format!("/status/{}", self.id)).expect(200).json()
+    }
+
+    /// Waits until it is over.
+    #[track_caller]
+    pub fn wait(&self) -> Value {
+        self.follow().until_end();
+        self.status()
+    }
+
+    /// Waits until it is over, which must be in this way.
+    ///
+    /// # Panics
+    /// It ended in another way.
+    #[track_caller]
+    pub fn wait_for(&self, status: &str) -> Value {
+        let now = self.wait();
+        assert_eq!(now["status"], status, "{now:#}");
+        now
+    }
+
+    /// Waits until it has failed with this code.
+    ///
+    /// # Panics
+    /// It ended in another way.
+    #[track_caller]
+    pub fn wait_for_failure(&self, code: &str) -> Value {
+        let now = self.wait_for("failed");
+        assert_eq!(now["code"], code, "{now:#}");
+        assert!(
+            now["reason"].as_str().is_some_and(|reason| !reason.is_empty()),
+            "no reason for people: {now:#}"
+        );
+        now
+    }
+
+    /// Its zip.
+    #[track_caller]
+    #[must_use]
+    pub fn output(&self) -> Archive {
+        Archive::open(self.server.get(&format!("/jobs/{}/output.zip", self.id)).expect(200).body)
+    }
+
+    /// Asks for a path below it.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.server.get(&self.path(path))
+    }
+
+    /// Sends JSON to a path below it.
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.server.post(&self.path(path), body)
+    }
+
+    /// Writes a file in its sandbox.
+    #[track_caller]
+    pub fn put_file(&self, path: &str, body: impl Into<reqwest::blocking::Body>) -> Answer {
+        let request = self.server.request(reqwest::Method::PUT, &self.path(&format!("files/{path}")));
+        self.server.send(request.body(body))
+    }
+
+    /// Reads a file of it.
+    #[track_caller]
+    pub fn get_file(&self, path: &str) -> Answer {
+        self.get(&format!("files/{path}"))
+    }
+
+    /// Removes a file in its sandbox.
+    #[track_caller]
+    pub fn delete_file(&self, path: &str) -> Answer {
+        self.server.send(self.server.request(reqwest::Method::DELETE, &self.path(&format!("files/{path}"))))
+    }
+
+    /// Runs a command line in its sandbox.
+    #[track_caller]
+    pub fn exec(&self, command: &str) -> Answer {
+        self.post("exec", &json!({"command": command}))
+    }
+
+    /// Asks it to end.
+    #[track_caller]
+    pub fn cancel(&self) -> Answer {
+        self.post("cancel", &json!({}))
+    }
+
+    /// Removes it.
+    #[track_caller]
+    pub fn delete(&self) -> Answer {
+        self.server.send(self.server.request(reqwest::Method::DELETE, &format!("/v1/jobs/{}", self.id)))
+    }
+
+    fn path(&self, rest: &str) -> String {
+        format!("/v1/jobs/{}/{rest}", self.id)
+    }
+}

@@ -1,0 +1,86 @@
+//! The processes of this machine, as far as tests must see, and kill, those of a server.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// One process.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+    pub(crate) command: String,
+}
+
+/// All processes with their command lines.
+pub(crate) fn all() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
+        let command = String::from_utf8_lossy(&command).replace('\0', " ").trim().to_owned();
+        Some(Process { pid, parent, command })
+    })
+    .collect()
+}
+
+/// Ends a process at once; one that is already gone is fine.
+pub(crate) fn kill(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The two processes that carry a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct SandboxProcesses {
+    /// Owns the sandbox.
+    pub launcher: i32,
+    /// The first process inside.
+    pub guest: i32,
+}
+
+impl SandboxProcesses {
+    /// Finds them for the one sandbox whose launcher was given a file with this word in its path.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    #[track_caller]
+    pub(crate) fn find(word: &str) -> Self {
+        let all = all();
+        let launcher = all
+            .iter()
+            .find(|process| process.command.contains("launch.json") && process.command.contains(word))
+            .unwrap_or_else(|| panic!("no launcher for {word}"));
+        let guest = all
+            .iter()
+            .find(|process| process.parent == launcher.pid)
+            .unwrap_or_else(|| panic!("launcher {} has no guest", launcher.pid));
+        Self { launcher: launcher.pid, guest: guest.pid }
+    }
+
+    /// Whether the guest has children, which are what the job runs.
+    #[must_use]
+    pub fn has_children_of_guest(self) -> bool {
+        all().iter().any(|process| process.parent == self.guest)
+    }
+
+    /// Kills the guest.
+    pub fn kill_guest(self) {
+        kill(self.guest);
+    }
+
+    /// Kills the launcher.
+    pub fn kill_launcher(self) {
+        kill(self.launcher);
+    }
+
+    /// Kills both.
+    pub fn kill_both(self) {
+        kill(self.launcher);
+        kill(self.guest);
+    }
+}

@@ -1,0 +1,337 @@
+//! One running binary with a data folder, ports and a log of its own.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use reqwest::blocking::{Client, RequestBuilder};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::answer::Answer;
+use crate::job::Job;
+use crate::{SandboxProcesses, leftovers, processes};
+
+/// How to start a server.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Text of the configuration file.
+    pub config: String,
+    /// Further addresses beside the first.
+    pub listen: Vec<String>,
+    /// The data folder; one of its own when absent.
+    pub data: Option<PathBuf>,
+}
+
+/// A running server. Ended, with all it has started, when it goes out of scope.
+pub struct Server {
+    folder: TempDir,
+    options: Options,
+    /// The port of its first address.
+    pub port: u16,
+    client: Client,
+    process: Mutex<Option<Child>>,
+    sandboxes: Mutex<Vec<String>>,
+}
+
+/// The binary, next to the tests' own.
+///
+/// # Panics
+/// It was not built.
+#[must_use]
+pub fn binary() -> PathBuf {
+    let tests = std::env::current_exe().expect("the path of the test");
+    let profile = tests.ancestors().nth(2).expect("target/<profile>/deps/<test>");
+    let binary = profile.join("caisson");
+    assert!(
+        binary.is_file(),
+        "{} is missing: run `./build-guest && cargo build -p caisson` first",
+        binary.display()
+    );
+    binary
+}
+
+/// A port on which nobody listens.
+///
+/// # Panics
+/// There is none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("its number").port()
+}
+
+/// The pause between two looks at something that tells nobody when it changes.
+pub(crate) fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Looks until it holds, for at most 60 seconds.
+///
+/// # Panics
+/// It never does.
+#[track_caller]
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited a minute in vain until {what}");
+        pause();
+    }
+}
+
+impl Server {
+    /// Starts one with defaults and waits until it is ready.
+    #[must_use]
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::start_with(Options::default())
+    }
+
+    /// Starts one and waits until it is ready.
+    #[must_use]
+    #[track_caller]
+    pub fn start_with(options: Options) -> Self {
+        let server = Self::prepare(options);
+        server.restart();
+        server
+    }
+
+    /// Makes the folder and chooses the port, without starting anything.
+    ///
+    /// # Panics
+    /// The folder cannot be made.
+    #[must_use]
+    pub fn prepare(options: Options) -> Self {
+        let folder =
+            tempfile::Builder::new().prefix("caisson-e2e-").tempdir().expect("a folder for the server");
+        std::fs::write(folder.path().join("caisson.toml"), &options.config)
+            .expect("writing the configuration");
+        let client =
+            Client::builder().no_proxy().timeout(Duration::from_secs(120)).build().expect("an HTTP client");
+        let (process, sandboxes) = (Mutex::new(None), Mutex::new(Vec::new()));
+        Self { folder, options, port: free_port(), client, process, sandboxes }
+    }
+
+    /// Where it keeps its jobs.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.options.data.clone().unwrap_or_else(|| self.folder.path().join("data"))
+    }
+
+    /// A folder of the test that is removed with the server.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What it has printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("server.log")).unwrap_or_default()
+    }
+
+    /// The command that starts it.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(binary());
+        command.arg("serve").arg("--config").arg(self.folder.path().join("caisson.toml"));
+        command.arg("--data").arg(self.data()).arg("--run-dir").arg(self.folder.path().join("run"));
+        command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
+        for address in &self.options.listen {
+            command.args(["--listen", address]);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Starts it (again) and waits until it is ready.
+    ///
+    /// # Panics
+    /// It ends, or is not ready after a minute.
+    #[track_caller]
+    pub fn restart(&self) {
+        self.spawn();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.client.get(self.url("/readyz")).send().is_ok_and(|answer| answer.status() == 200) {
+            let ended = self.process.lock().unwrap().as_mut().and_then(|child| child.try_wait().unwrap());
+            assert!(ended.is_none(), "the server ended at once ({ended:?}):\n{}", self.log());
+            assert!(Instant::now() < deadline, "the server is not ready after a minute:\n{}", self.log());
+            pause();
+        }
+    }
+
+    /// Starts it without waiting.
+    ///
+    /// # Panics
+    /// It runs already or cannot be started.
+    pub fn spawn(&self) {
+        let log =
+            File::options().create(true).append(true).open(self.folder.path().join("server.log")).unwrap();
+        let mut process = self.process.lock().unwrap();
+        assert!(process.is_none(), "the server runs already");
+        let child =
+            self.command().stdout(log.try_clone().unwrap()).stderr(log).spawn().expect("starting the server");
+        *process = Some(child);
+    }
+
+    /// Kills it where it stands, as a power cut would, and waits until it is gone.
+    ///
+    /// # Panics
+    /// It does not run, or had ended by itself.
+    #[track_caller]
+    pub fn kill9(&self) {
+        let status = self.end(Signal::KILL);
+        assert_eq!(status.signal(), Some(9), "the server had ended before it was killed:\n{}", self.log());
+    }
+
+    /// Asks it to end and waits until it has.
+    ///
+    /// # Panics
+    /// It ended in another way.
+    #[track_caller]
+    pub fn stop(&self) {
+        let status = self.end(Signal::TERM);
+        assert!(status.success(), "the server ended with {status}:\n{}", self.log());
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// It was not started.
+    #[track_caller]
+    pub fn wait(&self) -> ExitStatus {
+        self.process.lock().unwrap().take().expect("the server was not started").wait().unwrap()
+    }
+
+    fn end(&self, signal: Signal) -> ExitStatus {
+        let mut child = self.process.lock().unwrap().take().expect("the server does not run");
+        kill_process(Pid::from_child(&child), signal).expect("sending a signal to the server");
+        child.wait().unwrap()
+    }
+
+    /// The address of a path.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// A request that a test adds to before it is sent.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, self.url(path))
+    }
+
+    /// Sends a request and reads the answer.
+    ///
+    /// # Panics
+    /// There is none.
+    #[track_caller]
+    pub fn send(&self, request: RequestBuilder) -> Answer {
+        let request = request.build().expect("a request");
+        let what = format!("{} {}", request.method(), request.url());
+        let response = self.client.execute(request).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+        Answer::read(what, response)
+    }
+
+    /// Asks for a path.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path))
+    }
+
+    /// Sends JSON to a path.
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(self.request(Method::POST, path).json(body))
+    }
+
+    /// Schedules a job.
+    #[track_caller]
+    pub fn schedule(&self, body: &Value) -> Job<'_> {
+        let answer = self.post("/schedule", body).expect(202).json();
+        self.job(answer["job_id"].as_str().expect("a job_id"))
+    }
+
+    /// Schedules a job of these steps.
+    #[track_caller]
+    pub fn schedule_steps(&self, steps: &[Value]) -> Job<'_> {
+        self.schedule(&json!({"steps": steps}))
+    }
+
+    /// A job by its id.
+    #[must_use]
+    pub fn job(&self, id: &str) -> Job<'_> {
+        Job::new(self, id.to_owned())
+    }
+
+    pub(crate) fn remember_sandbox(&self, id: &str) {
+        let mut sandboxes = self.sandboxes.lock().unwrap();
+        if !sandboxes.iter().any(|known| known == id) {
+            sandboxes.push(id.to_owned());
+        }
+    }
+
+    /// The processes of the newest sandbox that a follower has seen.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    #[track_caller]
+    pub fn newest_sandbox(&self) -> SandboxProcesses {
+        let sandboxes = self.sandboxes.lock().unwrap();
+        SandboxProcesses::find(sandboxes.last().expect("no sandbox was seen"))
+    }
+
+    /// Waits until no sandbox, mount, loop device, control group or process of a sandbox is left. The server stays.
+    ///
+    /// # Panics
+    /// Something is still there after a minute.
+    #[track_caller]
+    pub fn assert_nothing_left(&self) {
+        let server = self.process.lock().unwrap().as_ref().map_or(0, Child::id).to_string();
+        let own_process = format!("process {server} ");
+        let mut found = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            found = leftovers::find(&self.words());
+            found.retain(|line| !line.starts_with(&own_process) && !self.is_mount_of_the_test(line));
+            if found.is_empty() {
+                return;
+            }
+            pause();
+        }
+        panic!("left behind:\n  {}", found.join("\n  "));
+    }
+
+    /// A mount that the test itself has made for the data folder is no leftover.
+    fn is_mount_of_the_test(&self, line: &str) -> bool {
+        let data = self.options.data.as_ref().and_then(|data| data.to_str());
+        data.is_some() && line.starts_with("mount ") && line.split(' ').nth(5) == data
+    }
+
+    fn words(&self) -> Vec<String> {
+        let mut words = vec![self.folder.path().display().to_string(), self.data().display().to_string()];
+        words.extend(self.sandboxes.lock().unwrap().iter().cloned());
+        words
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let process = self.process.get_mut().map(Option::take).unwrap_or_default();
+        if std::thread::panicking() {
+            eprintln!("---- log of the server ----\n{}", self.log());
+        }
+        if let Some(mut child) = process {
+            processes::kill(i32::try_from(child.id()).unwrap_or_default());
+            let _ = child.wait();
+        }
+        let sandboxes = self.sandboxes.get_mut().map(std::mem::take).unwrap_or_default();
+        leftovers::sweep(&self.folder.path().display().to_string(), &sandboxes);
+    }
+}

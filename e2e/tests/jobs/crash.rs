@@ -1,0 +1,259 @@
+//! The server killed at every point of a job: after a restart the job completes, each step has run once, the event
+//! stream goes on without gap or repeat, and nothing is left behind.
+
+use e2e::{Event, Follower, Job, Server, shell};
+use serde_json::{Value, json};
+
+/// Steps that tell how often they ran: each adds lines to one file.
+fn counting_steps() -> Vec<Value> {
+    vec![
+        shell("echo one >> log.txt"),
+        shell("echo two begins | tee -a log.txt; sleep 1.5; echo two ends | tee -a log.txt"),
+        json!({"tool": "python", "code": "open('log.txt', 'a').write('three\\n')"}),
+        json!({"tool": "edit_file", "path": "log.txt", "old": "one\n", "new": "one, edited\n"}),
+        shell("echo five >> log.txt"),
+    ]
+}
+
+const COUNTED: &str = "one, edited\ntwo begins\ntwo ends\nthree\nfive\n";
+
+/// What must hold after the end, however often the server was killed.
+#[track_caller]
+fn assert_ran_once(server: &Server, job: &Job<'_>, events: &Follower<'_>) {
+    let status = job.status();
+    assert_eq!(status["status"], "complete", "{}", events.summary());
+    for step in status["steps"].as_array().unwrap() {
+        assert_eq!(
+            (&step["status"], &step["attempts"]),
+            (&json!("succeeded"), &json!(1)),
+            "{}",
+            events.summary()
+        );
+    }
+    assert_eq!(events.count(|event| event.is("call_started")), 5, "{}", events.summary());
+    assert_eq!(events.count(|event| event.is("call_ended")), 5, "{}", events.summary());
+    assert_eq!(events.count(|event| event.is("artifact_stored")), 1, "{}", events.summary());
+    assert_eq!(events.count(Event::is_end), 1, "{}", events.summary());
+    assert_eq!(events.output("step-2.1", "stdout"), "two begins\ntwo ends\n", "{}", events.summary());
+    assert_eq!(job.output().text("log.txt"), COUNTED);
+    assert_whole_stream(job, events);
+    server.assert_nothing_left();
+}
+
+/// Read from the start, the stream must be what was seen live.
+#[track_caller]
+fn assert_whole_stream(job: &Job<'_>, live: &Follower<'_>) {
+    let mut replay = job.follow();
+    replay.until_end();
+    let json =
+        |follower: &Follower<'_>| follower.events.iter().map(|event| event.json.clone()).collect::<Vec<_>>();
+    assert_eq!(json(&replay), json(live), "the log was rewritten");
+}
+
+/// Kills the server as soon as the event comes, restarts it, and sees the job through.
+#[track_caller]
+fn kill_at(what: &str, point: impl Fn(&Event) -> bool) {
+    let server = Server::start();
+    let job = server.schedule_steps(&counting_steps());
+    let mut events = job.follow();
+    events.until(what, point);
+    server.kill9();
+    server.restart();
+    events.until_end();
+    assert_ran_once(&server, &job, &events);
+}
+
+#[test]
+fn killed_right_after_the_job_was_accepted() {
+    let server = Server::start();
+    let job = server.schedule_steps(&counting_steps());
+    server.kill9();
+    server.restart();
+    let mut events = job.follow();
+    events.until_end();
+    assert_ran_once(&server, &job, &events);
+}
+
+#[test]
+fn killed_while_jobs_are_queued() {
+    let server = Server::start();
+    let jobs: Vec<_> =
+        (0..30).map(|n| server.schedule_steps(&[shell(&format!("echo {n} >> n; sleep 0.1"))])).collect();
+    server.kill9();
+    server.restart();
+    for (n, job) in jobs.iter().enumerate() {
+        let status = job.wait_for("complete");
+        assert_eq!(status["steps"][0]["attempts"], 1, "{status}");
+        assert_eq!(job.output().text("n"), format!("{n}\n"));
+    }
+    server.assert_nothing_left();
+}
+
+#[test]
+fn killed_while_the_sandbox_is_being_made() {
+    kill_at("sandbox_requested", |event| event.is("sandbox_requested"));
+}
+
+#[test]
+fn killed_when_the_sandbox_was_just_ready() {
+    kill_at("sandbox_ready", |event| event.is("sandbox_ready"));
+}
+
+#[test]
+fn killed_when_a_call_was_just_logged() {
+    kill_at("the start of step 2", |event| event.is("call_started") && event.call() == "step-2.1");
+}
+
+#[test]
+fn killed_in_the_middle_of_a_step() {
+    kill_at("output of step 2", |event| event.is("call_output") && event.call() == "step-2.1");
+}
+
+#[test]
+fn killed_between_two_steps() {
+    kill_at("the end of step 1", |event| event.is("call_ended") && event.call() == "step-1.1");
+}
+
+#[test]
+fn killed_between_two_file_operations() {
+    kill_at("the end of step 3", |event| event.is("call_ended") && event.call() == "step-3.1");
+}
+
+#[test]
+fn killed_when_the_last_step_was_over() {
+    kill_at("the end of step 5", |event| event.is("call_ended") && event.call() == "step-5.1");
+}
+
+#[test]
+fn killed_when_collecting_began() {
+    kill_at("collecting", |event| event.is_state("collecting"));
+}
+
+#[test]
+fn killed_when_the_zip_was_stored() {
+    kill_at("artifact_stored", |event| event.is("artifact_stored"));
+}
+
+#[test]
+fn killed_in_the_middle_of_collecting_much() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("head -c 150M /dev/urandom > large.bin; sha256sum large.bin")]);
+    let mut events = job.follow();
+    events.until("collecting", |event| event.is_state("collecting"));
+    // A part of the zip is written by now; that part must not be taken for the whole.
+    let folder = server.data().join("jobs").join(&job.id);
+    e2e::wait_until("something was written", || folder_bytes(&folder) > 1 << 20);
+    server.kill9();
+    server.restart();
+    events.until_end();
+    assert_eq!(job.status()["status"], "complete", "{}", events.summary());
+    assert_eq!(job.output().read("large.bin").len(), 150 << 20);
+    server.assert_nothing_left();
+}
+
+fn folder_bytes(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+#[test]
+fn killed_again_and_again() {
+    let server = Server::start();
+    let job = server.schedule_steps(&counting_steps());
+    let mut events = job.follow();
+    // Each life of the server sees a few events more than the one before.
+    for target in [2, 4, 5, 7, 9, 11, 13] {
+        if events.last_sequence() < target {
+            events.until("some more events", |event| event.sequence >= target);
+        }
+        server.kill9();
+        server.restart();
+    }
+    if !events.events.last().is_some_and(Event::is_end) {
+        events.until_end();
+    }
+    assert_ran_once(&server, &job, &events);
+}
+
+#[test]
+fn killed_while_it_recovers_from_being_killed() {
+    let server = Server::start();
+    let job = server.schedule_steps(&counting_steps());
+    let mut events = job.follow();
+    events.until("output of step 2", |event| event.is("call_output") && event.call() == "step-2.1");
+    server.kill9();
+    for _ in 0..5 {
+        server.spawn();
+        server.kill9();
+    }
+    server.restart();
+    events.until_end();
+    assert_ran_once(&server, &job, &events);
+}
+
+#[test]
+fn a_step_goes_on_while_no_server_runs_and_its_result_is_found() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("echo begin; sleep 1; echo end; exit 5")]);
+    let mut events = job.follow();
+    events.until("the first output", |event| event.is("call_output"));
+    let sandbox = server.newest_sandbox();
+    server.kill9();
+    // The shell of the step is gone when only the guest is left below the launcher's child.
+    e2e::wait_until("the step has ended without a server", || !sandbox.has_children_of_guest());
+    server.restart();
+    events.until_end();
+    let status = job.status();
+    assert_eq!(
+        (&status["steps"][0]["exit_code"], &status["steps"][0]["attempts"]),
+        (&json!(5), &json!(1)),
+        "{status}"
+    );
+    assert_eq!(events.output("step-1.1", "stdout"), "begin\nend\n");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn stopped_politely_a_job_goes_on_and_is_picked_up_at_the_next_start() {
+    let server = Server::start();
+    let job = server.schedule_steps(&counting_steps());
+    let mut events = job.follow();
+    events.until("output of step 2", |event| event.is("call_output") && event.call() == "step-2.1");
+    server.stop();
+    server.restart();
+    events.until_end();
+    assert_ran_once(&server, &job, &events);
+}
+
+#[test]
+fn a_wish_to_cancel_survives_a_crash() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("trap '' TERM; echo ready; sleep 600")]);
+    let mut events = job.follow();
+    events.until("the first output", |event| event.is("call_output"));
+    job.cancel();
+    server.kill9();
+    server.restart();
+    events.until_end();
+    assert_eq!(job.status()["status"], "cancelled", "{}", events.summary());
+    server.assert_nothing_left();
+}
+
+#[test]
+fn much_output_survives_a_crash_without_gap_or_repeat() {
+    let server = Server::start();
+    let count = "for n in $(seq 1 40000); do echo $n; [ $((n % 400)) = 0 ] && sleep 0.02; done; true";
+    let job = server.schedule_steps(&[shell(count)]);
+    let mut events = job.follow();
+    for _ in 0..3 {
+        let after = events.last_sequence() + 10;
+        events.until("more output", |event| event.sequence > after && event.is("call_output"));
+        server.kill9();
+        server.restart();
+    }
+    events.until_end();
+    let printed: Vec<u32> =
+        events.output("step-1.1", "stdout").lines().map(|line| line.parse().unwrap()).collect();
+    assert!(printed.iter().copied().eq(1..=40_000), "lines are missing, repeated or out of order");
+    server.assert_nothing_left();
+}

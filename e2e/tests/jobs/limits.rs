@@ -1,0 +1,297 @@
+//! What a job may use: each limit ends with its own code and harms nobody else. Greedy steps of every kind.
+
+use e2e::{Follower, Job, Server, shell, wait_until};
+use serde_json::{Value, json};
+
+/// A neighbour that must not notice anything: it counts while the other job misbehaves.
+struct Neighbour<'a> {
+    job: Job<'a>,
+}
+
+impl<'a> Neighbour<'a> {
+    fn start(server: &'a Server) -> Self {
+        let count =
+            "echo ready; n=0; until [ -e stop ]; do n=$((n+1)); echo $n > count || exit 1; sleep 0.01; done";
+        let job = server.schedule_steps(&[shell(count), shell("cat count")]);
+        job.follow().until("the first output", |event| event.is("call_output"));
+        Self { job }
+    }
+
+    fn count(&self) -> u64 {
+        // The file is replaced while it is read; an empty one counts as zero.
+        self.job.get_file("count").text().trim().parse().unwrap_or(0)
+    }
+
+    /// It still counts, completes, and has been on its first attempt all the time.
+    fn assert_unharmed(self) {
+        let before = self.count();
+        wait_until("the neighbour counts on", || self.count() > before);
+        self.job.put_file("stop", "");
+        let status = self.job.wait_for("complete");
+        assert_eq!(status["steps"][0]["attempts"], 1, "{status}");
+    }
+}
+
+fn run_with_limits<'a>(server: &'a Server, limits: &Value, steps: &[Value]) -> (Job<'a>, Follower<'a>) {
+    let job = server.schedule(&json!({"steps": steps, "limits": limits}));
+    let mut events = job.follow();
+    events.until_end();
+    (job, events)
+}
+
+fn end_of<'a>(events: &'a Follower<'_>, call: &str) -> &'a Value {
+    let mut ends = events.events.iter().filter(|event| event.is("call_ended") && event.call() == call);
+    ends.next().unwrap_or_else(|| panic!("{call} has not ended: {}", events.summary())).data()
+}
+
+#[test]
+fn a_step_that_eats_the_memory_ends_as_out_of_memory() {
+    let server = Server::start();
+    let neighbour = Neighbour::start(&server);
+    let eat = shell("echo kept > kept.txt; python3 -c 'x = b\"x\" * (600 << 20)'");
+    let (job, events) = run_with_limits(&server, &json!({"memory_mib": 128}), &[eat]);
+    job.wait_for_failure("out_of_memory");
+    assert_eq!(end_of(&events, "step-1.1")["code"], "out_of_memory", "{}", events.summary());
+    assert_eq!(job.output().text("kept.txt"), "kept\n");
+    neighbour.assert_unharmed();
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_job_that_ran_out_of_memory_can_go_on_with_its_next_step() {
+    let server = Server::start();
+    let eat = json!({"tool": "python", "code": "x = b'x' * (600 << 20)", "continue_on_error": true});
+    let (job, events) = run_with_limits(&server, &json!({"memory_mib": 128}), &[eat, shell("echo on")]);
+    job.wait_for("complete");
+    assert_eq!(events.output("step-2.1", "stdout"), "on\n");
+    assert_eq!(events.count(|event| event.is("sandbox_lost")), 0, "{}", events.summary());
+}
+
+#[test]
+fn a_step_that_fills_the_disk_ends_as_disk_full() {
+    let server = Server::start();
+    let neighbour = Neighbour::start(&server);
+    let fill = shell("echo kept > kept.txt; head -c 200M /dev/zero > large.bin");
+    let (job, events) = run_with_limits(&server, &json!({"disk_mib": 32}), &[fill]);
+    job.wait_for_failure("disk_full");
+    assert_eq!(end_of(&events, "step-1.1")["code"], "disk_full", "{}", events.summary());
+    assert_eq!(job.output().text("kept.txt"), "kept\n");
+    neighbour.assert_unharmed();
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_step_that_uses_up_the_inodes_ends_as_disk_full() {
+    let server = Server::start();
+    let fill = json!({"tool": "python", "code": "for n in range(10**6): open(f'{n}', 'w').close()"});
+    let (job, _) = run_with_limits(&server, &json!({"disk_mib": 16}), &[fill]);
+    job.wait_for_failure("disk_full");
+}
+
+#[test]
+fn every_place_that_can_be_written_counts_towards_the_disk() {
+    let server = Server::start();
+    let places = "for place in /tmp /var/tmp \"$HOME\" /workspace; do \
+        [ -w $place ] || continue; head -c 60M /dev/zero > $place/large 2>/dev/null && echo $place; rm -f $place/large; done; true";
+    let limits = json!({"disk_mib": 32, "memory_mib": 64});
+    let (job, events) = run_with_limits(&server, &limits, &[shell(places)]);
+    job.wait();
+    assert_eq!(events.output("step-1.1", "stdout"), "", "more than the limit could be written there");
+}
+
+#[test]
+fn ten_thousand_forks_stay_within_the_limit() {
+    let server = Server::start();
+    let neighbour = Neighbour::start(&server);
+    let bomb = json!({"tool": "python", "continue_on_error": true, "timeout_s": 60, "code": "import os, time\nmade = 0\nfor n in range(10_000):\n    try:\n        pid = os.fork()\n    except OSError:\n        break\n    if pid == 0:\n        time.sleep(600)\n        os._exit(0)\n    made += 1\nprint(made)"});
+    let (job, events) = run_with_limits(&server, &json!({"pids": 64}), &[bomb, shell("echo on")]);
+    job.wait_for("complete");
+    let made: u64 = events.output("step-1.1", "stdout").trim().parse().unwrap();
+    assert!((1..64).contains(&made), "{made} processes were made");
+    assert_eq!(events.output("step-2.1", "stdout"), "on\n", "what the first step left was in the way");
+    neighbour.assert_unharmed();
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_fork_bomb_without_end_is_ended_by_its_timeout() {
+    let server = Server::start();
+    let neighbour = Neighbour::start(&server);
+    let bomb =
+        json!({"tool": "shell", "command": "bomb() { bomb | bomb & }; bomb; sleep 600", "timeout_s": 2});
+    let (job, events) = run_with_limits(&server, &json!({"pids": 128}), &[bomb]);
+    job.wait_for("failed");
+    let code = end_of(&events, "step-1.1")["code"].as_str().unwrap().to_owned();
+    assert!(["timeout", "too_many_processes"].contains(&code.as_str()), "{}", events.summary());
+    neighbour.assert_unharmed();
+    server.assert_nothing_left();
+}
+
+#[test]
+fn open_files_are_limited() {
+    let server = Server::start();
+    let code = "files = []\ntry:\n    while True: files.append(open('/dev/null'))\nexcept OSError as error:\n    print(len(files), error.errno)";
+    let (job, events) =
+        run_with_limits(&server, &json!({"open_files": 100}), &[json!({"tool": "python", "code": code})]);
+    job.wait_for("complete");
+    let output = events.output("step-1.1", "stdout");
+    let (opened, errno) = output.trim().split_once(' ').unwrap();
+    assert_eq!(errno, "24");
+    assert!((50..=100).contains(&opened.parse::<u32>().unwrap()), "{output}");
+}
+
+#[test]
+fn processor_time_is_limited() {
+    let server = Server::start();
+    let code = "import time\nwall, cpu = time.monotonic(), time.process_time()\nwhile time.monotonic() - wall < 2: pass\nprint((time.process_time() - cpu) / (time.monotonic() - wall))";
+    let (job, events) =
+        run_with_limits(&server, &json!({"cpus": 0.2}), &[json!({"tool": "python", "code": code})]);
+    job.wait_for("complete");
+    let share: f64 = events.output("step-1.1", "stdout").trim().parse().unwrap();
+    assert!(share < 0.35, "it got {share} of a processor");
+}
+
+#[test]
+fn a_job_that_lives_too_long_ends_at_its_deadline_and_keeps_its_work() {
+    let server = Server::start();
+    let steps = [shell("echo kept > kept.txt; sleep 600")];
+    let (job, _) = run_with_limits(&server, &json!({"wall_clock_s": 1.5}), &steps);
+    job.wait_for_failure("deadline");
+    assert_eq!(job.output().text("kept.txt"), "kept\n");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_deadline_holds_also_while_the_server_is_down() {
+    let server = Server::start();
+    let job =
+        server.schedule(&json!({"steps": [shell("echo ready; sleep 600")], "limits": {"wall_clock_s": 2}}));
+    job.follow().until("the first output", |event| event.is("call_output"));
+    server.kill9();
+    server.restart();
+    job.wait_for_failure("deadline");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_step_that_prints_a_gigabyte_keeps_head_tail_and_counts() {
+    let server = Server::start();
+    let neighbour = Neighbour::start(&server);
+    let print = json!({"tool": "shell", "timeout_s": 240, "command": "echo the-head; yes 0123456789abcde | head -c 1000000000; echo the-tail"});
+    let job = server.schedule_steps(&[print]);
+    let mut events = job.follow();
+    events.until("the end of the call", |event| event.is("call_ended"));
+    events.until_end();
+    assert_eq!(job.wait()["status"], "complete");
+    let end = end_of(&events, "step-1.1");
+    assert_eq!(end["output_bytes"], 1_000_000_000 + 9 + 9, "{end}");
+    assert_eq!(end["output_lines"], 62_500_000 + 2, "{end}");
+    let output = events.output("step-1.1", "stdout");
+    assert!(output.starts_with("the-head\n") && output.ends_with("the-tail\n"));
+    assert!(output.len() >= 16 << 20 && output.len() <= 64 << 20, "{} bytes were kept", output.len());
+    let dropped: u64 = events
+        .events
+        .iter()
+        .filter_map(|event| event.data()["bytes"].as_u64().filter(|_| event.is("call_output_dropped")))
+        .sum();
+    assert_eq!(dropped + output.len() as u64, 1_000_000_018);
+    neighbour.assert_unharmed();
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_step_that_ignores_sigterm_is_ended_all_the_same() {
+    let server = Server::start();
+    let deaf = "trap '' TERM INT HUP; echo ready; while true; do sleep 0.1; done";
+    let (job, events) =
+        run_with_limits(&server, &json!({}), &[json!({"tool": "shell", "command": deaf, "timeout_s": 1})]);
+    job.wait_for("failed");
+    assert_eq!(end_of(&events, "step-1.1")["code"], "timeout");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn background_processes_neither_hold_a_step_up_nor_outlive_the_job() {
+    let server = Server::start();
+    let leave =
+        "nohup setsid sh -c 'while true; do echo >> ticks; sleep 0.05; done' >/dev/null 2>&1 & echo left";
+    let (job, events) = run_with_limits(&server, &json!({}), &[shell(leave), shell("echo next")]);
+    job.wait_for("complete");
+    assert_eq!(events.output("step-1.1", "stdout"), "left\n");
+    assert_eq!(events.output("step-2.1", "stdout"), "next\n");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_background_process_that_keeps_the_output_open_does_not_hang_the_job() {
+    let server = Server::start();
+    let job = server.schedule(&json!({"steps": [
+        {"tool": "shell", "command": "sleep 600 & echo left", "timeout_s": 20}, shell("echo next")
+    ]}));
+    let mut events = job.follow();
+    events.until_end();
+    assert_eq!(events.output("step-2.1", "stdout"), "next\n", "{}", events.summary());
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_limit_that_is_out_of_range_is_refused_by_name() {
+    let server = Server::start();
+    for (limits, word) in [
+        (json!({"memory_mib": 1}), "limits.memory_mib"),
+        (json!({"pids": 0}), "limits.pids"),
+        (json!({"cpus": -1}), "limits.cpus"),
+        (json!({"wall_clock_s": 0}), "limits.wall_clock_s"),
+    ] {
+        let answer = server.post("/schedule", &json!({"steps": [shell("true")], "limits": limits}));
+        answer.expect_problem(422, "invalid_field");
+        assert_eq!(answer.json()["field"], word);
+    }
+}
+
+#[test]
+fn a_full_queue_answers_429_and_says_when_to_come_back() {
+    let server = Server::start_with(e2e::Options {
+        config: "[jobs]\nmax_queued = 3\nmax_running = 1\n".into(),
+        ..Default::default()
+    });
+    let blocker = server.schedule_steps(&[shell("echo ready; until [ -e stop ]; do sleep 0.05; done")]);
+    blocker.follow().until("the first output", |event| event.is("call_output"));
+    let waiting: Vec<_> = (0..3).map(|_| server.schedule_steps(&[shell("true")])).collect();
+    let refused = server.post("/schedule", &json!({"steps": [shell("true")]}));
+    refused.expect_problem(429, "queue_full");
+    assert!(refused.header("retry-after").parse::<u64>().is_ok_and(|seconds| seconds > 0));
+    blocker.put_file("stop", "");
+    for job in waiting {
+        job.wait_for("complete");
+    }
+}
+
+#[test]
+fn a_job_of_higher_priority_goes_first() {
+    let server =
+        Server::start_with(e2e::Options { config: "[jobs]\nmax_running = 1\n".into(), ..Default::default() });
+    let blocker = server.schedule_steps(&[shell("echo ready; until [ -e stop ]; do sleep 0.05; done")]);
+    blocker.follow().until("the first output", |event| event.is("call_output"));
+    let low = server.schedule(&json!({"steps": [shell("true")], "priority": -5}));
+    let high = server.schedule(&json!({"steps": [shell("true")], "priority": 5}));
+    blocker.put_file("stop", "");
+    low.wait_for("complete");
+    high.wait_for("complete");
+    let started = |job: &Job<'_>| {
+        let event = job.follow().until("the start", |event| event.is_state("starting"));
+        event.json["time_ms"].as_i64().unwrap()
+    };
+    assert!(started(&high) <= started(&low), "{} {}", started(&high), started(&low));
+}
+
+#[test]
+fn many_jobs_at_once_all_complete() {
+    let server = Server::start();
+    let jobs: Vec<_> = (0..60).map(|n| server.schedule_steps(&[shell(&format!("echo {n} > n"))])).collect();
+    for (n, job) in jobs.iter().enumerate() {
+        job.wait_for("complete");
+        assert_eq!(job.output().text("n"), format!("{n}\n"));
+    }
+    server.assert_nothing_left();
+}

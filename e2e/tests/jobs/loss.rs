@@ -1,0 +1,120 @@
+//! The sandbox itself lost: the guest or the launcher killed, with and without a server. Steps after the checkpoint
+//! run again as a logged further attempt; the final workspace holds each effect once.
+
+use e2e::{Event, Follower, Job, SandboxProcesses, Server, shell};
+use serde_json::{Value, json};
+
+fn counting_steps() -> Vec<Value> {
+    vec![
+        shell("echo one >> log.txt"),
+        shell("echo two begins | tee -a log.txt; sleep 1; echo two ends >> log.txt"),
+        shell("echo three >> log.txt"),
+    ]
+}
+
+const COUNTED: &str = "one\ntwo begins\ntwo ends\nthree\n";
+
+fn in_step_two(event: &Event) -> bool {
+    event.is("call_output") && event.call() == "step-2.1"
+}
+
+#[track_caller]
+fn assert_second_attempt(server: &Server, job: &Job<'_>, events: &Follower<'_>) {
+    let status = job.status();
+    assert_eq!(status["status"], "complete", "{}", events.summary());
+    assert_eq!(job.output().text("log.txt"), COUNTED, "{}", events.summary());
+    assert_eq!(events.count(|event| event.is("sandbox_lost")), 1, "{}", events.summary());
+    assert_eq!(status["steps"][1]["attempts"], 2, "{status}");
+    let interrupted = |event: &Event| event.is("call_ended") && event.data()["status"] == "interrupted";
+    assert_eq!(
+        events.count(|event| interrupted(event) && event.call() == "step-2.1"),
+        1,
+        "{}",
+        events.summary()
+    );
+    let log = job.get("log").expect(200).text();
+    assert!(log.contains("lost") && log.contains("interrupted"), "the log does not tell of the loss: {log}");
+    server.assert_nothing_left();
+}
+
+#[track_caller]
+fn kill_in_step_two(kill: impl Fn(SandboxProcesses)) {
+    let server = Server::start();
+    let job = server.schedule_steps(&counting_steps());
+    let mut events = job.follow();
+    events.until("output of step 2", in_step_two);
+    kill(server.newest_sandbox());
+    events.until_end();
+    assert_second_attempt(&server, &job, &events);
+}
+
+#[test]
+fn a_killed_guest_leads_to_a_second_attempt() {
+    kill_in_step_two(SandboxProcesses::kill_guest);
+}
+
+#[test]
+fn a_killed_launcher_leads_to_a_second_attempt() {
+    kill_in_step_two(SandboxProcesses::kill_launcher);
+}
+
+#[test]
+fn guest_and_launcher_killed_together_lead_to_a_second_attempt() {
+    kill_in_step_two(SandboxProcesses::kill_both);
+}
+
+#[test]
+fn a_sandbox_lost_while_no_server_runs_leads_to_a_second_attempt() {
+    let server = Server::start();
+    let job = server.schedule_steps(&counting_steps());
+    let mut events = job.follow();
+    events.until("output of step 2", in_step_two);
+    let sandbox = server.newest_sandbox();
+    server.kill9();
+    sandbox.kill_both();
+    server.restart();
+    events.until_end();
+    assert_second_attempt(&server, &job, &events);
+}
+
+#[test]
+fn a_job_that_asked_for_it_fails_when_its_sandbox_is_lost() {
+    let server = Server::start();
+    let job = server.schedule(&json!({"steps": counting_steps(), "on_loss": "fail"}));
+    let mut events = job.follow();
+    events.until("output of step 2", in_step_two);
+    server.newest_sandbox().kill_guest();
+    events.until_end();
+    let status = job.wait_for_failure("sandbox_lost");
+    assert_eq!(status["steps"][1]["attempts"], 1, "{status}");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_job_whose_sandbox_is_lost_again_and_again_gives_up() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("echo ready; sleep 600")]);
+    let mut events = job.follow();
+    let end = loop {
+        let event = events.until("output or the end", |event| event.is("call_output") || event.is_end());
+        if event.is_end() {
+            break event;
+        }
+        assert!(events.count(|event| event.is("sandbox_lost")) < 20, "{}", events.summary());
+        server.newest_sandbox().kill_guest();
+    };
+    assert!(end.is_state("failed"), "{}", events.summary());
+    job.wait_for_failure("sandbox_lost");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_job_cannot_kill_its_own_guest() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("kill -9 1; kill -9 -1; true"), shell("echo alive")]);
+    let mut events = job.follow();
+    events.until_end();
+    assert_eq!(events.count(|event| event.is("sandbox_lost")), 0, "{}", events.summary());
+    assert_eq!(events.count(|event| event.is("sandbox_ready")), 1);
+    server.assert_nothing_left();
+}

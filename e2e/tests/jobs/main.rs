@@ -1,0 +1,16 @@
+//! Jobs on the real binary, over HTTP: one file for each topic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod api;
+mod basic;
+mod callers;
+mod crash;
+mod egress;
+mod escape;
+mod files;
+mod hostile;
+mod limits;
+mod loss;
+mod paths;
+mod steps;
+mod storage;

@@ -1,0 +1,327 @@
+//! The house rules, one test each. A failing rule lists where it is broken and says what to do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use e2e::source::{self, Depth, RustFile};
+use serde_json::Value;
+
+/// Packages of ours whose name is the folder's name with this before it.
+const PREFIX: &str = "caisson-";
+
+/// Who may import whom, by folder name. The binary and the benchmarks may import all.
+const MAY_IMPORT: [(&str, &[&str]); 13] = [
+    ("server", &["orchestrator", "protocol"]),
+    ("orchestrator", &["agent", "sandbox", "egress", "context", "model", "protocol"]),
+    ("agent", &["context", "model", "protocol"]),
+    ("guest", &["protocol"]),
+    ("sandbox", &["protocol", "launcher"]),
+    ("launcher", &[]),
+    ("protocol", &[]),
+    ("image", &[]),
+    ("egress", &[]),
+    ("model", &[]),
+    ("context", &[]),
+    ("e2e", &[]),
+    ("web", &[]),
+];
+
+/// Crates that only some of ours may name, by folder name.
+const RESERVED: [(&str, &[&str]); 9] = [
+    ("axum", &["server"]),
+    ("tower-http", &["server"]),
+    ("utoipa-axum", &["server"]),
+    ("hyper", &["server", "egress"]),
+    ("hyper-util", &["server", "egress"]),
+    ("reqwest", &["caisson", "model", "e2e", "bench"]),
+    ("rusqlite", &["orchestrator"]),
+    ("landlock", &["launcher", "guest"]),
+    ("anyhow", &["caisson", "e2e", "bench"]),
+];
+
+const MOST_LINES: usize = 700;
+
+const NAMES_THAT_SAY_NOTHING: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "manager", "misc"];
+
+#[track_caller]
+fn assert_none(broken: &[String], what_to_do: &str) {
+    assert!(broken.is_empty(), "{what_to_do}\n  {}", broken.join("\n  "));
+}
+
+fn rust_files() -> Vec<RustFile> {
+    source::rust_files().unwrap()
+}
+
+/// Places in the code where a word stands, as `path:line`.
+fn places_of(file: &RustFile, code: &str, word: &str) -> Vec<usize> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word)
+        .filter(|(at, _)| {
+            !code[..*at].chars().next_back().is_some_and(is_part)
+                && !code[at + word.len()..].chars().next().is_some_and(is_part)
+        })
+        .map(|(at, _)| line_of(file, code, at))
+        .collect()
+}
+
+/// The line of a byte, counted in the whole file.
+fn line_of(file: &RustFile, code: &str, at: usize) -> usize {
+    let line = code[..at].matches('\n').count() + 1;
+    // Test modules were cut out of `code`; they stand at the end, so that earlier lines keep their numbers.
+    line.min(file.text.lines().count())
+}
+
+fn at(file: &RustFile, line: usize) -> String {
+    format!("{}:{line}", file.path.display())
+}
+
+/// Our packages by folder name, each with the names of its dependencies that are built into the product.
+fn members() -> BTreeMap<String, Vec<String>> {
+    let metadata = source::cargo_metadata(Depth::Members).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let folder = |name: String| name.strip_prefix(PREFIX).unwrap_or(&name).to_owned();
+    let mut members = BTreeMap::new();
+    for package in metadata["packages"].as_array().unwrap() {
+        let dependencies = package["dependencies"].as_array().unwrap();
+        let built_in = dependencies.iter().filter(|dependency| dependency["kind"] != "dev");
+        let names = built_in.map(|dependency| match dependency["path"] {
+            Value::Null => text(&dependency["name"]),
+            _ => format!("ours:{}", folder(text(&dependency["name"]))),
+        });
+        members.insert(folder(text(&package["name"])), names.collect());
+    }
+    members
+}
+
+#[test]
+fn crates_import_only_what_lies_below_them() {
+    let table: BTreeMap<&str, &[&str]> = MAY_IMPORT.into_iter().collect();
+    let mut broken = Vec::new();
+    for (member, dependencies) in members() {
+        if member == "caisson" || member == "bench" {
+            continue;
+        }
+        let Some(allowed) = table.get(member.as_str()) else {
+            broken.push(format!("{member} is not in the table"));
+            continue;
+        };
+        let ours = dependencies.iter().filter_map(|name| name.strip_prefix("ours:"));
+        broken.extend(
+            ours.filter(|name| !allowed.contains(name)).map(|name| format!("{member} imports {name}")),
+        );
+    }
+    assert_none(
+        &broken,
+        "Move the code to where it may be imported, or change MAY_IMPORT and ARCHITECTURE.md with a reason:",
+    );
+}
+
+#[test]
+fn crates_that_are_reserved_are_named_only_where_they_belong() {
+    let mut broken = Vec::new();
+    for (member, dependencies) in members() {
+        for (reserved, allowed) in RESERVED {
+            if dependencies.iter().any(|name| name == reserved) && !allowed.contains(&member.as_str()) {
+                broken.push(format!("{member} depends on {reserved}, only {} may", allowed.join(", ")));
+            }
+        }
+    }
+    assert_none(
+        &broken,
+        "Only server speaks HTTP, only orchestrator/store SQL, anyhow is for programs. Ask that crate instead:",
+    );
+}
+
+#[test]
+fn sql_is_written_only_in_the_store() {
+    let mut broken = Vec::new();
+    for file in rust_files().iter().filter(|file| !file.path.starts_with("crates/orchestrator/src/store")) {
+        broken.extend(places_of(file, &file.code, "rusqlite").into_iter().map(|line| at(file, line)));
+    }
+    assert_none(&broken, "Move it into crates/orchestrator/src/store and offer a method:");
+}
+
+#[test]
+fn the_environment_is_read_only_by_the_configuration() {
+    let is_config = |path: &Path| {
+        let rest = path.strip_prefix("crates/caisson/src");
+        rest.is_ok_and(|rest| rest.to_string_lossy().starts_with("config"))
+    };
+    let mut broken = Vec::new();
+    for file in
+        rust_files().iter().filter(|file| file.is_product() && !file.is_test() && !is_config(&file.path))
+    {
+        let code = file.code_without_tests();
+        for word in
+            ["env::var", "env::var_os", "env::vars", "env::vars_os", "env::set_var", "env::remove_var"]
+        {
+            broken.extend(places_of(file, &code, word).into_iter().map(|line| at(file, line)));
+        }
+    }
+    assert_none(&broken, "Read it in crates/caisson/src/config*.rs and hand the value down as an argument:");
+}
+
+#[test]
+fn unsafe_code_stands_only_in_files_named_sys() {
+    let mut broken = Vec::new();
+    for file in rust_files().iter().filter(|file| file.path.file_name().is_none_or(|name| name != "sys.rs")) {
+        broken.extend(places_of(file, &file.code, "unsafe").into_iter().map(|line| at(file, line)));
+    }
+    assert_none(&broken, "Move it into a sys.rs behind a safe function, or use what rustix offers:");
+}
+
+#[test]
+fn every_unsafe_block_says_why_it_is_sound() {
+    let mut broken = Vec::new();
+    for file in rust_files() {
+        let lines: Vec<&str> = file.text.lines().collect();
+        for line in places_of(&file, &file.code, "unsafe") {
+            let code = file.code.lines().nth(line - 1).unwrap_or_default();
+            let is_block = code.contains("unsafe {") || code.contains("unsafe impl");
+            // The statement may have begun a few lines above the block.
+            let above = &lines[line.saturating_sub(8)..line];
+            if is_block && !above.iter().any(|text| text.contains("// SAFETY:")) {
+                broken.push(at(&file, line));
+            }
+        }
+    }
+    assert_none(&broken, "Write `// SAFETY:` and the reason on the line above:");
+}
+
+#[test]
+fn no_file_is_too_long_to_read() {
+    let files = rust_files();
+    let long = files.iter().filter(|file| file.lines_without_tests() > MOST_LINES);
+    let broken: Vec<String> =
+        long.map(|file| format!("{}: {} lines", file.path.display(), file.lines_without_tests())).collect();
+    assert_none(&broken, &format!("Find the seam and split; at most {MOST_LINES} lines, tests not counted:"));
+}
+
+#[test]
+fn every_file_opens_by_saying_what_it_owns() {
+    let files = rust_files();
+    let silent = files.iter().filter(|file| !file.text.starts_with("//! "));
+    let broken: Vec<String> = silent.map(|file| file.path.display().to_string()).collect();
+    assert_none(&broken, "Open the file with `//!`: what it owns and what it leaves to others:");
+}
+
+#[test]
+fn no_test_is_ignored() {
+    let mut broken = Vec::new();
+    for file in rust_files() {
+        for line in places_of(&file, &file.code, "#[ignore") {
+            broken.push(at(&file, line));
+        }
+    }
+    assert_none(&broken, "Make the test pass, or remove it; what it needs is installed by ./test:");
+}
+
+#[test]
+fn test_names_are_sentences() {
+    let mut broken = Vec::new();
+    for file in rust_files() {
+        let lines: Vec<&str> = file.code.lines().collect();
+        for (index, _) in
+            lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("#[test]"))
+        {
+            let name =
+                lines[index..].iter().find_map(|line| line.split_once("fn ")).map_or("", |(_, rest)| rest);
+            let name = name.split('(').next().unwrap_or_default();
+            if name.split('_').count() < 3 {
+                broken.push(format!("{} {name}", at(&file, index + 1)));
+            }
+        }
+    }
+    assert_none(&broken, "Say in the name what is promised, such as `a_full_queue_answers_429`:");
+}
+
+#[test]
+fn names_say_what_a_thing_is() {
+    let mut broken = Vec::new();
+    for path in source::tracked_files().unwrap() {
+        let parts = path
+            .iter()
+            .map(|part| Path::new(part).file_stem().unwrap_or(part).to_string_lossy().into_owned());
+        if parts.into_iter().any(|part| NAMES_THAT_SAY_NOTHING.contains(&part.as_str())) {
+            broken.push(path.display().to_string());
+        }
+    }
+    for file in rust_files() {
+        for name in NAMES_THAT_SAY_NOTHING {
+            let lines = places_of(&file, &file.code, &format!("mod {name}"));
+            broken.extend(lines.into_iter().map(|line| format!("{} mod {name}", at(&file, line))));
+        }
+    }
+    assert_none(&broken, "Name the file or module after its main type or verb:");
+}
+
+#[test]
+fn every_dependency_is_declared_once_at_the_workspace() {
+    let read = |path: &Path| -> toml::Table {
+        std::fs::read_to_string(source::root().join(path)).unwrap().parse().unwrap()
+    };
+    let mut used = BTreeSet::new();
+    let mut broken = Vec::new();
+    let manifests = source::tracked_files().unwrap();
+    let manifests = manifests.iter().filter(|path| path.file_name().is_some_and(|name| name == "Cargo.toml"));
+    for path in manifests.filter(|path| path.components().count() > 1) {
+        let manifest = read(path);
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let Some(table) = manifest.get(section).and_then(toml::Value::as_table) else { continue };
+            for (name, entry) in table {
+                used.insert(name.clone());
+                // A crate may name itself, to switch features on for its own tests.
+                let is_itself = entry.get("path").and_then(toml::Value::as_str) == Some(".");
+                if !is_itself && entry.get("workspace").and_then(toml::Value::as_bool) != Some(true) {
+                    broken.push(format!("{}: {name} has a version of its own", path.display()));
+                }
+            }
+        }
+    }
+    let workspace = read(Path::new("Cargo.toml"));
+    let declared = workspace["workspace"]["dependencies"].as_table().unwrap();
+    broken.extend(
+        declared.keys().filter(|name| !used.contains(*name)).map(|name| format!("nobody uses {name}")),
+    );
+    assert_none(
+        &broken,
+        "Declare it in [workspace.dependencies] and write `name.workspace = true`; remove what is unused:",
+    );
+}
+
+#[test]
+fn nothing_is_told_of_the_machine_that_it_was_written_on() {
+    // Put together here, so that this file does not break its own rule.
+    let words = [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat(), [".cargo/regi", "stry"].concat()];
+    let mut broken = Vec::new();
+    for path in source::tracked_files().unwrap() {
+        let Ok(text) = std::fs::read_to_string(source::root().join(&path)) else { continue };
+        for (index, line) in text.lines().enumerate() {
+            if words.iter().any(|word| line.contains(word)) {
+                broken.push(format!("{}:{}", path.display(), index + 1));
+            }
+        }
+    }
+    assert_none(&broken, "Write a path that every reader has, or a variable:");
+}
+
+#[test]
+fn every_script_is_executable_and_stops_at_the_first_error() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut broken = Vec::new();
+    for path in source::tracked_files().unwrap() {
+        let full = source::root().join(&path);
+        let Ok(text) = std::fs::read_to_string(&full) else { continue };
+        if !text.starts_with("#!/usr/bin/env bash") {
+            continue;
+        }
+        if !text.contains("set -euo pipefail") {
+            broken.push(format!("{}: lacks `set -euo pipefail`", path.display()));
+        }
+        if std::fs::metadata(&full).unwrap().permissions().mode() & 0o111 == 0 {
+            broken.push(format!("{}: lacks chmod +x", path.display()));
+        }
+    }
+    assert_none(&broken, "Mend the script:");
+}
