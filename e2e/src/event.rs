@@ -151,6 +151,12 @@ impl<'a> Follower<'a> {
             self.stream = None;
             return None;
         };
+        assert_ne!(frame.kind, "problem", "the stream ended with {}", frame.data);
+        if frame.kind == "end" {
+            assert!(self.is_over(), "the stream says that the job is over: {}", self.summary());
+            self.stream = None;
+            return None;
+        }
         let json: Value =
             serde_json::from_str(&frame.data).unwrap_or_else(|error| panic!("{error}: {}", frame.data));
         let sequence =
@@ -166,14 +172,16 @@ impl<'a> Follower<'a> {
     }
 }
 
+#[derive(Default)]
 struct Frame {
     id: String,
+    kind: String,
     data: String,
 }
 
 /// Reads one server-sent event; comments (heartbeats) are skipped. Nothing at the end and after a break.
 fn read_frame(stream: &mut BufReader<reqwest::blocking::Response>) -> Option<Frame> {
-    let mut frame = Frame { id: String::new(), data: String::new() };
+    let mut frame = Frame::default();
     loop {
         let mut line = String::new();
         // A line without its end was cut off by the break.
@@ -184,6 +192,7 @@ fn read_frame(stream: &mut BufReader<reqwest::blocking::Response>) -> Option<Fra
         match line.split_once(':') {
             None if line.is_empty() && !frame.data.is_empty() => return Some(frame),
             Some(("id", value)) => value.trim_start().clone_into(&mut frame.id),
+            Some(("event", value)) => value.trim_start().clone_into(&mut frame.kind),
             Some(("data", value)) => {
                 if !frame.data.is_empty() {
                     frame.data.push('\n');

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::answer::Answer;
 use crate::archive::Archive;
 use crate::event::Follower;
-use crate::server::Server;
+use crate::server::{Server, wait_until};
 
 /// A shell step.
 #[must_use]
@@ -96,6 +96,12 @@ impl<'a> Job<'a> {
     pub fn put_file(&self, path: &str, body: impl Into<reqwest::blocking::Body>) -> Answer {
         let request = self.server.request(reqwest::Method::PUT, &self.path(&format!("files/{path}")));
         self.server.send(request.body(body))
+    }
+
+    /// Makes an empty file as soon as its sandbox is reached: right after a restart that takes a moment.
+    #[track_caller]
+    pub fn touch(&self, path: &str) {
+        wait_until("the sandbox is reached", || self.put_file(path, "").status == 200);
     }
 
     /// Reads a file of it.

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use protocol::{CallKey, CallStatus, Exec, ExecEnd, ExecOutcome, FileError, FileErrorCode, FileResult};
+use protocol::{
+    CallKey, CallStatus, Exec, ExecEnd, ExecOutcome, FileError, FileErrorCode, FileOperation, FileResult,
+};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::error::GuestError;
 use crate::input::Input;
@@ -19,6 +22,10 @@ use crate::spawn::Watched;
 
 /// Results of file operations up to this size stay in memory.
 const SMALL_RESULT_BYTES: usize = 1024;
+/// Requests beyond this size are not written down: their content is elsewhere.
+const MAX_REQUEST_BYTES: usize = 64 * 1024;
+/// Making a file may take longer than a short call, so it comes after the answer to the host.
+const JOURNAL_DELAY: Duration = Duration::from_millis(3);
 
 /// Where a process stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,8 +114,18 @@ impl ProcessCall {
                 disk_free_inodes: disk.inodes,
             }
         };
-        write_json(&self.folder.join("result.json"), &outcome);
         self.phase.send_replace(Phase::Ended { pid, outcome });
+    }
+
+    /// Writes request and result to disk, each a moment after it is known.
+    pub(crate) async fn keep_journal(self: Rc<Self>) {
+        sleep(JOURNAL_DELAY).await;
+        write_json(&self.folder, "request.json", &self.exec);
+        let mut phases = self.phase.subscribe();
+        let ended = phases.wait_for(|phase| phase.outcome().is_some()).await;
+        let outcome = ended.ok().and_then(|phase| phase.outcome().cloned());
+        sleep(JOURNAL_DELAY).await;
+        write_json(&self.folder, "result.json", &outcome);
     }
 }
 
@@ -126,20 +143,34 @@ pub(crate) struct DiskFree {
 /// One journalled file operation.
 pub(crate) struct FileCall {
     folder: PathBuf,
+    request: Option<Vec<u8>>,
     is_done: watch::Sender<bool>,
     small: RefCell<Option<FileResult>>,
 }
 
 impl FileCall {
-    /// Keeps the result and tells those that wait.
+    /// Keeps the result and tells those that wait. A large one goes to disk at once.
     pub(crate) fn finish(&self, result: &FileResult) {
         let json = serde_json::to_vec(result).unwrap_or_default();
-        let is_kept = std::fs::write(self.folder.join("result.json"), &json).is_ok();
-        if json.len() <= SMALL_RESULT_BYTES || !is_kept {
-            let kept = if json.len() <= SMALL_RESULT_BYTES { result.clone() } else { lost_result() };
-            *self.small.borrow_mut() = Some(kept);
-        }
+        let kept = if json.len() <= SMALL_RESULT_BYTES {
+            Some(result.clone())
+        } else {
+            write_file(&self.folder, "result.json", &json).is_err().then(lost_result)
+        };
+        *self.small.borrow_mut() = kept;
         self.is_done.send_replace(true);
+    }
+
+    /// Writes the request and a small result to disk, a moment later.
+    pub(crate) async fn keep_journal(&self) {
+        sleep(JOURNAL_DELAY).await;
+        if let Some(request) = &self.request {
+            let _ = write_file(&self.folder, "request.json", request);
+        }
+        let small = self.small.borrow().clone();
+        if small.is_some() {
+            write_json(&self.folder, "result.json", &small);
+        }
     }
 
     /// The result, once there is one.
@@ -226,7 +257,7 @@ impl Journal {
         input: Input,
         terminal: Option<Watched>,
     ) -> Rc<ProcessCall> {
-        let folder = self.make_folder(&exec.key, &exec);
+        let folder = self.folder.join(exec.key.to_string());
         let call = Rc::new(ProcessCall {
             store: RefCell::new(OutputStore::new(folder.clone(), FULL_SHAPE)),
             folder,
@@ -242,20 +273,20 @@ impl Journal {
     }
 
     /// Enters a file call; the key must be new.
-    pub(crate) fn enter_file(&self, key: &CallKey, operation: &protocol::FileOperation) -> Rc<FileCall> {
-        let folder = self.make_folder(key, operation);
-        let call =
-            Rc::new(FileCall { folder, is_done: watch::Sender::new(false), small: RefCell::new(None) });
+    pub(crate) fn enter_file(&self, key: &CallKey, operation: &FileOperation) -> Rc<FileCall> {
+        let is_small = match operation {
+            FileOperation::Write { content, .. } => content.len() <= MAX_REQUEST_BYTES,
+            FileOperation::Edit { old, new, .. } => old.len() + new.len() <= MAX_REQUEST_BYTES,
+            _ => true,
+        };
+        let call = Rc::new(FileCall {
+            folder: self.folder.join(key.to_string()),
+            request: is_small.then(|| serde_json::to_vec(operation).unwrap_or_default()),
+            is_done: watch::Sender::new(false),
+            small: RefCell::new(None),
+        });
         self.calls.borrow_mut().insert(key.clone(), Call::File(Rc::clone(&call)));
         call
-    }
-
-    /// A failing disk must not fail the call: then there is no folder, and what would go there is counted and dropped.
-    fn make_folder(&self, key: &CallKey, request: &impl serde::Serialize) -> PathBuf {
-        let folder = self.folder.join(key.to_string());
-        let _ = std::fs::create_dir(&folder);
-        write_json(&folder.join("request.json"), request);
-        folder
     }
 
     /// Calls whose process runs.
@@ -264,8 +295,16 @@ impl Journal {
     }
 }
 
-fn write_json(path: &Path, value: &impl serde::Serialize) {
+/// A failing disk must not fail the call, so nobody is told.
+fn write_json(folder: &Path, name: &str, value: &impl serde::Serialize) {
     if let Ok(json) = serde_json::to_vec(value) {
-        let _ = std::fs::write(path, json);
+        let _ = write_file(folder, name, &json);
+    }
+}
+
+fn write_file(folder: &Path, name: &str, content: &[u8]) -> std::io::Result<()> {
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => std::fs::write(folder.join(name), content),
     }
 }

@@ -422,6 +422,10 @@ impl OutputStore {
 }
 
 fn create(directory: &std::path::Path, name: &str) -> io::Result<File> {
+    match std::fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(directory.join(name))
 }
 

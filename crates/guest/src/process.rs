@@ -43,6 +43,7 @@ pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
         Err(why) => {
             let call = guest.journal.enter_process(exec, Input::default(), None);
             call.finish(None, ExecEnd::NotStarted(why), started.elapsed(), guest.disk_free());
+            spawn_local(Rc::clone(&call).keep_journal());
             return call;
         }
     };
@@ -50,10 +51,10 @@ pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
     let Spawned { pid, input, outputs, terminal, report } = spawned;
     let has_terminal = if terminal.is_some() { Terminal::Controlling } else { Terminal::None };
     let input = input.map_or_else(Input::default, |writer| Input::new(writer, has_terminal));
-    // The folder is written while the child is already on its way.
     let call = guest.journal.enter_process(exec, input, terminal);
     let running = Running { guest: Rc::clone(guest), call: Rc::clone(&call), started };
     spawn_local(running.run(pid.as_raw_nonzero().get(), outputs, report, exit, stdin));
+    spawn_local(Rc::clone(&call).keep_journal());
     call
 }
 

@@ -109,8 +109,9 @@ pub(crate) async fn input(
     let mut phases = call.phase.subscribe();
     let has_ended = async { drop(phases.wait_for(|phase| phase.outcome().is_some()).await) };
     let copied = tokio::select! {
-        copied = copy_input(&mut stream, &call) => Some(copied?),
+        biased;
         () = has_ended => None,
+        copied = copy_input(&mut stream, &call) => Some(copied?),
     };
     let reply = match copied {
         Some(Ok(())) => Reply::Done,
@@ -216,6 +217,7 @@ pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: Fil
             let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));
             tokio::task::spawn_local(async move {
                 doing.finish(&files::operate(&guest, operation).await);
+                doing.keep_journal().await;
             });
             call
         }

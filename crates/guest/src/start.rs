@@ -32,7 +32,6 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
     sys::harden_process();
     sys::close_others(inherited);
     let null = fill_standard_descriptors()?;
-    let listener = listen(options.listen)?;
     let is_root = rustix::process::geteuid().is_root();
     let agent = is_root.then_some(options.agent).filter(|agent| agent.uid != 0);
     if agent.is_some() {
@@ -56,25 +55,27 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
         newest_link: watch::Sender::new(None),
         egress_connections: Cell::new(0),
     });
+    let entrance = options.egress_port.map(open_entrance).transpose()?;
+    // Last: whoever can dial finds everything ready.
+    let listener = listen(options.listen)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(GuestError::io("starting the event loop"))?;
-    LocalSet::new().block_on(&runtime, run(guest, listener, signals, options.egress_port))
+    LocalSet::new().block_on(&runtime, run(guest, listener, signals, entrance))
 }
 
 async fn run(
     guest: Rc<Guest>,
     listener: std::os::unix::net::UnixListener,
     signals: OwnedFd,
-    egress_port: Option<u16>,
+    entrance: Option<std::net::TcpListener>,
 ) -> Result<(), GuestError> {
     let signals = sys::watched(signals).map_err(GuestError::io("listening for ended children"))?;
     let listener = UnixListener::from_std(listener).map_err(GuestError::io("listening for links"))?;
-    if let Some(port) = egress_port {
-        let entrance = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port)).await;
+    if let Some(entrance) = entrance {
         let entrance =
-            entrance.map_err(GuestError::io(format!("listening for outgoing connections on port {port}")))?;
+            TcpListener::from_std(entrance).map_err(GuestError::io("listening for outgoing connections"))?;
         spawn_local(egress::accept(Rc::clone(&guest), entrance));
     }
     let reaper = guest.reaper.clone();
@@ -93,6 +94,12 @@ fn fill_standard_descriptors() -> Result<OwnedFd, GuestError> {
         // Kept open for the life of the process.
         std::mem::forget(null);
     }
+}
+
+fn open_entrance(port: u16) -> Result<std::net::TcpListener, GuestError> {
+    let bound = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port));
+    let bound = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    bound.map_err(GuestError::io(format!("listening for outgoing connections on port {port}")))
 }
 
 fn listen(listen: Listen) -> Result<std::os::unix::net::UnixListener, GuestError> {

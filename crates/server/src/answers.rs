@@ -340,7 +340,8 @@ struct Times {
 
 impl Times {
     fn of(view: &JobView, now_ms: i64) -> Self {
-        let duration_ms = view.started_ms.map(|started| view.ended_ms.unwrap_or(now_ms).saturating_sub(started));
+        let duration_ms =
+            view.started_ms.map(|started| view.ended_ms.unwrap_or(now_ms).saturating_sub(started));
         Self {
             created_at: timestamp(view.created_ms),
             started_at: view.started_ms.map(timestamp),
@@ -360,7 +361,9 @@ fn timestamp(unix_ms: i64) -> String {
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| i64::try_from(past.as_millis()).unwrap_or(i64::MAX))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |past| i64::try_from(past.as_millis()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -462,8 +465,11 @@ mod tests {
 
     #[test]
     fn a_running_job_counts_its_time_and_tells_of_a_wish() {
-        let running =
-            JobView { started_ms: Some(1_700_000_001_000), wish: Some(Wish::Cancel), ..view(JobState::Running) };
+        let running = JobView {
+            started_ms: Some(1_700_000_001_000),
+            wish: Some(Wish::Cancel),
+            ..view(JobState::Running)
+        };
         let answer = status(running);
         assert_eq!(answer["duration_ms"], 8000);
         assert_eq!(answer["detail"], "running: cancelling");

@@ -83,7 +83,9 @@ where
         let received = receive(&parts.headers, body, &BodyLimits::from_ref(state)).await?;
         match form {
             BodyForm::Text => parse_task(&received.bytes).map(Self),
-            BodyForm::Unstated if !looks_like_json(&received.bytes) => Err(wrong_type(&parts.headers, TASK_HINT)),
+            BodyForm::Unstated if !looks_like_json(&received.bytes) => {
+                Err(wrong_type(&parts.headers, TASK_HINT))
+            }
             _ => parse_json(&received.bytes).map(Self),
         }
     }
@@ -135,7 +137,8 @@ struct Received {
 }
 
 async fn receive(headers: &HeaderMap, body: Body, limits: &BodyLimits) -> Result<Received, Problem> {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let announced =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limits.max_bytes as u64) {
         return Err(too_large(limits));
     }
@@ -221,7 +224,12 @@ fn malformed(bytes: &[u8], error: &serde_json::Error) -> Problem {
     let detail = if bytes.trim_ascii().is_empty() {
         "the body is empty, a JSON object was expected".to_owned()
     } else {
-        format!("the body is not JSON: {} at line {} column {}", without_place(error), error.line(), error.column())
+        format!(
+            "the body is not JSON: {} at line {} column {}",
+            without_place(error),
+            error.line(),
+            error.column()
+        )
     };
     let position = Position {
         line: u32::try_from(error.line()).unwrap_or(u32::MAX),
@@ -302,7 +310,11 @@ mod tests {
             (r#"{"limits":{"speed":1}}"#, "limits.speed", "unknown field"),
             (r#"{"steps":[{"tool":"fly"}]}"#, "steps[0].tool", "unknown tool `fly`"),
             (r#"{"steps":[{"command":"ls"}]}"#, "steps[0].tool", "missing field"),
-            (r#"{"steps":[{"tool":"shell","command":"ls"},{"tool":"shell"}]}"#, "steps[1].command", "missing field"),
+            (
+                r#"{"steps":[{"tool":"shell","command":"ls"},{"tool":"shell"}]}"#,
+                "steps[1].command",
+                "missing field",
+            ),
             (r#"{"steps":[{"tool":"shell","command":"ls","colour":1}]}"#, "steps[0].colour", "unknown field"),
             (r#"{"steps":{}}"#, "steps", "expected a sequence"),
             (r#"["task"]"#, "", "must be a JSON object"),
@@ -354,9 +366,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_announces_too_much_is_refused_unread() {
-        let body = Body::from_stream(futures::stream::poll_fn(|_| -> std::task::Poll<Option<Result<Bytes, std::io::Error>>> {
-            panic!("the body was read")
-        }));
+        let body = Body::from_stream(futures::stream::poll_fn(
+            |_| -> std::task::Poll<Option<Result<Bytes, std::io::Error>>> { panic!("the body was read") },
+        ));
         let mut request = Request::new(body);
         request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("104857600"));
         let problem = JobBody::from_request(request, &limits()).await.map(|_| ()).unwrap_err();
@@ -365,8 +377,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_without_end_is_refused_at_the_limit() {
-        let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 4096])));
-        assert_eq!(job(Some("application/json"), Body::from_stream(endless)).await.unwrap_err().code(), "body_too_large");
+        let endless =
+            futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 4096])));
+        assert_eq!(
+            job(Some("application/json"), Body::from_stream(endless)).await.unwrap_err().code(),
+            "body_too_large"
+        );
     }
 
     #[tokio::test(start_paused = true)]

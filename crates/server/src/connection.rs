@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
 
 /// How long to listen after the last answer.
 const LINGER: Duration = Duration::from_secs(1);
-/// How much to listen to.
-const LINGER_BYTES: usize = 32 * 1024 * 1024;
+/// How much to listen to and throw away. Many clients read their answer only after they have sent everything.
+const LINGER_BYTES: usize = 128 * 1024 * 1024;
 
 /// A stream whose writes are given up when the other side takes nothing for `stall`.
 pub(crate) struct BoundedStream<T> {
@@ -23,6 +24,8 @@ pub(crate) struct BoundedStream<T> {
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
     closing: Option<Closing>,
+    /// When the server goes down nobody is waited for.
+    hurry: CancellationToken,
 }
 
 struct Closing {
@@ -31,8 +34,8 @@ struct Closing {
 }
 
 impl<T> BoundedStream<T> {
-    pub(crate) fn new(inner: T, stall: Duration) -> Self {
-        Self { inner, stall, stalled: None, closing: None }
+    pub(crate) fn new(inner: T, stall: Duration, hurry: CancellationToken) -> Self {
+        Self { inner, stall, stalled: None, closing: None, hurry }
     }
 
     fn watch<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
@@ -58,7 +61,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for BoundedStream<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<T> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.inner).poll_write(context, bytes);
         self.watch(context, outcome)
     }
@@ -85,6 +92,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<T> {
         let this = &mut *self;
         if this.closing.is_none() {
             ready!(Pin::new(&mut this.inner).poll_shutdown(context))?;
+        }
+        if this.hurry.is_cancelled() {
+            return Poll::Ready(Ok(()));
         }
         let closing = this.closing.get_or_insert_with(|| Closing {
             until: Box::pin(tokio::time::sleep_until(Instant::now() + LINGER)),
@@ -115,7 +125,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_given_up() {
         let (ours, _theirs) = duplex(16);
-        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60), CancellationToken::new());
         let error = stream.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
@@ -123,7 +133,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_client_that_takes_a_little_is_kept() {
         let (ours, mut theirs) = duplex(16);
-        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60), CancellationToken::new());
         let reader = tokio::spawn(async move {
             let mut piece = [0; 16];
             for _ in 0..4 {
@@ -138,7 +148,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_still_sends_can_read_its_answer() {
         let (ours, mut theirs) = duplex(16);
-        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60), CancellationToken::new());
         let client = tokio::spawn(async move {
             theirs.write_all(&[1; 4096]).await.unwrap();
             let mut answer = String::new();
@@ -153,7 +163,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_is_listened_to_for_ever() {
         let (ours, _theirs) = duplex(16);
-        let mut stream = BoundedStream::new(ours, Duration::from_secs(60));
+        let mut stream = BoundedStream::new(ours, Duration::from_secs(60), CancellationToken::new());
         stream.shutdown().await.unwrap();
     }
 }

@@ -32,7 +32,8 @@ pub(crate) enum Part {
 impl Part {
     /// Reads `Range`. Forms that are not understood mean the whole file, as the standard wants it.
     pub(crate) fn parse(range: Option<&str>, size: u64) -> Self {
-        let Some((first, last)) = range.and_then(|text| text.trim().strip_prefix("bytes=")?.split_once('-')) else {
+        let Some((first, last)) = range.and_then(|text| text.trim().strip_prefix("bytes=")?.split_once('-'))
+        else {
             return Self::Whole;
         };
         let (first, last) = (first.trim(), last.trim());
@@ -80,8 +81,10 @@ pub(crate) async fn send_file(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         return Ok(response);
     }
-    let is_same = !request.contains_key(header::IF_RANGE) || matches_tag(request, header::IF_RANGE, tag.as_deref());
-    let range = request.get(header::RANGE).and_then(|range| range.to_str().ok()).filter(|_| tag.is_some() && is_same);
+    let is_same =
+        !request.contains_key(header::IF_RANGE) || matches_tag(request, header::IF_RANGE, tag.as_deref());
+    let range =
+        request.get(header::RANGE).and_then(|range| range.to_str().ok()).filter(|_| tag.is_some() && is_same);
     let (first, length) = match Part::parse(range, size) {
         Part::Whole => (0, size),
         Part::Range { first, last } => {
@@ -120,7 +123,9 @@ pub(crate) fn attachment(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let plain: String = name
         .chars()
-        .map(|letter| if letter.is_ascii_graphic() && !matches!(letter, '"' | '\\' | '%' | '/') { letter } else { '_' })
+        .map(|letter| {
+            if letter.is_ascii_graphic() && !matches!(letter, '"' | '\\' | '%' | '/') { letter } else { '_' }
+        })
         .collect();
     if name.bytes().all(is_plain) {
         return format!("attachment; filename=\"{plain}\"");
@@ -133,13 +138,16 @@ pub(crate) fn attachment(name: &str) -> String {
 }
 
 fn matches_tag(request: &HeaderMap, name: header::HeaderName, tag: Option<&str>) -> bool {
-    let (Some(sent), Some(tag)) = (request.get(name).and_then(|value| value.to_str().ok()), tag) else { return false };
+    let (Some(sent), Some(tag)) = (request.get(name).and_then(|value| value.to_str().ok()), tag) else {
+        return false;
+    };
     sent.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == tag || one == "*")
 }
 
 fn out_of_range(size: u64) -> Response {
     let detail = format!("the range is outside of the file, which has {size} bytes");
-    let mut response = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", detail).into_response();
+    let mut response =
+        Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", detail).into_response();
     set(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
     response
 }

@@ -47,7 +47,11 @@ impl Form {
         match self {
             // JSON has no line breaks of its own, so that one `data` line holds it.
             Self::ServerSent => {
-                text.push_str(&format!("id: {}\nevent: {}\ndata: {json}\n\n", event.sequence, event.body.kind()));
+                text.push_str(&format!(
+                    "id: {}\nevent: {}\ndata: {json}\n\n",
+                    event.sequence,
+                    event.body.kind()
+                ));
             }
             Self::Lines => {
                 text.push_str(&json);

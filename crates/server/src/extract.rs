@@ -55,7 +55,8 @@ impl<S: Send + Sync> FromRequestParts<S> for JobPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Path(text) = Path::<String>::from_request_parts(parts, state).await.map_err(|error| bad_path(&error))?;
+        let Path(text) =
+            Path::<String>::from_request_parts(parts, state).await.map_err(|error| bad_path(&error))?;
         parse_job_id(&text).map(Self)
     }
 }
@@ -105,7 +106,9 @@ impl Place {
     /// The path where the workspace itself makes no sense.
     pub(crate) fn into_file(self) -> Result<String, Problem> {
         match self {
-            Self::Root => Err(Problem::bad_request("bad_path", "the path is the workspace itself; name a file in it")),
+            Self::Root => {
+                Err(Problem::bad_request("bad_path", "the path is the workspace itself; name a file in it"))
+            }
             Self::Inside(path) => Ok(path),
         }
     }
@@ -115,8 +118,9 @@ impl<S: Send + Sync> FromRequestParts<S> for FilePath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Path((job, path)) =
-            Path::<(String, String)>::from_request_parts(parts, state).await.map_err(|error| bad_path(&error))?;
+        let Path((job, path)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| bad_path(&error))?;
         Ok(Self { job: parse_job_id(&job)?, place: Place::parse(&path)? })
     }
 }
@@ -198,7 +202,13 @@ mod tests {
 
     #[test]
     fn paths_are_mapped_into_the_workspace_or_refused() {
-        let inside = [("a.txt", "a.txt"), ("a//b/./c", "a/b/c"), ("/workspace/a", "a"), ("/app/b", "b"), ("app", "app")];
+        let inside = [
+            ("a.txt", "a.txt"),
+            ("a//b/./c", "a/b/c"),
+            ("/workspace/a", "a"),
+            ("/app/b", "b"),
+            ("app", "app"),
+        ];
         for (path, expected) in inside {
             assert_eq!(Place::parse(path).unwrap(), Place::Inside(expected.into()), "{path}");
         }

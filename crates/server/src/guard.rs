@@ -18,8 +18,9 @@ use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
 /// For answers that are data.
-pub(crate) const POLICY_OF_DATA: HeaderValue =
-    HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+pub(crate) const POLICY_OF_DATA: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+);
 /// For what comes out of a job: were it ever shown as a page, it could do nothing.
 pub(crate) const POLICY_OF_JOB_CONTENT: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
 /// For our own pages.
@@ -142,7 +143,9 @@ impl Guard {
     }
 
     fn may_be_called(&self, authority: &Authority) -> bool {
-        authority.is_loopback() || self.other_hosts == OtherHosts::Allowed || self.names.contains(&authority.host)
+        authority.is_loopback()
+            || self.other_hosts == OtherHosts::Allowed
+            || self.names.contains(&authority.host)
     }
 }
 
@@ -215,13 +218,33 @@ mod tests {
 
     #[test]
     fn only_loopback_names_are_hosts_by_default() {
-        for host in ["localhost", "localhost:8000", "LocalHost.:1", "127.0.0.1:8000", "127.0.0.2", "[::1]:8000", "[::1]"] {
+        for host in [
+            "localhost",
+            "localhost:8000",
+            "LocalHost.:1",
+            "127.0.0.1:8000",
+            "127.0.0.2",
+            "[::1]:8000",
+            "[::1]",
+        ] {
             assert_eq!(check(&strict(), &Method::GET, &[("host", host)]), "ok", "{host}");
         }
         let foreign = [
-            "evil.example", "evil.example:8000", "localhost.evil.example", "a.localhost", "192.168.0.1", "10.0.0.1:80",
-            "[2001:db8::1]", "", "localhost:99999", "localhost:80:80", "user@localhost", "[::1", "127.0.0.1.evil.example",
-            "localhost/x", "[::1]x",
+            "evil.example",
+            "evil.example:8000",
+            "localhost.evil.example",
+            "a.localhost",
+            "192.168.0.1",
+            "10.0.0.1:80",
+            "[2001:db8::1]",
+            "",
+            "localhost:99999",
+            "localhost:80:80",
+            "user@localhost",
+            "[::1",
+            "127.0.0.1.evil.example",
+            "localhost/x",
+            "[::1]x",
         ];
         for host in foreign {
             assert_eq!(check(&strict(), &Method::GET, &[("host", host)]), "host_not_allowed", "{host}");
@@ -251,7 +274,8 @@ mod tests {
             assert_eq!(check(&guard, &Method::GET, &[("host", host)]), "ok", "{host}");
         }
         assert_eq!(check(&guard, &Method::GET, &[("host", "other.lan")]), "host_not_allowed");
-        let any = Guard::new(&ServerSettings { allowed_hosts: vec!["*".into()], ..ServerSettings::default() });
+        let any =
+            Guard::new(&ServerSettings { allowed_hosts: vec!["*".into()], ..ServerSettings::default() });
         assert_eq!(check(&any, &Method::GET, &[("host", "other.lan")]), "ok");
     }
 
@@ -273,7 +297,11 @@ mod tests {
         ];
         for (host, origin, expected) in table {
             for method in &[Method::GET, Method::POST, Method::OPTIONS] {
-                assert_eq!(check(&strict(), method, &[("host", host), ("origin", origin)]), expected, "{host} {origin}");
+                assert_eq!(
+                    check(&strict(), method, &[("host", host), ("origin", origin)]),
+                    expected,
+                    "{host} {origin}"
+                );
             }
         }
         let both = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.example")];
@@ -282,8 +310,10 @@ mod tests {
 
     #[test]
     fn the_public_url_is_an_origin() {
-        let settings =
-            ServerSettings { public_url: Some("https://caisson.example".into()), ..ServerSettings::default() };
+        let settings = ServerSettings {
+            public_url: Some("https://caisson.example".into()),
+            ..ServerSettings::default()
+        };
         let guard = Guard::new(&settings);
         let headers = [("host", "localhost:8000"), ("origin", "https://caisson.example")];
         assert_eq!(check(&guard, &Method::POST, &headers), "ok");

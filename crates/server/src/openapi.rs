@@ -8,6 +8,7 @@ use utoipa::{IntoResponses, OpenApi};
 
 use crate::problem::ProblemAnswer;
 use crate::router::documented;
+use crate::routes::events::EventFormat;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -18,7 +19,7 @@ use crate::router::documented;
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
         contact()
     ),
-    components(schemas(ProblemAnswer<'_>, orchestrator::JobId)),
+    components(schemas(ProblemAnswer<'_>, orchestrator::JobId, EventFormat)),
     tags(
         (name = "basic", description = "The four basic calls: hand in, ask, ask again, download"),
         (name = "jobs", description = "All about jobs"),
@@ -231,7 +232,8 @@ mod tests {
     fn path_parameters_match_the_path() {
         let document = document();
         for (path, item) in document["paths"].as_object().unwrap() {
-            let named: BTreeSet<&str> = path.split('{').skip(1).filter_map(|part| part.split('}').next()).collect();
+            let named: BTreeSet<&str> =
+                path.split('{').skip(1).filter_map(|part| part.split('}').next()).collect();
             for (method, operation) in item.as_object().unwrap() {
                 let declared: BTreeSet<&str> = operation["parameters"]
                     .as_array()

@@ -126,7 +126,8 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let media_type = HeaderValue::from_static("application/problem+json");
-        let mut response = (self.status, [(header::CONTENT_TYPE, media_type)], self.to_json()).into_response();
+        let mut response =
+            (self.status, [(header::CONTENT_TYPE, media_type)], self.to_json()).into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -139,7 +140,11 @@ impl From<OrchestratorError> for Problem {
         let status = status_of(&error);
         if status.is_server_error() {
             // The caller gets the message alone; the causes may name things of this machine.
-            tracing::error!(code = error.code(), error = &error as &dyn std::error::Error, "a request failed");
+            tracing::error!(
+                code = error.code(),
+                error = &error as &dyn std::error::Error,
+                "a request failed"
+            );
         }
         let mut problem = Self::new(status, error.code(), error.to_string());
         match error {
@@ -147,7 +152,9 @@ impl From<OrchestratorError> for Problem {
                 problem.detail = invalid.problem;
                 problem.field = Some(invalid.field);
             }
-            OrchestratorError::QueueFull { retry_after_s, .. } => problem.retry_after_s = Some(retry_after_s.max(1)),
+            OrchestratorError::QueueFull { retry_after_s, .. } => {
+                problem.retry_after_s = Some(retry_after_s.max(1))
+            }
             OrchestratorError::ShuttingDown | OrchestratorError::DiskFull => problem.retry_after_s = Some(5),
             _ => {}
         }
@@ -157,7 +164,9 @@ impl From<OrchestratorError> for Problem {
 
 fn status_of(error: &OrchestratorError) -> StatusCode {
     match error {
-        OrchestratorError::Invalid(_) | OrchestratorError::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+        OrchestratorError::Invalid(_) | OrchestratorError::IdempotencyMismatch => {
+            StatusCode::UNPROCESSABLE_ENTITY
+        }
         OrchestratorError::NoJob(_) | OrchestratorError::NoArtifact { .. } => StatusCode::NOT_FOUND,
         OrchestratorError::WrongState { .. } => StatusCode::CONFLICT,
         OrchestratorError::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -248,7 +257,8 @@ mod tests {
 
     #[test]
     fn a_full_queue_says_when_to_try_again() {
-        let response = Problem::from(OrchestratorError::QueueFull { queued: 9, retry_after_s: 3 }).into_response();
+        let response =
+            Problem::from(OrchestratorError::QueueFull { queued: 9, retry_after_s: 3 }).into_response();
         assert_eq!(response.headers()[header::RETRY_AFTER], "3");
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
     }

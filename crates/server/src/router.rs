@@ -68,7 +68,8 @@ fn enclose(router: axum::Router, settings: &ServerSettings) -> axum::Router {
 }
 
 async fn no_such_route(request: Request) -> Problem {
-    let detail = format!("there is nothing at {}; /docs lists what there is", request.uri().path().escape_debug());
+    let detail =
+        format!("there is nothing at {}; /docs lists what there is", request.uri().path().escape_debug());
     Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail)
 }
 
@@ -83,7 +84,8 @@ async fn wrong_method(request: Request) -> Problem {
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that the layer wants")]
 fn report_panic(panic: Box<dyn Any + Send + 'static>) -> Response {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let text =
+        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     tracing::error!(panic = text.unwrap_or("without a message"), "a handler panicked");
     Problem::internal("the server has made a mistake; its log says more").into_response()
 }
@@ -106,7 +108,14 @@ mod tests {
         let routes = Router::new()
             .route("/hello", get(|| async { "hello" }))
             .route("/job", post(|JobBody(job): JobBody| async move { job.task.unwrap_or_default() }))
-            .route("/broken", get(|| async { if true { panic!("oh") } }))
+            .route(
+                "/broken",
+                get(|| async {
+                    if true {
+                        panic!("oh")
+                    }
+                }),
+            )
             .with_state(BodyLimits::new(&settings));
         enclose(routes, &settings)
     }
@@ -161,22 +170,27 @@ mod tests {
 
     #[tokio::test]
     async fn every_answer_carries_the_safety_headers() {
-        for (method, path, host) in
-            [(Method::GET, "/hello", "localhost"), (Method::GET, "/no", "localhost"), (Method::GET, "/hello", "evil.example")]
-        {
+        for (method, path, host) in [
+            (Method::GET, "/hello", "localhost"),
+            (Method::GET, "/no", "localhost"),
+            (Method::GET, "/hello", "evil.example"),
+        ] {
             let (response, _) = ask(method, path, &[("host", host)], "").await;
             let headers = response.headers();
             assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
             assert_eq!(headers[header::REFERRER_POLICY], "no-referrer");
             assert_eq!(headers[header::X_FRAME_OPTIONS], "DENY");
             assert_eq!(headers[HeaderName::from_static("cross-origin-resource-policy")], "same-origin");
-            assert!(headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("default-src 'none'"));
+            assert!(
+                headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("default-src 'none'")
+            );
         }
     }
 
     #[tokio::test]
     async fn malformed_json_is_refused_before_anything_else() {
-        let (response, problem) = ask(Method::POST, "/job", &[HOST, ("content-type", "application/json")], "{").await;
+        let (response, problem) =
+            ask(Method::POST, "/job", &[HOST, ("content-type", "application/json")], "{").await;
         assert_eq!((response.status().as_u16(), &problem["code"]), (400, &"malformed_json".into()));
     }
 }

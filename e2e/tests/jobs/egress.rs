@@ -177,7 +177,7 @@ fn a_download_goes_on_after_the_server_was_killed_or_fails_cleanly() {
     events.until("the first output", |event| event.is("call_output"));
     server.kill9();
     server.restart();
-    job.put_file("go", "");
+    job.touch("go");
     events.until_end();
     // The proxy of the new server answers for the old sandbox.
     assert!(events.output("step-1.1", "stdout").ends_with("403"), "{}", events.output("step-1.1", ""));

@@ -1,5 +1,6 @@
 //! Starts the real guest in a directory of its own and speaks to it as the host does.
-#![allow(dead_code)]
+// Not every test file uses everything, and clippy does not know that these functions are part of tests.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -13,7 +14,7 @@ use protocol::{
 use tokio::net::UnixStream;
 
 /// A running guest; it ends with the test.
-pub struct TestGuest {
+pub(crate) struct TestGuest {
     directory: tempfile::TempDir,
     child: Child,
 }
@@ -27,12 +28,12 @@ impl Drop for TestGuest {
 
 impl TestGuest {
     /// Starts a guest and waits until it listens.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// Starts a guest with further arguments.
-    pub fn start_with(arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let workspace = directory.path().join("workspace");
@@ -40,7 +41,7 @@ impl TestGuest {
         if is_root() {
             chown(&workspace, Some(1000), Some(1000)).unwrap();
         }
-        let child = Command::new(env!("CARGO_BIN_EXE_caisson-guest"))
+        let child = Command::new(option_env!("MEASURE_GUEST").unwrap_or(env!("CARGO_BIN_EXE_caisson-guest")))
             .arg("serve")
             .args(["--listen", directory.path().join("socket").to_str().unwrap()])
             .args(["--state", directory.path().join("state").to_str().unwrap()])
@@ -52,24 +53,24 @@ impl TestGuest {
         Self { directory, child }
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn workspace(&self) -> PathBuf {
+    pub(crate) fn workspace(&self) -> PathBuf {
         self.directory.path().join("workspace")
     }
 
-    pub fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.directory.path().join("state")
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
 
     /// Dials the guest as soon as it listens.
-    pub async fn dial(&self) -> UnixStream {
+    pub(crate) async fn dial(&self) -> UnixStream {
         loop {
             match UnixStream::connect(self.socket()).await {
                 Ok(stream) => return stream,
@@ -78,29 +79,29 @@ impl TestGuest {
         }
     }
 
-    pub async fn connect(&self) -> (GuestClient, Welcome, IncomingStreams) {
+    pub(crate) async fn connect(&self) -> (GuestClient, Welcome, IncomingStreams) {
         GuestClient::connect(self.dial().await).await.unwrap()
     }
 
-    pub async fn client(&self) -> GuestClient {
+    pub(crate) async fn client(&self) -> GuestClient {
         self.connect().await.0
     }
 
     /// Makes a file in the workspace that belongs to the agent.
-    pub fn put(&self, path: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn put(&self, path: &str, content: impl AsRef<[u8]>) {
         let path = self.workspace().join(path);
         std::fs::write(&path, content).unwrap();
         give_to_agent(&path);
     }
 
-    pub fn make_directory(&self, path: &str) {
+    pub(crate) fn make_directory(&self, path: &str) {
         let path = self.workspace().join(path);
         std::fs::create_dir(&path).unwrap();
         give_to_agent(&path);
     }
 }
 
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -110,11 +111,11 @@ fn give_to_agent(path: &Path) {
     }
 }
 
-pub fn key(name: &str) -> CallKey {
+pub(crate) fn key(name: &str) -> CallKey {
     CallKey::new(name, 1)
 }
 
-pub fn exec(name: &str, program: Program) -> Exec {
+pub(crate) fn exec(name: &str, program: Program) -> Exec {
     Exec {
         key: key(name),
         program,
@@ -128,24 +129,24 @@ pub fn exec(name: &str, program: Program) -> Exec {
     }
 }
 
-pub fn shell(name: &str, command: &str) -> Exec {
+pub(crate) fn shell(name: &str, command: &str) -> Exec {
     exec(name, Program::Shell(command.to_owned()))
 }
 
 /// All that a follower was told.
 #[derive(Debug, Default)]
-pub struct Seen {
-    pub pid: Option<u32>,
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-    pub terminal: Vec<u8>,
-    pub sequences: Vec<u64>,
-    pub gaps: Vec<(u64, u64, u64)>,
-    pub progress: Vec<u64>,
+pub(crate) struct Seen {
+    pub(crate) pid: Option<u32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) terminal: Vec<u8>,
+    pub(crate) sequences: Vec<u64>,
+    pub(crate) gaps: Vec<(u64, u64, u64)>,
+    pub(crate) progress: Vec<u64>,
 }
 
 impl Seen {
-    pub fn take(&mut self, update: ExecUpdate) -> Option<ExecOutcome> {
+    pub(crate) fn take(&mut self, update: ExecUpdate) -> Option<ExecOutcome> {
         match update {
             ExecUpdate::Output(chunk) => {
                 self.sequences.push(chunk.sequence);
@@ -165,19 +166,19 @@ impl Seen {
         None
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 }
 
 /// Follows to the end.
-pub async fn finish(follower: &mut CallFollower) -> (Seen, ExecOutcome) {
+pub(crate) async fn finish(follower: &mut CallFollower) -> (Seen, ExecOutcome) {
     let mut seen = Seen::default();
     let outcome = finish_into(follower, &mut seen).await;
     (seen, outcome)
 }
 
-pub async fn finish_into(follower: &mut CallFollower, seen: &mut Seen) -> ExecOutcome {
+pub(crate) async fn finish_into(follower: &mut CallFollower, seen: &mut Seen) -> ExecOutcome {
     loop {
         if let Some(outcome) = seen.take(follower.next().await.unwrap()) {
             return outcome;
@@ -186,7 +187,7 @@ pub async fn finish_into(follower: &mut CallFollower, seen: &mut Seen) -> ExecOu
 }
 
 /// Follows until something was printed that contains the text.
-pub async fn wait_for_output(follower: &mut CallFollower, seen: &mut Seen, wanted: &str) {
+pub(crate) async fn wait_for_output(follower: &mut CallFollower, seen: &mut Seen, wanted: &str) {
     loop {
         let all = [&seen.stdout[..], &seen.stderr, &seen.terminal].concat();
         if String::from_utf8_lossy(&all).contains(wanted) {
@@ -197,18 +198,18 @@ pub async fn wait_for_output(follower: &mut CallFollower, seen: &mut Seen, wante
     }
 }
 
-pub async fn run(client: &GuestClient, exec: Exec) -> (Seen, ExecOutcome) {
+pub(crate) async fn run(client: &GuestClient, exec: Exec) -> (Seen, ExecOutcome) {
     finish(&mut client.exec(exec, Follow::Capped).await.unwrap()).await
 }
 
 /// Runs a command that must succeed; what it printed.
-pub async fn run_shell(client: &GuestClient, name: &str, command: &str) -> String {
+pub(crate) async fn run_shell(client: &GuestClient, name: &str, command: &str) -> String {
     let (seen, outcome) = run(client, shell(name, command)).await;
     assert_eq!(outcome.end, ExecEnd::Code(0), "{command}: {seen:?}");
     seen.text()
 }
 
-pub fn file_error(error: ProtocolError) -> FileError {
+pub(crate) fn file_error(error: ProtocolError) -> FileError {
     match error {
         ProtocolError::File(error) => error,
         other => panic!("not refused as a file operation: {other:?}"),

@@ -9,6 +9,7 @@ use bytes::{Buf, Bytes};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType};
+use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -84,7 +85,7 @@ pub(super) fn zip_from_tar(tar: impl Read, target: &Path, job: &str, source: &st
         }
         add_entry(&mut zip, &mut manifest, entry?)?;
     }
-    zip.start_file(MANIFEST, options(0o644, 0)).map_err(io::Error::other)?;
+    zip.start_file(MANIFEST, options(0o644, 0, None)).map_err(io::Error::other)?;
     zip.write_all(&serde_json::to_vec_pretty(&manifest)?)?;
     let file = zip.finish().map_err(io::Error::other)?.into_inner().map_err(io::Error::other)?;
     file.sync_all()?;
@@ -116,17 +117,20 @@ fn add_entry(
     }
     let mode = entry.header().mode().unwrap_or(0o644) & 0o777;
     let size = entry.header().size()?;
+    let modified = entry.header().mtime().ok();
     match entry.header().entry_type() {
         EntryType::Regular | EntryType::Continuous => {
-            zip.start_file(&name, options(mode, size)).map_err(io::Error::other)?;
+            zip.start_file(&name, options(mode, size, modified)).map_err(io::Error::other)?;
             let sha256 = copy_hashed(&mut entry, zip)?;
             manifest.files.push(ManifestFile { path: name, size, mode: format!("{mode:o}"), sha256 });
         }
-        EntryType::Directory => zip.add_directory(&name, options(mode, 0)).map_err(io::Error::other)?,
+        EntryType::Directory => {
+            zip.add_directory(&name, options(mode, 0, modified)).map_err(io::Error::other)?
+        }
         EntryType::Symlink => {
             let target = entry.link_name_bytes().map(|target| String::from_utf8_lossy(&target).into_owned());
             let target = target.unwrap_or_default();
-            zip.add_symlink(&name, &target, options(0o777, 0)).map_err(io::Error::other)?;
+            zip.add_symlink(&name, &target, options(0o777, 0, modified)).map_err(io::Error::other)?;
             manifest.links.push(ManifestLink { path: name, target });
         }
         _ => manifest.skipped.push(name),
@@ -134,12 +138,28 @@ fn add_entry(
     Ok(())
 }
 
-fn options(mode: u32, size: u64) -> SimpleFileOptions {
+fn options(mode: u32, size: u64, modified_s: Option<u64>) -> SimpleFileOptions {
     SimpleFileOptions::default()
+        .last_modified_time(modified_s.and_then(zip_time).unwrap_or_default())
         .compression_method(CompressionMethod::Deflated)
         .compression_level(Some(3))
         .unix_permissions(mode)
         .large_file(size > u64::from(u32::MAX) / 2)
+}
+
+/// Seconds since 1970 as a zip has them: in UTC, from 1980 on.
+fn zip_time(seconds: u64) -> Option<zip::DateTime> {
+    let time = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()?;
+    let year = u16::try_from(time.year()).ok()?;
+    zip::DateTime::from_date_and_time(
+        year,
+        time.month().into(),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second(),
+    )
+    .ok()
 }
 
 fn copy_hashed(from: &mut impl Read, to: &mut impl Write) -> io::Result<String> {

@@ -96,6 +96,11 @@ function schemaView(schema, title, seen = []) {
   return make("details", { class: "schema" }, make("summary", {}, title), make("div", { class: "fields" }, ...variants, table));
 }
 
+/** Examples read better when the tool of a step comes first. */
+function toolFirst(_, value) {
+  return value && typeof value === "object" && "tool" in value ? { tool: value.tool, ...value } : value;
+}
+
 function quote(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
@@ -120,7 +125,7 @@ function curlOf(method, path, operation) {
   lines.push(`${start}${isStream ? " -N" : ""}${isZip ? " -O" : ""} "${location.origin}${filled}"`);
   if (content["application/json"]) {
     lines.push(`-H "Content-Type: application/json"`);
-    lines.push(`-d ${quote(JSON.stringify(exampleOf(content["application/json"]), null, 2))}`);
+    lines.push(`-d ${quote(JSON.stringify(exampleOf(content["application/json"]), toolFirst, 2))}`);
   } else if (content["application/octet-stream"]) {
     lines.push("--data-binary @file");
   }

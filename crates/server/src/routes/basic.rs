@@ -27,7 +27,7 @@ use crate::problem::Problem;
         content((NewJob = "application/json", example = json!({
             "steps": [
                 {"tool": "shell", "command": "ls -la /app"},
-                {"tool": "python", "code": "open('hello.txt', 'w').write('Hello!')"},
+                {"tool": "python", "code": "open(\"hello.txt\", \"w\").write(\"Hello!\")"},
                 {"tool": "shell", "command": "cat hello.txt"}
             ]
         })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt"))),
@@ -166,8 +166,11 @@ pub(crate) async fn output_zip(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (artifact, path) = state.orchestrator.artifact(id).await?;
-    let description =
-        Description { media_type: "application/zip", save_as: Some("output.zip"), tag: Some(&artifact.sha256) };
+    let description = Description {
+        media_type: "application/zip",
+        save_as: Some("output.zip"),
+        tag: Some(&artifact.sha256),
+    };
     send_file(&path, description, &headers).await
 }
 

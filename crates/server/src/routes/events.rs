@@ -23,6 +23,7 @@ const DEFAULT_PAGE: usize = 100;
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventQuery {
     /// Only events after this sequence number; `Last-Event-ID` goes before it.
+    #[param(value_type = Option<u64>)]
     after: Option<Sequence>,
     /// Overrules `Accept`.
     format: Option<EventFormat>,
@@ -69,6 +70,7 @@ pub(crate) struct EventPage {
     #[schema(value_type = Vec<EventEntry>)]
     events: Vec<Event>,
     /// `after` of the next page.
+    #[schema(value_type = u64)]
     next: Sequence,
     /// Whether the job is over: when it is and the page is empty, there is no more.
     is_over: bool,
@@ -79,6 +81,7 @@ pub(crate) struct EventPage {
 #[expect(dead_code, reason = "describes an event in the document")]
 pub(crate) struct EventEntry {
     /// Position, from 1, without gaps.
+    #[schema(value_type = u64)]
     sequence: Sequence,
     /// Milliseconds since 1970.
     time_ms: i64,
@@ -159,7 +162,10 @@ pub(crate) async fn events(
 fn start_of(query: &EventQuery, headers: &HeaderMap) -> Result<Sequence, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(query.after.unwrap_or(0)) };
     value.to_str().ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
-        Problem::bad_request("bad_sequence", "the Last-Event-ID header must be the sequence number of an event")
+        Problem::bad_request(
+            "bad_sequence",
+            "the Last-Event-ID header must be the sequence number of an event",
+        )
     })
 }
 

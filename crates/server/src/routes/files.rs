@@ -226,7 +226,9 @@ pub(crate) async fn relocate(
     JsonBody(request): JsonBody<MoveRequest>,
 ) -> Result<Json<FileAnswer>, Problem> {
     let from = place.into_file()?;
-    let to = Place::parse(&request.move_to).and_then(Place::into_file).map_err(|problem| problem.with_field("move_to"))?;
+    let to = Place::parse(&request.move_to)
+        .and_then(Place::into_file)
+        .map_err(|problem| problem.with_field("move_to"))?;
     state.orchestrator.move_file(job, &from, &to).await?;
     Ok(Json(FileAnswer { path: to, bytes: None }))
 }

@@ -145,7 +145,10 @@ pub(crate) async fn get(
     params(("id" = JobId, Path, description = "The job")),
     responses((status = 204, description = "It is gone"), JobProblems, StateProblems)
 )]
-pub(crate) async fn delete(State(state): State<AppState>, JobPath(id): JobPath) -> Result<StatusCode, Problem> {
+pub(crate) async fn delete(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+) -> Result<StatusCode, Problem> {
     state.orchestrator.delete(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

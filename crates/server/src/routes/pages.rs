@@ -69,7 +69,10 @@ mod tests {
             assert!(!page.contains(" onclick") && !page.contains("<style"), "inline code");
             assert!(!page.contains("//cdn") && !page.contains("https://"), "foreign content");
             for script in page.split("<script").skip(1) {
-                assert!(script.starts_with(" src=\"/assets/") || script.starts_with(" type=\"module\" src=\"/assets/"));
+                assert!(
+                    script.starts_with(" src=\"/assets/")
+                        || script.starts_with(" type=\"module\" src=\"/assets/")
+                );
             }
         }
     }
