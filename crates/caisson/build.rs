@@ -11,7 +11,9 @@ fn main() {
                 println!("cargo::rerun-if-changed={}", path.display());
                 println!("cargo::rustc-env={variable}={}", path.display());
             }
-            None => println!("cargo::error={name} is not built yet; run ./build-guest in the top folder first"),
+            None => {
+                println!("cargo::error={name} is not built yet; run ./build-guest in the top folder first")
+            }
         }
     }
 }

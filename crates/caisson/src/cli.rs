@@ -7,11 +7,16 @@ use clap::{Args, Parser, Subcommand};
 
 /// Runs coding agents, each sealed in a sandbox of its own.
 #[derive(Debug, Parser)]
-#[command(name = "caisson", version, max_term_width = 110, after_help = "\
+#[command(
+    name = "caisson",
+    version,
+    max_term_width = 110,
+    after_help = "\
 Examples:
   caisson doctor                          what this host can do
   caisson serve                           the server, on http://127.0.0.1:8000
-  caisson run --steps examples/hello.json run steps and fetch the result")]
+  caisson run --steps examples/hello.json run steps and fetch the result"
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -11,7 +11,9 @@ use sandbox::{Limit, Limits};
 use server::ServerSettings;
 
 use crate::cli::HostArguments;
-use crate::config_file::{LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawRetention, RawSandbox};
+use crate::config_file::{
+    LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawRetention, RawSandbox,
+};
 
 /// Where a server keeps its things when nobody says otherwise.
 const DEFAULT_DATA: &str = "/var/lib/caisson";
@@ -47,7 +49,11 @@ pub(crate) struct SandboxSettings {
 
 impl Config {
     /// Reads and checks everything.
-    pub(crate) fn load(arguments: &HostArguments, listen_flags: &[SocketAddr], insecure_flag: bool) -> Result<Self> {
+    pub(crate) fn load(
+        arguments: &HostArguments,
+        listen_flags: &[SocketAddr],
+        insecure_flag: bool,
+    ) -> Result<Self> {
         let raw = read_file(arguments.config.as_deref())?;
         let listen = pick_listen(listen_flags, raw.listen)?;
         let insecure_listen = insecure_flag || raw.insecure_listen.unwrap_or(false);
@@ -92,7 +98,8 @@ fn read_file(flag: Option<&Path>) -> Result<RawConfig> {
         None if Path::new(DEFAULT_CONFIG).exists() => DEFAULT_CONFIG.into(),
         None => return Ok(RawConfig::default()),
     };
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading the configuration {}", path.display()))?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("reading the configuration {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("in the configuration {}", path.display()))
 }
 
@@ -105,7 +112,9 @@ fn pick_listen(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Ve
             .split(',')
             .map(|part| {
                 let part = part.trim();
-                part.parse().with_context(|| format!("CAISSON_LISTEN: `{part}` is not an address such as 127.0.0.1:8000"))
+                part.parse().with_context(|| {
+                    format!("CAISSON_LISTEN: `{part}` is not an address such as 127.0.0.1:8000")
+                })
             })
             .collect();
     }
@@ -146,7 +155,12 @@ fn short_name(folder: &Path) -> String {
     format!("{:08x}", hash as u32)
 }
 
-fn job_settings(jobs: &RawJobs, limits: &RawLimits, egress: RawEgress, retention: &RawRetention) -> Result<Settings> {
+fn job_settings(
+    jobs: &RawJobs,
+    limits: &RawLimits,
+    egress: RawEgress,
+    retention: &RawRetention,
+) -> Result<Settings> {
     let mut settings = Settings::default();
     if let Some(count) = jobs.max_running {
         ensure!((1..=10_000).contains(&count), "jobs.max_running: {count} is not between 1 and 10000");
@@ -205,7 +219,10 @@ fn read_certificates(files: Option<Vec<PathBuf>>) -> Result<Vec<String>> {
     match files {
         Some(files) => files
             .iter()
-            .map(|file| std::fs::read_to_string(file).with_context(|| format!("egress.extra_ca: reading {}", file.display())))
+            .map(|file| {
+                std::fs::read_to_string(file)
+                    .with_context(|| format!("egress.extra_ca: reading {}", file.display()))
+            })
             .collect(),
         None => Ok(std::fs::read_to_string(HOST_CA_BUNDLE).into_iter().collect()),
     }
@@ -230,7 +247,8 @@ fn http_settings(raw: &RawHttp) -> Result<ServerSettings> {
 
 fn sandbox_settings(raw: RawSandbox) -> Result<SandboxSettings> {
     if let Some(parent) = &raw.cgroup_parent {
-        let good = !parent.is_empty() && parent.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        let good =
+            !parent.is_empty() && parent.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
         ensure!(good, "sandbox.cgroup_parent: `{parent}` is not a plain name");
     }
     if let Some(slots) = raw.slots {
@@ -262,7 +280,8 @@ mod tests {
     #[test]
     fn the_example_lists_every_setting_with_its_default() {
         let example = include_str!("../../../caisson.example.toml");
-        let plain = Config::load(&HostArguments { config: None, data: None, run_dir: None }, &[], false).unwrap();
+        let plain =
+            Config::load(&HostArguments { config: None, data: None, run_dir: None }, &[], false).unwrap();
         let uncommented: String = example
             .lines()
             .map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).unwrap_or(line))
@@ -279,7 +298,10 @@ mod tests {
     #[test]
     fn an_unknown_key_is_refused_with_file_and_line() {
         let error = format!("{:#}", load("listen = [\"127.0.0.1:8000\"]\ncolour = 1\n").unwrap_err());
-        assert!(error.contains("caisson.toml") && error.contains("line 2") && error.contains("colour"), "{error}");
+        assert!(
+            error.contains("caisson.toml") && error.contains("line 2") && error.contains("colour"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -221,7 +221,7 @@ impl Group {
         }
     }
 
-    /// The directory of a version 2 group, into which a process can be born. Version 1 has only [`Group::attach`].
+    /// The directory of a version 2 group, into which a process can be born. Version 1 has only [`Group::doors`].
     pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>, LaunchError> {
         let Hierarchy::V2 { root } = &self.hierarchy else { return Ok(None) };
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
@@ -231,17 +231,15 @@ impl Group {
             .step(|| format!("opening control group {}", directory.display()))
     }
 
-    /// Moves a process into the group.
-    ///
-    /// # Errors
-    /// The process is gone, or the host does not let us.
-    pub fn attach(&self, pid: i32) -> Result<(), LaunchError> {
-        for directory in self.directories() {
-            let file = directory.join("cgroup.procs");
-            fs::write(&file, pid.to_string())
-                .step(|| format!("moving process {pid} into {}", file.display()))?;
-        }
-        Ok(())
+    /// Files of a version 1 group through which a process with one thread enters it by [`pass`]. Moving oneself needs no
+    /// lock on all processes of the host, for which another mover would wait several milliseconds.
+    pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>, LaunchError> {
+        let open = |directory: PathBuf| {
+            let file = directory.join("tasks");
+            let opened = fs::OpenOptions::new().write(true).open(&file);
+            opened.map(OwnedFd::from).step(|| format!("opening {}", file.display()))
+        };
+        self.directories().into_iter().map(open).collect()
     }
 
     /// Process ids in the group, as far as they can be read.
@@ -356,6 +354,11 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// Moves the calling process into a group.
+pub(crate) fn pass(door: &OwnedFd) -> Result<(), LaunchError> {
+    rustix::io::write(door, b"0").map(drop).named("entering the control group")
 }
 
 /// Whether processes stand still.

@@ -26,7 +26,7 @@ pub(crate) enum Word {
     Mapped = b'm',
     /// Here are the layers of the root file system.
     Layers = b'l',
-    /// The limits hold.
+    /// The limits are set; what comes with it are the doors into the control group.
     Limited = b'c',
 }
 

@@ -9,6 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use crate::cgroup;
 use crate::channel::{Channel, Word};
 use crate::error::{LaunchError, Step};
 use crate::mounts::{self, Layers};
@@ -65,7 +66,9 @@ fn become_guest(
     drop((layers, parts, socket));
     watch.lap("root entered");
 
-    channel.hear(Word::Limited).named("waiting for limits")?;
+    for door in channel.hear(Word::Limited).named("waiting for limits")? {
+        cgroup::pass(&door)?;
+    }
     sys::enter_cgroup_namespace().named("entering a cgroup namespace")?;
     watch.lap("limits came");
     privileges::give_up(spec, inheritance.guest.as_fd())?;

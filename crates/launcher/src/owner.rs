@@ -78,6 +78,7 @@ pub fn run(file: &Path) -> Result<(), LaunchError> {
     tell(&Report::Ready);
     sys::place_descriptor(&null, 1).named("closing standard output")?;
     watch.lap("ready");
+    sys::release_own_code();
     wait(&child, &termination, &mut asked).named("waiting for the guest")?;
     end(&spec, &child, asked)
 }
@@ -157,16 +158,16 @@ fn set_up(spec: &LaunchSpec, slot: &Slot, child: &Child, watch: &mut Stopwatch) 
     child.channel.say(Word::Mapped, &[]).named("telling of user ids")?;
     watch.lap("users mapped");
     let loop_device = send_layers(spec, slot, child, watch)?;
-    // The first attach after a quiet time waits for every processor; the child builds its root meanwhile.
+    let mut doors = Vec::new();
     if let Some(group) = &spec.cgroup
         && matches!(group.hierarchy, Hierarchy::V1 { .. })
     {
         group.create(&spec.limits)?;
+        doors = group.doors()?;
         watch.lap("group made");
-        group.attach(child.pid)?;
-        watch.lap("group entered");
     }
-    child.channel.say(Word::Limited, &[]).named("telling of limits")?;
+    let doors: Vec<_> = doors.iter().map(AsFd::as_fd).collect();
+    child.channel.say(Word::Limited, &doors).named("telling of limits")?;
     if let Some(complaint) = child.complaint() {
         return Err(complaint);
     }

@@ -15,6 +15,7 @@ use crate::ids::JobId;
 use crate::live::LiveJob;
 use crate::orchestrator::Orchestrator;
 use crate::request::InvalidField;
+use crate::state::JobState;
 
 /// How much of each stream an answer carries.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
@@ -24,6 +25,8 @@ const DEFAULT_TIMEOUT_S: f64 = 60.0;
 const MAX_TIMEOUT_S: f64 = 3600.0;
 /// Longer than the guest needs to end a process that ignores its signals.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a link that is being opened may take.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Orchestrator {
     /// Runs something in the sandbox of a job, and waits for its end.
@@ -68,13 +71,18 @@ impl Orchestrator {
 
     /// A job that is driven now, and its guest.
     pub(crate) async fn reach(&self, id: JobId) -> Result<(LiveJob, GuestClient), OrchestratorError> {
+        let view = self.core.store.job(id).await?;
         if let Some(live) = self.core.live.get(id) {
-            let client = live.guest.borrow().clone();
+            // Right after a restart of the server the link is opened anew: worth a moment.
+            let patience = if view.state == JobState::Running { LINK_PATIENCE } else { Duration::ZERO };
+            let mut guest = live.guest.subscribe();
+            let waiting = guest.wait_for(Option::is_some);
+            let client =
+                tokio::time::timeout(patience, waiting).await.ok().and_then(|found| found.ok()?.clone());
             if let Some(client) = client {
                 return Ok((live, client));
             }
         }
-        let view = self.core.store.job(id).await?;
         Err(OrchestratorError::WrongState {
             job: id,
             state: view.state,

@@ -3,6 +3,7 @@
 //! `measure_start DIRECTORY COUNT LAUNCHER GUEST`
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -27,7 +28,7 @@ async fn main() -> Result<()> {
     let (directory, count) = (PathBuf::from(next()?), next()?.parse::<usize>()?);
     let mut config = NamespaceConfig::new(directory.join("state"), directory.join("run"), next()?, next()?);
     config.trace = if arguments.next().is_some() { Trace::On } else { Trace::Off };
-    let backend = NamespaceBackend::new(config)?;
+    let backend = Arc::new(NamespaceBackend::new(config)?);
     let spec = SandboxSpec {
         image: Image::Host,
         isolation: Isolation::Namespaces,
@@ -51,6 +52,28 @@ async fn main() -> Result<()> {
         values.sort();
         let at = |part: usize| values[(values.len() * part / 100).min(values.len() - 1)].as_secs_f64() * 1e3;
         println!("{name:<18} median {:7.2} ms  p90 {:7.2} ms  least {:7.2} ms", at(50), at(90), at(0));
+    }
+    together(&backend, &spec, 100).await
+}
+
+/// Starts many sandboxes at once and prints the time for each.
+async fn together(backend: &Arc<NamespaceBackend>, spec: &SandboxSpec, count: u32) -> Result<()> {
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let (backend, spec) = (Arc::clone(backend), spec.clone());
+        tasks.spawn(async move {
+            let id = SandboxId::generate();
+            backend.create(id, &spec).await?;
+            let (client, _, _incoming) = GuestClient::connect(backend.connect(id).await?).await?;
+            run_true(&client, "1").await?;
+            anyhow::Ok(id)
+        });
+    }
+    let ids: Vec<_> = tasks.join_all().await.into_iter().collect::<Result<_>>()?;
+    println!("{count} at once: {:.2} ms each", start.elapsed().as_secs_f64() * 1e3 / f64::from(count));
+    for id in ids {
+        backend.destroy(id).await?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The namespace backend keeps the promises of every backend, and some of its own.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod namespace_host;
 
 use std::collections::BTreeSet;

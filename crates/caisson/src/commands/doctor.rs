@@ -13,18 +13,18 @@ use crate::config::Config;
 const EXIT_UNFIT: u8 = 1;
 
 /// Looks at the host and says what it can do.
-#[expect(clippy::print_stdout, reason = "this is what the command is for")]
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &[], false)?;
     let backend = super::backend(&config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     let found = runtime.block_on(backend.preflight());
-    match &found {
-        Ok(capabilities) if arguments.json => println!("{}", serde_json::to_string_pretty(capabilities)?),
-        Ok(capabilities) => print!("{}", table(capabilities, std::io::stdout().is_terminal())),
-        Err(error) if arguments.json => println!("{}", serde_json::json!({ "error": error.to_string() })),
-        Err(error) => println!("this host cannot run sandboxes: {error}"),
-    }
+    super::print(&match &found {
+        Ok(capabilities) if arguments.json => serde_json::to_string_pretty(capabilities)? + "\n",
+        Ok(capabilities) => table(capabilities, std::io::stdout().is_terminal()),
+        Err(error) if arguments.json => format!("{}\n", serde_json::json!({ "error": error.to_string() })),
+        Err(error) => format!("this host cannot run sandboxes: {error}\n"),
+    })?;
     Ok(if found.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNFIT) })
 }
 
@@ -44,6 +44,10 @@ fn table(capabilities: &Capabilities, colours: bool) -> String {
         }
     }
     let limits: Vec<String> = capabilities.enforced.iter().map(ToString::to_string).collect();
-    text += &format!("\nisolation: {:?}; limits that are enforced: {}\n", capabilities.isolation, limits.join(", "));
+    text += &format!(
+        "\nisolation: {:?}; limits that are enforced: {}\n",
+        capabilities.isolation,
+        limits.join(", ")
+    );
     text
 }

@@ -6,6 +6,7 @@ pub(crate) mod progress;
 pub(crate) mod run;
 pub(crate) mod serve;
 
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -16,6 +17,17 @@ use crate::embedded;
 
 /// The command could not be carried out.
 pub(crate) const EXIT_TROUBLE: u8 = 2;
+
+/// Prints what the command is for. A reader that has seen enough, such as `head`, is no error.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("writing the output")
+        }
+        _ => Ok(()),
+    }
+}
 
 /// The backend of this host.
 pub(crate) fn backend(config: &Config) -> Result<NamespaceBackend> {

@@ -22,7 +22,8 @@ const RECONNECTS: u32 = 60;
 /// Sends the job and stays until it is over.
 pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
     let job = steps_file::read(&arguments.steps)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(follow_job(arguments, job))
 }
 
@@ -53,7 +54,9 @@ async fn follow_job(arguments: RunArguments, job: Value) -> Result<ExitCode> {
 async fn send(client: &Client, url: &str, job: &Value) -> Result<Value> {
     let response = client.post(format!("{url}/v1/jobs")).json(job).send().await;
     let response = response.with_context(|| {
-        format!("reaching the server at {url}; is it running? start it with `caisson serve`, or set CAISSON_URL")
+        format!(
+            "reaching the server at {url}; is it running? start it with `caisson serve`, or set CAISSON_URL"
+        )
     })?;
     let accepted = response.status().is_success();
     let answer: Value = response.json().await.context("reading the server's answer")?;
@@ -79,7 +82,13 @@ async fn watch(client: &Client, url: &str, id: &str, view: &mut View) -> Result<
 }
 
 /// Returns whether the end was reached.
-async fn watch_once(client: &Client, url: &str, id: &str, view: &mut View, last_id: &mut u64) -> Result<bool> {
+async fn watch_once(
+    client: &Client,
+    url: &str,
+    id: &str,
+    view: &mut View,
+    last_id: &mut u64,
+) -> Result<bool> {
     let response = client
         .get(format!("{url}/v1/jobs/{id}/events"))
         .header("Accept", "text/event-stream")
@@ -164,7 +173,6 @@ enum View {
     Programs,
 }
 
-#[expect(clippy::print_stdout, reason = "this is what the command is for")]
 impl View {
     fn new(json: bool) -> Self {
         if json {
@@ -176,15 +184,15 @@ impl View {
 
     fn say(&self, line: &str) {
         if matches!(self, Self::People(_)) {
-            println!("{line}");
+            let _ = super::print(&format!("{line}\n"));
         }
     }
 
     fn show(&mut self, event: &Value) {
-        match self {
-            Self::People(progress) => print!("{}", progress.show(event)),
-            Self::Programs => println!("{event}"),
-        }
-        let _ = std::io::stdout().flush();
+        // A reader that has gone does not stop the job.
+        let _ = super::print(&match self {
+            Self::People(progress) => progress.show(event),
+            Self::Programs => format!("{event}\n"),
+        });
     }
 }

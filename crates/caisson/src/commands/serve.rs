@@ -18,7 +18,8 @@ use crate::logging;
 pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)?;
     logging::start(&config.log, config.log_format)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(serve(config))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -47,9 +48,9 @@ async fn serve(config: Config) -> Result<()> {
 async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in &config.listen {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("listening on {address}; is something else using the port? try --listen"))?;
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("listening on {address}; is something else using the port? try --listen")
+        })?;
         listeners.push(listener);
     }
     Ok(listeners)

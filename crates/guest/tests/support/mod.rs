@@ -41,7 +41,7 @@ impl TestGuest {
         if is_root() {
             chown(&workspace, Some(1000), Some(1000)).unwrap();
         }
-        let child = Command::new(option_env!("MEASURE_GUEST").unwrap_or(env!("CARGO_BIN_EXE_caisson-guest")))
+        let child = Command::new(env!("CARGO_BIN_EXE_caisson-guest"))
             .arg("serve")
             .args(["--listen", directory.path().join("socket").to_str().unwrap()])
             .args(["--state", directory.path().join("state").to_str().unwrap()])

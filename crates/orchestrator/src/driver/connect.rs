@@ -6,6 +6,7 @@ use std::time::Duration;
 use protocol::{GuestClient, ProtocolError};
 use sandbox::{Ended, EndedReason, Phase, SandboxError, SandboxId, SandboxSpec};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Stop, describe};
 use crate::error::OrchestratorError;
@@ -109,7 +110,7 @@ impl Driver {
             Err(error) => return Err(Dial::Again(error.into())),
         };
         self.serve_outward(incoming);
-        watch_over(client.clone());
+        self.core.tasks.spawn(watch_over(client.clone(), self.link_tasks_token()));
         self.guest.send_replace(Some(client.clone()));
         Ok((client, welcome.boot_id))
     }
@@ -140,20 +141,19 @@ enum Dial {
     Fatal(Stop),
 }
 
-/// Ends a link whose guest has stopped answering, so that whoever waits on it finds out.
-fn watch_over(client: GuestClient) {
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                () = client.link().closed() => return,
-                () = tokio::time::sleep(PING_INTERVAL) => {}
-            }
-            if !matches!(tokio::time::timeout(PING_PATIENCE, client.ping()).await, Ok(Ok(()))) {
-                client.link().close();
-                return;
-            }
+/// Ends a link whose guest has stopped answering, so that whoever waits on it finds out; and with the driver.
+async fn watch_over(client: GuestClient, driver_ended: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = client.link().closed() => return,
+            () = driver_ended.cancelled() => break,
+            () = tokio::time::sleep(PING_INTERVAL) => {}
         }
-    });
+        if !matches!(tokio::time::timeout(PING_PATIENCE, client.ping()).await, Ok(Ok(()))) {
+            break;
+        }
+    }
+    client.link().close();
 }
 
 fn lost(detail: String) -> Stop {

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use protocol::{
-    CallKey, CallStatus as GuestCallStatus, FileErrorCode, FileOperation, FileReply, FileResult,
-    ProtocolError,
-};
+use protocol::{CallKey, CallStatus as GuestCallStatus, FileOperation, FileReply, FileResult, ProtocolError};
 use tokio::time::Instant;
 
 use super::{Driver, Stop};
+use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallRef, CallStatus};
 use crate::request::{parse_mode, workspace_path};
 use crate::step::StepTool;
@@ -58,10 +56,8 @@ impl Driver {
             Ok(reply) => end.result = Some(present(reply)),
             Err(error) => {
                 end.status = CallStatus::Failed;
-                end.code = Some(
-                    if error.code == FileErrorCode::DiskFull { "disk_full" } else { "file_error" }.to_owned(),
-                );
-                end.reason = Some(error.message);
+                end.reason = Some(error.message.clone());
+                end.code = Some(OrchestratorError::from(error).code().to_owned());
             }
         }
         Ok(end)

@@ -20,6 +20,7 @@ use protocol::GuestClient;
 use sandbox::{Ended, EndedReason, SandboxId};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(crate) use self::archive::is_own;
 pub(crate) use self::exec::environment;
@@ -65,6 +66,9 @@ pub(crate) struct Driver {
     guest: watch::Sender<Option<GuestClient>>,
     wish: watch::Receiver<Option<Wish>>,
     policy: egress::Policy,
+    /// Ends what serves the link when the driver ends, whatever way.
+    link_tasks: CancellationToken,
+    _link_tasks_guard: DropGuard,
     checkpoints: checkpoint::Rhythm,
     /// Numbers of the sandbox that were already blamed on a call.
     blamed: sandbox::Usage,
@@ -99,6 +103,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         .enter(job, LiveJob { recorder: Arc::clone(&recorder), guest: guest.clone(), wish: wish_sender });
     let policy = egress::Policy::new(spec.egress.clone(), core.settings.egress_ranges.clone())
         .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
+    let link_tasks = CancellationToken::new();
     let mut driver = Driver {
         core,
         recorder,
@@ -107,6 +112,8 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         guest,
         wish,
         policy,
+        _link_tasks_guard: link_tasks.clone().drop_guard(),
+        link_tasks,
         checkpoints: checkpoint::Rhythm::default(),
         blamed: sandbox::Usage::default(),
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use egress::{EgressEvent, Proxy, ProxySettings};
 use protocol::{GuestRequest, IncomingStreams};
 use tokio::sync::mpsc;
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::CancellationToken;
 
 use super::Driver;
 use crate::event::{CallRef, EventBody, NewEvent};
@@ -20,17 +20,22 @@ impl Driver {
         let (sender, events) = mpsc::channel(WAITING_EVENTS);
         let proxy = Proxy::new(self.policy.clone(), sender, ProxySettings::default());
         self.core.tasks.spawn(log_connections(events, Arc::clone(&self.recorder)));
-        tokio::spawn(async move {
-            let connections = TaskTracker::new();
+        // The streams end with the link, and the link ends with the driver.
+        self.core.tasks.spawn(async move {
             while let Some(mut stream) = incoming.next().await {
                 let proxy = proxy.clone();
-                connections.spawn(async move {
+                tokio::spawn(async move {
                     if let Ok(GuestRequest::Egress) = stream.receive_message::<GuestRequest>().await {
                         proxy.serve(stream.into_raw()).await;
                     }
                 });
             }
         });
+    }
+
+    /// Cancelled when the driver ends.
+    pub(super) fn link_tasks_token(&self) -> CancellationToken {
+        self.link_tasks.clone()
     }
 }
 

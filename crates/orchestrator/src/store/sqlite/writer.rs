@@ -27,8 +27,8 @@ pub(super) struct Context<'a> {
     pub(super) news: &'a mut Vec<(JobId, Sequence)>,
 }
 
-/// Done inside the transaction; gives back what to say when the transaction has ended.
-type Work = Box<dyn FnOnce(&mut Context<'_>) -> Answer + Send>;
+/// Done inside the transaction, or not at all where none could be begun; gives back what to say when it has ended.
+type Work = Box<dyn FnOnce(Option<&mut Context<'_>>) -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), OrchestratorError>) + Send>;
 
 /// Sends work to the writing thread.
@@ -54,7 +54,10 @@ impl Writer {
     {
         let (reply, answer) = oneshot::channel();
         let boxed: Work = Box::new(move |context| {
-            let result = in_savepoint(context, work);
+            let result = match context {
+                Some(context) => in_savepoint(context, work),
+                None => Err(OrchestratorError::ShuttingDown),
+            };
             Box::new(move |committed| drop(reply.send(committed.and(result))))
         });
         self.work.send(boxed).await.map_err(|_| OrchestratorError::ShuttingDown)?;
@@ -95,12 +98,14 @@ fn write_loop(connection: &Connection, mut queue: mpsc::Receiver<Work>, hub: &Hu
         let begun = execute(connection, "BEGIN IMMEDIATE");
         if begun.is_ok() {
             let mut context = Context { connection, views: &mut views, news: &mut news };
-            answers.push(first(&mut context));
+            answers.push(first(Some(&mut context)));
             while answers.len() < MAX_GROUP
                 && let Ok(next) = queue.try_recv()
             {
-                answers.push(next(&mut context));
+                answers.push(next(Some(&mut context)));
             }
+        } else {
+            answers.push(first(None));
         }
         let committed = begun.and_then(|()| commit(connection));
         if committed.is_err() {

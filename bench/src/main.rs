@@ -1,0 +1,78 @@
+//! Prints the figures of Caisson side by side with what a user would pick instead. `bench/run` sets the stage for it.
+
+mod bare;
+mod docker;
+mod figures;
+mod http;
+mod measure;
+mod report;
+mod sandboxes;
+mod server;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use crate::docker::Docker;
+use crate::measure::Plan;
+use crate::report::{Report, Verdict};
+
+/// Prints the figures of Caisson side by side with what a user would pick instead.
+#[derive(Debug, Parser)]
+#[command(name = "caisson-bench", max_term_width = 110)]
+struct Arguments {
+    /// The server's program, built for release.
+    #[arg(long, value_name = "FILE")]
+    caisson: PathBuf,
+    /// The launcher's program, built by ./build-guest.
+    #[arg(long, value_name = "FILE")]
+    launcher: PathBuf,
+    /// The guest's program, built by ./build-guest.
+    #[arg(long, value_name = "FILE")]
+    guest: PathBuf,
+    /// Socket of the Docker engine to compare with.
+    #[arg(long, value_name = "FILE")]
+    docker_socket: PathBuf,
+    /// Image in that engine which has `true` and `sleep`.
+    #[arg(long, value_name = "NAME")]
+    docker_image: String,
+    /// Only figures whose name contains this: cold, exec, crowd, memory, acceptance, job, recovery.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Few runs, for trying; the figures are not worth much.
+    #[arg(long)]
+    quick: bool,
+    /// Prints JSON instead of a Markdown table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the figures are made with.
+pub(crate) struct Stage {
+    pub(crate) caisson: PathBuf,
+    pub(crate) launcher: PathBuf,
+    pub(crate) guest: PathBuf,
+    pub(crate) docker: Docker,
+    pub(crate) plan: Plan,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let stage = Stage {
+        caisson: arguments.caisson,
+        launcher: arguments.launcher,
+        guest: arguments.guest,
+        docker: Docker { socket: arguments.docker_socket, image: arguments.docker_image },
+        plan: if arguments.quick { Plan::QUICK } else { Plan::FULL },
+    };
+    // The same kind of runtime as the server's.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    let only = arguments.only.unwrap_or_default();
+    let figures = runtime.block_on(async { tokio::spawn(figures::all(stage, only)).await })??;
+    let report = Report::new(figures);
+    println!("{}", if arguments.json { report.to_json()? } else { report.to_markdown() });
+    let missed = report.figures.iter().any(|figure| figure.verdict() == Verdict::Miss);
+    Ok(if missed { ExitCode::from(3) } else { ExitCode::SUCCESS })
+}
