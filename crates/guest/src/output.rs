@@ -30,9 +30,13 @@ pub(crate) struct Shape {
     pub(crate) tail_segments: usize,
 }
 
-/// 8 MiB of head and 8 MiB of tail.
-pub(crate) const FULL_SHAPE: Shape =
-    Shape { segment_bytes: 1024 * 1024, header_bytes: 128 * 1024, head_segments: 8, tail_segments: 8 };
+/// 8 MiB of head and 8 MiB of tail. A chunk is never cut, so each segment has room for one more.
+pub(crate) const FULL_SHAPE: Shape = Shape {
+    segment_bytes: 1024 * 1024 + MAX_OUTPUT_BYTES,
+    header_bytes: 128 * 1024,
+    head_segments: 8,
+    tail_segments: 8,
+};
 
 impl Shape {
     fn slot_bytes(&self) -> u64 {

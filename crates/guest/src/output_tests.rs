@@ -1,3 +1,5 @@
+//! Tests of the output store.
+
 use proptest::prelude::*;
 
 use super::*;

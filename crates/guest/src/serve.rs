@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use crate::files::pack::PackOrder;
 use crate::guest::Guest;
 use crate::{files, ports, requests};
 
@@ -147,7 +148,10 @@ async fn dispatch(
             return files::stream::download(guest, stream, path, offset, length).await;
         }
         Request::Upload { path, mode } => return files::stream::upload(guest, stream, path, mode).await,
-        Request::Pack { path, exclude } => return files::stream::pack(guest, stream, path, exclude).await,
+        Request::Pack { path, exclude, max_file_bytes } => {
+            let order = PackOrder { path, exclude, max_file_bytes };
+            return files::stream::pack(guest, stream, order).await;
+        }
         Request::Unpack { path } => return files::stream::unpack(guest, stream, path).await,
         Request::Watch { path } => return files::watch::watch(guest, stream, path).await,
         Request::Connect { port } => return ports::connect(stream, port).await,

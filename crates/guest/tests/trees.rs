@@ -21,7 +21,7 @@ async fn collect(mut download: FileDownload) -> Vec<u8> {
 
 async fn pack(client: &GuestClient, path: &str, exclude: &[&str]) -> Vec<u8> {
     let exclude = exclude.iter().map(|&name| name.to_owned()).collect();
-    collect(client.pack(path.to_owned(), exclude).await.unwrap()).await
+    collect(client.pack(path.to_owned(), exclude, None).await.unwrap()).await
 }
 
 async fn unpack(
@@ -139,7 +139,7 @@ async fn packing_leaves_out_what_is_excluded_and_refuses_what_is_not_there() {
     let archive = pack(&client, "", &["target/", "src/target/a"]).await;
     assert_eq!(names(&archive), ["src", "src/target", "targets", "targets/c"]);
     assert_eq!(names(&pack(&client, "src", &[]).await), ["target", "target/a"]);
-    let error = client.pack("none".to_owned(), Vec::new()).await.unwrap().next().await.unwrap_err();
+    let error = client.pack("none".to_owned(), Vec::new(), None).await.unwrap().next().await.unwrap_err();
     assert_eq!(file_error(error).code, FileErrorCode::NotFound);
 }
 

@@ -81,7 +81,12 @@ impl GuestClient {
     ///
     /// # Errors
     /// The link is broken.
-    pub async fn follow(&self, key: CallKey, from_sequence: u64, follow: Follow) -> Result<CallFollower, ProtocolError> {
+    pub async fn follow(
+        &self,
+        key: CallKey,
+        from_sequence: u64,
+        follow: Follow,
+    ) -> Result<CallFollower, ProtocolError> {
         let stream = self.begin(&Request::Follow { key, from_sequence, follow }).await?;
         Ok(CallFollower { stream })
     }

@@ -14,7 +14,11 @@ impl GuestClient {
     ///
     /// # Errors
     /// The operation was refused, or the link is broken.
-    pub async fn file(&self, key: Option<CallKey>, operation: FileOperation) -> Result<FileReply, ProtocolError> {
+    pub async fn file(
+        &self,
+        key: Option<CallKey>,
+        operation: FileOperation,
+    ) -> Result<FileReply, ProtocolError> {
         file_reply(self.ask(&Request::File { key, operation }).await?)
     }
 
@@ -30,7 +34,9 @@ impl GuestClient {
     ) -> Result<(FileStat, FileDownload), ProtocolError> {
         let mut stream = self.begin(&Request::Download { path, offset, length }).await?;
         match file_reply(refuse(stream.receive_message::<Reply>().await?)?)? {
-            FileReply::Stat(stat) => Ok((stat, FileDownload { stream, confirmed: Confirmation::None })),
+            FileReply::Stat(stat) => {
+                Ok((stat, FileDownload { stream, confirmed: Confirmation::None, left_out: Vec::new() }))
+            }
             _ => Err(ProtocolError::Unexpected("an answer that is no stat".into())),
         }
     }
@@ -47,9 +53,14 @@ impl GuestClient {
     ///
     /// # Errors
     /// The link is broken.
-    pub async fn pack(&self, path: String, exclude: Vec<String>) -> Result<FileDownload, ProtocolError> {
-        let stream = self.begin(&Request::Pack { path, exclude }).await?;
-        Ok(FileDownload { stream, confirmed: Confirmation::Awaited })
+    pub async fn pack(
+        &self,
+        path: String,
+        exclude: Vec<String>,
+        max_file_bytes: Option<u64>,
+    ) -> Result<FileDownload, ProtocolError> {
+        let stream = self.begin(&Request::Pack { path, exclude, max_file_bytes }).await?;
+        Ok(FileDownload { stream, confirmed: Confirmation::Awaited, left_out: Vec::new() })
     }
 
     /// Streams a tar into a directory of the workspace.
@@ -88,9 +99,16 @@ enum Confirmation {
 pub struct FileDownload {
     stream: MessageStream,
     confirmed: Confirmation,
+    left_out: Vec<String>,
 }
 
 impl FileDownload {
+    /// What a pack has left out; known after its end.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
     /// The next bytes, or `None` at the end. Cancel safe.
     ///
     /// # Errors
@@ -99,7 +117,13 @@ impl FileDownload {
         match self.stream.receive().await? {
             Incoming::Data(bytes) => Ok(Some(bytes)),
             Incoming::DataEnd if self.confirmed == Confirmation::None => Ok(None),
-            Incoming::DataEnd => file_reply(refuse(self.stream.receive_message::<Reply>().await?)?).map(|_| None),
+            Incoming::DataEnd => {
+                let reply = file_reply(refuse(self.stream.receive_message::<Reply>().await?)?)?;
+                if let FileReply::Packed { left_out } = reply {
+                    self.left_out = left_out;
+                }
+                Ok(None)
+            }
             message @ Incoming::Message(_) => {
                 file_reply(refuse(message.into_message::<Reply>()?)?)?;
                 Err(ProtocolError::Unexpected("a message where data was expected".into()))
@@ -149,8 +173,9 @@ impl WatchFollower {
             Incoming::Message(bytes) => match serde_json::from_slice::<WatchChange>(&bytes) {
                 Ok(change) => Ok(change),
                 Err(error) => match serde_json::from_slice::<Reply>(&bytes) {
-                    Ok(reply) => file_reply(refuse(reply)?)
-                        .and_then(|_| Err(ProtocolError::Unexpected("an answer where a change was expected".into()))),
+                    Ok(reply) => file_reply(refuse(reply)?).and_then(|_| {
+                        Err(ProtocolError::Unexpected("an answer where a change was expected".into()))
+                    }),
                     Err(_) => Err(ProtocolError::Decode(error)),
                 },
             },

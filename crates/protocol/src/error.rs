@@ -31,7 +31,9 @@ pub enum ProtocolError {
     #[error("encoding a message")]
     Encode(#[source] serde_json::Error),
     /// The two sides share no version.
-    #[error("the guest speaks link versions {guest_oldest} to {guest_newest}, this server {host_oldest} to {host_newest}")]
+    #[error(
+        "the guest speaks link versions {guest_oldest} to {guest_newest}, this server {host_oldest} to {host_newest}"
+    )]
     Version {
         /// Newest version of the guest.
         guest_newest: u16,

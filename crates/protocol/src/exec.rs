@@ -28,7 +28,8 @@ impl CallKey {
     /// Whether the call's name is safe as a file name: 1 to 64 letters, digits and `-`.
     #[must_use]
     pub fn is_well_formed(&self) -> bool {
-        (1..=64).contains(&self.call.len()) && self.call.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        (1..=64).contains(&self.call.len())
+            && self.call.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
     }
 }
 

@@ -139,6 +139,11 @@ pub enum FileReply {
         /// Whether there were more than the limit.
         truncated: bool,
     },
+    /// All is packed, but for these, which could not be read or are too large; at most 1,000 names.
+    Packed {
+        /// Paths relative to what was packed.
+        left_out: Vec<String>,
+    },
     /// Done.
     Done,
 }

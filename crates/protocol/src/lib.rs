@@ -22,11 +22,12 @@ pub use client::{CallFollower, CallInput, GuestClient};
 pub use client_files::{FileDownload, FileUpload, WatchFollower};
 pub use error::ProtocolError;
 pub use exec::{
-    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, OutputChunk, OutputStream, Program,
-    TerminalSize,
+    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, OutputChunk,
+    OutputStream, Program, TerminalSize,
 };
 pub use file::{
-    FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat, WatchChange,
+    FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat,
+    WatchChange,
 };
 pub use link::{IncomingStreams, Link, Side};
 pub use message::{GuestRequest, GuestStats, Hello, Reply, Request, Welcome};

@@ -112,13 +112,16 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<u32>,
     },
-    /// The workspace, or a directory in it, as a tar stream: data frames, `DataEnd`, then [`Reply::File`] `Done`.
-    /// Names that start with an excluded prefix, devices and sockets are left out; links stay links.
+    /// The workspace, or a directory in it, as a tar stream: data frames, `DataEnd`, then [`Reply::File`] `Packed`.
+    /// Excluded paths, devices and sockets are left out; links stay links.
     Pack {
         /// The directory, empty for the whole workspace.
         path: String,
-        /// Prefixes relative to `path`.
+        /// Paths relative to `path`.
         exclude: Vec<String>,
+        /// Files that claim to be larger are left out: a file with holes may claim any size.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_file_bytes: Option<u64>,
     },
     /// Unpacks a tar stream into the workspace: data frames, `DataEnd`. Answer: [`Reply::File`].
     Unpack {

@@ -58,7 +58,11 @@ impl MessageStream {
     pub async fn send<T: Serialize + Sync>(&mut self, message: &T) -> Result<(), ProtocolError> {
         let json = serde_json::to_vec(message).map_err(ProtocolError::Encode)?;
         if json.len() > MAX_MESSAGE_BYTES {
-            return Err(ProtocolError::TooLarge { what: "message", size: json.len(), limit: MAX_MESSAGE_BYTES });
+            return Err(ProtocolError::TooLarge {
+                what: "message",
+                size: json.len(),
+                limit: MAX_MESSAGE_BYTES,
+            });
         }
         let mut chunks = json.chunks(MAX_PAYLOAD_BYTES).peekable();
         while let Some(chunk) = chunks.next() {
@@ -116,7 +120,11 @@ impl MessageStream {
                     FrameKind::MessagePart | FrameKind::MessageEnd => {
                         let size = self.parts.len() + frame.payload.len();
                         if size > MAX_MESSAGE_BYTES {
-                            return Err(ProtocolError::TooLarge { what: "message", size, limit: MAX_MESSAGE_BYTES });
+                            return Err(ProtocolError::TooLarge {
+                                what: "message",
+                                size,
+                                limit: MAX_MESSAGE_BYTES,
+                            });
                         }
                         if frame.kind == FrameKind::MessageEnd && self.parts.is_empty() {
                             return Ok(Incoming::Message(frame.payload));
@@ -198,7 +206,11 @@ pub struct RawStream {
 }
 
 impl AsyncRead for RawStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if !self.ahead.is_empty() {
             let count = self.ahead.len().min(buf.remaining());
             buf.put_slice(&self.ahead.split_to(count));

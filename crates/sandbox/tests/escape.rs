@@ -147,7 +147,7 @@ for name in ["mem", "environ", "maps", "auxv", "stack"]:
     print(attempt(lambda: open("/proc/1/" + name, "rb").read(1)))
 for name in ["root", "cwd", "exe", "fd/3"]:
     print(attempt(lambda: os.readlink("/proc/1/" + name)))
-print(attempt(lambda: os.listdir("/proc/1/fd")), attempt(lambda: os.listdir("/proc/1/root/")))
+print(attempt(lambda: os.listdir("/proc/1/fd")), attempt(lambda: os.listdir("/proc/1/root")))
 pidfd = os.pidfd_open(1)
 print(call({pidfd_getfd}, pidfd, 3, 0))
 "#,

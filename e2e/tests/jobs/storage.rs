@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use e2e::{Options, Server, binary, free_port, shell};
+use e2e::{Options, Server, binary, free_port, shell, wait_until};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -185,4 +185,20 @@ fn a_locked_database_is_named_and_nothing_is_lost() {
     assert_eq!(running.status()["status"], "complete", "{}", events.summary());
     assert_eq!(events.output("step-1.1", "stdout").lines().count(), 1001);
     server.assert_nothing_left();
+}
+
+#[test]
+fn old_jobs_are_removed_and_a_running_one_never() {
+    let server = Server::start();
+    let old = server.schedule_steps(&[shell("echo old > old.txt")]);
+    old.wait_for("complete");
+    let running = server.schedule_steps(&[shell("until [ -e stop ]; do sleep 0.1; done")]);
+    running.follow().until("the start of the step", |event| event.is("call_started"));
+    server.stop();
+    std::fs::write(server.folder().join("caisson.toml"), "[retention]\ndays = 0\n").unwrap();
+    server.restart();
+    running.touch("stop");
+    running.wait_for("complete");
+    wait_until("the old job is removed", || server.get(&format!("/v1/jobs/{}", old.id)).status == 404);
+    assert!(!server.data().join("jobs").join(&old.id).exists(), "the folder of the old job is still there");
 }

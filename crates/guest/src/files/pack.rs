@@ -23,10 +23,25 @@ const STEP_BYTES: usize = 256 * 1024;
 /// Tar counts in blocks of this size.
 pub(crate) const BLOCK_BYTES: u64 = 512;
 
+/// The most names of what was left out that are told.
+const MAX_LEFT_OUT: usize = 1000;
+
+/// What to pack.
+pub(crate) struct PackOrder {
+    /// The directory.
+    pub(crate) path: String,
+    /// What is not wanted of it.
+    pub(crate) exclude: Vec<String>,
+    /// Larger files are left out.
+    pub(crate) max_file_bytes: Option<u64>,
+}
+
 /// An archive that is being made.
 pub(crate) struct Packer {
     walker: Walker,
     exclude: Vec<Vec<u8>>,
+    max_file_bytes: u64,
+    left_out: Vec<String>,
     builder: Builder<Vec<u8>>,
     current: Option<Content>,
     is_done: bool,
@@ -41,13 +56,33 @@ struct Content {
 
 impl Packer {
     /// Starts to pack a directory; names below an excluded path are left out.
-    pub(crate) fn begin(workspace: &Workspace, path: &str, exclude: Vec<String>) -> Result<Self, FileError> {
-        let path = RelativePath::parse(path, Root::Allowed)?;
+    pub(crate) fn begin(workspace: &Workspace, order: PackOrder) -> Result<Self, FileError> {
+        let PackOrder { path, exclude, max_file_bytes } = order;
+        let path = RelativePath::parse(&path, Root::Allowed)?;
         let directory = workspace.open_directory("packing", &path)?;
         let walker = Walker::start(directory).map_err(failed("packing", &path))?;
         let exclude = exclude.into_iter().map(|prefix| prefix.trim_matches('/').as_bytes().to_vec());
         let exclude = exclude.filter(|prefix| !prefix.is_empty()).collect();
-        Ok(Self { walker, exclude, builder: Builder::new(Vec::new()), current: None, is_done: false })
+        Ok(Self {
+            walker,
+            exclude,
+            max_file_bytes: max_file_bytes.unwrap_or(u64::MAX),
+            left_out: Vec::new(),
+            builder: Builder::new(Vec::new()),
+            current: None,
+            is_done: false,
+        })
+    }
+
+    /// What could not be packed.
+    pub(crate) fn left_out(self) -> Vec<String> {
+        self.left_out
+    }
+
+    fn leave_out(&mut self, entry: &Entry) {
+        if self.left_out.len() < MAX_LEFT_OUT {
+            self.left_out.push(String::from_utf8_lossy(&entry.path).into_owned());
+        }
     }
 
     /// The next bytes of the archive, or `None` after its end.
@@ -84,6 +119,7 @@ impl Packer {
         let before = self.builder.get_ref().len();
         if self.add(entry).is_err() {
             self.builder.get_mut().truncate(before);
+            self.leave_out(entry);
         }
     }
 
@@ -106,19 +142,30 @@ impl Packer {
                 self.builder.append_link(&mut header(&entry.stat, EntryType::Symlink, 0), path, target)
             }
             FileType::RegularFile => self.add_file(entry, path),
-            _ => Ok(()),
+            _ => {
+                self.leave_out(entry);
+                Ok(())
+            }
         }
     }
 
     fn add_file(&mut self, entry: &Entry, path: &Path) -> std::io::Result<()> {
         let Some(parent) = self.walker.parent() else { return Ok(()) };
-        let Ok(file) = open_name(parent, &entry.name, OFlags::RDONLY) else { return Ok(()) };
+        let file = match open_name(parent, &entry.name, OFlags::RDONLY) {
+            Ok(file) => file,
+            // Gone meanwhile: nobody misses it.
+            Err(rustix::io::Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         // What was opened may not be what was looked at before.
         let stat = fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Ok(());
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size > self.max_file_bytes {
+            return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
+        }
         // The header goes out alone; the content follows in steps.
         self.builder.append_data(&mut header(&stat, EntryType::Regular, size), path, std::io::empty())?;
         let padding = size.next_multiple_of(BLOCK_BYTES) - size;

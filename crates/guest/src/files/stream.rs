@@ -8,7 +8,7 @@ use bytes::Bytes;
 use protocol::{FileError, FileReply, FileResult, Incoming, MessageStream, ProtocolError, Reply};
 
 use crate::files::operations::{describe, open_file, read_at_most};
-use crate::files::pack::Packer;
+use crate::files::pack::{PackOrder, Packer};
 use crate::files::refusal::failed;
 use crate::files::resolve::{RelativePath, Root};
 use crate::files::unpack::Unpacker;
@@ -81,16 +81,15 @@ pub(crate) async fn download(
 pub(crate) async fn pack(
     guest: &Rc<Guest>,
     mut stream: MessageStream,
-    path: String,
-    exclude: Vec<String>,
+    order: PackOrder,
 ) -> Result<(), ProtocolError> {
     let workspace = Arc::clone(&guest.workspace);
-    let begun = guest.workers.long(move || Packer::begin(&workspace, &path, exclude)).await;
+    let begun = guest.workers.long(move || Packer::begin(&workspace, order)).await;
     let mut packer = match begun.and_then(|begun| begun) {
         Ok(packer) => packer,
         Err(error) => return answer(&mut stream, &reply(Err(error))).await,
     };
-    loop {
+    let left_out = loop {
         let step = guest.workers.long(move || {
             let made = packer.step();
             (packer, made)
@@ -100,12 +99,12 @@ pub(crate) async fn pack(
                 packer = back;
                 stream.send_data(&bytes).await?;
             }
-            Ok((_, None)) => break,
+            Ok((packer, None)) => break packer.left_out(),
             Err(error) => return answer(&mut stream, &reply(Err(error))).await,
         }
-    }
+    };
     stream.send_data_end().await?;
-    answer(&mut stream, &reply(Ok(FileReply::Done))).await
+    answer(&mut stream, &reply(Ok(FileReply::Packed { left_out }))).await
 }
 
 /// Something that takes a stream of bytes and turns it into files.

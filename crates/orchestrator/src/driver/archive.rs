@@ -22,15 +22,40 @@ const MANIFEST: &str = ".caisson/manifest.json";
 /// The most entries of one archive.
 const MAX_ENTRIES: u64 = 2_000_000;
 
-/// Bytes that an asynchronous task sends, read by a thread. Ends in an error when the sender says so.
+/// What an asynchronous task sends to the thread that writes.
+pub(super) enum Piece {
+    /// Part of the archive.
+    Bytes(Bytes),
+    /// All has come; these paths are not in it.
+    End {
+        /// Paths in the workspace.
+        left_out: Vec<String>,
+    },
+}
+
+/// Pieces that an asynchronous task sends, read by a thread. Without [`Piece::End`] the stream has broken off.
 pub(super) struct ChannelReader {
-    receiver: mpsc::Receiver<io::Result<Bytes>>,
+    receiver: mpsc::Receiver<Piece>,
     current: Bytes,
+    left_out: Option<Vec<String>>,
 }
 
 impl ChannelReader {
-    pub(super) fn new(receiver: mpsc::Receiver<io::Result<Bytes>>) -> Self {
-        Self { receiver, current: Bytes::new() }
+    pub(super) fn new(receiver: mpsc::Receiver<Piece>) -> Self {
+        Self { receiver, current: Bytes::new(), left_out: None }
+    }
+}
+
+/// A tar stream that knows at its end what it does not hold.
+pub(super) trait TarSource: Read {
+    /// Reads to the end; what is not in the archive, or an error where it broke off.
+    fn finish(self) -> io::Result<Vec<String>>;
+}
+
+impl TarSource for ChannelReader {
+    fn finish(mut self) -> io::Result<Vec<String>> {
+        io::copy(&mut self, &mut io::sink())?;
+        Ok(self.left_out.unwrap_or_default())
     }
 }
 
@@ -38,8 +63,10 @@ impl Read for ChannelReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() {
             match self.receiver.blocking_recv() {
-                Some(bytes) => self.current = bytes?,
-                None => return Ok(0),
+                Some(Piece::Bytes(bytes)) => self.current = bytes,
+                Some(Piece::End { left_out }) => self.left_out = Some(left_out),
+                None if self.left_out.is_some() => return Ok(0),
+                None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream broke off")),
             }
         }
         let count = self.current.len().min(buffer.len());
@@ -53,7 +80,7 @@ struct Manifest {
     job: String,
     files: Vec<ManifestFile>,
     links: Vec<ManifestLink>,
-    skipped: Vec<String>,
+    left_out: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -71,11 +98,16 @@ struct ManifestLink {
 }
 
 /// Writes `output.zip` from a tar stream: complete or not at all.
-pub(super) fn zip_from_tar(tar: impl Read, target: &Path, job: &str, source: &str) -> io::Result<Artifact> {
+pub(super) fn zip_from_tar(
+    tar: impl TarSource,
+    target: &Path,
+    job: &str,
+    source: &str,
+) -> io::Result<Artifact> {
     let partial = target.with_extension("zip.partial");
     let mut zip = ZipWriter::new(BufWriter::new(File::create(&partial)?));
     let mut manifest =
-        Manifest { job: job.to_owned(), files: Vec::new(), links: Vec::new(), skipped: Vec::new() };
+        Manifest { job: job.to_owned(), files: Vec::new(), links: Vec::new(), left_out: Vec::new() };
     let mut archive = Archive::new(BufReader::with_capacity(256 * 1024, tar));
     let mut count = 0;
     for entry in archive.entries()? {
@@ -85,6 +117,7 @@ pub(super) fn zip_from_tar(tar: impl Read, target: &Path, job: &str, source: &st
         }
         add_entry(&mut zip, &mut manifest, entry?)?;
     }
+    manifest.left_out.extend(archive.into_inner().into_inner().finish()?);
     zip.start_file(MANIFEST, options(0o644, 0, None)).map_err(io::Error::other)?;
     zip.write_all(&serde_json::to_vec_pretty(&manifest)?)?;
     let file = zip.finish().map_err(io::Error::other)?.into_inner().map_err(io::Error::other)?;
@@ -133,7 +166,7 @@ fn add_entry(
             zip.add_symlink(&name, &target, options(0o777, 0, modified)).map_err(io::Error::other)?;
             manifest.links.push(ManifestLink { path: name, target });
         }
-        _ => manifest.skipped.push(name),
+        _ => manifest.left_out.push(name),
     }
     Ok(())
 }
@@ -206,7 +239,7 @@ fn sync_folder(file: &Path) -> io::Result<()> {
 }
 
 /// Saves a tar stream compressed, complete or not at all; returns the size of the file.
-pub(super) fn save_tar(mut tar: impl Read, target: &Path) -> io::Result<u64> {
+pub(super) fn save_tar(mut tar: impl TarSource, target: &Path) -> io::Result<u64> {
     let partial = target.with_extension("partial");
     let file = File::create(&partial)?;
     zstd::stream::copy_encode(&mut tar, BufWriter::new(&file), 1)?;
@@ -218,8 +251,23 @@ pub(super) fn save_tar(mut tar: impl Read, target: &Path) -> io::Result<u64> {
 }
 
 /// Reads a saved tar stream.
-pub(super) fn open_tar(path: &Path) -> io::Result<impl Read + use<>> {
-    zstd::stream::read::Decoder::new(File::open(path)?)
+pub(super) fn open_tar(path: &Path) -> io::Result<SavedTar> {
+    Ok(SavedTar(zstd::stream::read::Decoder::new(File::open(path)?)?))
+}
+
+/// A tar stream from a file of ours.
+pub(super) struct SavedTar(zstd::stream::read::Decoder<'static, BufReader<File>>);
+
+impl Read for SavedTar {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl TarSource for SavedTar {
+    fn finish(self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Whether a name in a zip is ours and not the job's.
@@ -230,6 +278,12 @@ pub(crate) fn is_own(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl TarSource for &[u8] {
+        fn finish(self) -> io::Result<Vec<String>> {
+            Ok(vec!["pipe".into()])
+        }
+    }
 
     fn tar_of(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
@@ -258,6 +312,7 @@ mod tests {
         zip.by_name("a/b.txt").unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
         let manifest: serde_json::Value = serde_json::from_reader(zip.by_name(MANIFEST).unwrap()).unwrap();
+        assert_eq!(manifest["left_out"][0], "pipe");
         assert_eq!(manifest["files"][0]["size"], 5);
         assert_eq!(
             manifest["files"][0]["sha256"],

@@ -4,13 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::Bytes;
 use protocol::{FileDownload, ProtocolError};
 use sandbox::{Ended, EndedReason};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::archive::{self, ChannelReader};
+use super::archive::{self, ChannelReader, Piece};
 use super::{Driver, Stop, describe};
 use crate::error::OrchestratorError;
 use crate::event::EventBody;
@@ -71,15 +70,17 @@ impl Driver {
         T: Send + 'static,
         F: FnOnce(ChannelReader, PathBuf) -> io::Result<T> + Send + 'static,
     {
+        // Nothing larger fits the disk, unless it has holes.
+        let disk_bytes = self.spec.limits.disk_mib.value().saturating_mul(1024 * 1024);
         let client = self.guest().await?;
-        let mut download = match client.pack(String::new(), Vec::new()).await {
+        let mut download = match client.pack(String::new(), Vec::new(), Some(disk_bytes)).await {
             Ok(download) => download,
             Err(error) => return Ok(Packed::Broken(error)),
         };
         let (pieces, receiver) = mpsc::channel(PIECES_WAITING);
         let shown = target.display().to_string();
         let writing = tokio::task::spawn_blocking(move || write(ChannelReader::new(receiver), target));
-        let limit = self.spec.limits.disk_mib.value().saturating_mul(2 * 1024 * 1024);
+        let limit = disk_bytes.saturating_mul(2);
         let sent = send_pieces(&mut download, pieces, limit).await;
         let written =
             writing.await.map_err(|error| OrchestratorError::io(shown.clone())(io::Error::other(error)))?;
@@ -147,27 +148,28 @@ enum PackError {
 /// Passes the stream on to the writing thread; a stream that did not end well ends in an error there too.
 async fn send_pieces(
     download: &mut FileDownload,
-    pieces: mpsc::Sender<io::Result<Bytes>>,
+    pieces: mpsc::Sender<Piece>,
     limit: u64,
 ) -> Result<(), PackError> {
     let mut total = 0;
-    let error = loop {
+    loop {
         match timeout(SILENCE_PATIENCE, download.next()).await {
             Ok(Ok(Some(bytes))) => {
                 total += bytes.len() as u64;
                 if total > limit {
-                    break PackError::TooLarge;
+                    return Err(PackError::TooLarge);
                 }
                 // A writer that has given up says why itself.
-                if pieces.send(Ok(bytes)).await.is_err() {
+                if pieces.send(Piece::Bytes(bytes)).await.is_err() {
                     return Ok(());
                 }
             }
-            Ok(Ok(None)) => return Ok(()),
-            Ok(Err(error)) => break PackError::Link(error),
-            Err(_) => break PackError::Silent,
+            Ok(Ok(None)) => {
+                let _ = pieces.send(Piece::End { left_out: download.left_out().to_vec() }).await;
+                return Ok(());
+            }
+            Ok(Err(error)) => return Err(PackError::Link(error)),
+            Err(_) => return Err(PackError::Silent),
         }
-    };
-    let _ = pieces.send(Err(io::Error::other("the stream broke off"))).await;
-    Err(error)
+    }
 }

@@ -102,7 +102,9 @@ impl DiskStore {
                 continue;
             }
             let partial = target.with_extension("partial");
+            // A loop device first waits until its file is on the host's disk: here nobody waits for that.
             copy_sparse(&self.template(mib), &partial)
+                .and_then(|()| File::open(&partial)?.sync_all())
                 .and_then(|()| fs::rename(&partial, &target))
                 .map_err(|source| failed("copying a disk to", &target, source))?;
         }

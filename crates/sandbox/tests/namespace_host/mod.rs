@@ -57,6 +57,21 @@ impl Host {
     }
 }
 
+impl Drop for Host {
+    /// A test that failed must not leave its sandboxes running.
+    fn drop(&mut self) {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let ours = self.config.state_dir.join("sandboxes");
+            let is_launcher = String::from_utf8_lossy(&command).contains(&*ours.to_string_lossy());
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, Some(pid)) = (is_launcher, pid.and_then(rustix::process::Pid::from_raw)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+        }
+    }
+}
+
 /// A static program that `./build-guest` has made.
 pub(crate) fn program(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
