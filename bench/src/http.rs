@@ -65,7 +65,8 @@ impl Connection {
     /// Follows server-sent events until one of the given texts has come; gives its place in the list.
     /// The connection is of no use afterwards.
     pub(crate) async fn follow_until(mut self, path: &str, texts: &[&str]) -> Result<usize> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\n\r\n", self.address);
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\n\r\n", self.address);
         self.stream.write_all(request.as_bytes()).await?;
         let head = self.read_head().await?;
         ensure!(head.status == 200 && matches!(head.body, Body::Chunks), "{path} answers {}", head.status);

@@ -68,7 +68,8 @@ fn main() -> Result<ExitCode> {
         plan: if arguments.quick { Plan::QUICK } else { Plan::FULL },
     };
     // The same kind of runtime as the server's.
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let only = arguments.only.unwrap_or_default();
     let figures = runtime.block_on(async { tokio::spawn(figures::all(stage, only)).await })??;
     let report = Report::new(figures);

@@ -71,6 +71,8 @@ pub(crate) struct Beside {
     pub(crate) what: String,
     /// What was measured.
     pub(crate) summary: Summary,
+    /// Our number that it is compared with, where that is not the figure itself.
+    pub(crate) against: Option<Summary>,
     /// What the comparison must come to.
     pub(crate) target: Target,
 }
@@ -108,7 +110,7 @@ impl Figure {
     }
 
     fn judge(&self, target: Target, beside: Option<&Beside>) -> Verdict {
-        let ours = self.ours.median;
+        let ours = beside.and_then(|beside| beside.against).unwrap_or(self.ours).median;
         let theirs = beside.map_or(f64::NAN, |beside| beside.summary.median);
         let met = match target {
             Target::AtMost(most) => ours <= most,
@@ -131,7 +133,7 @@ impl Figure {
     }
 
     fn compare(&self, beside: &Beside) -> String {
-        let (ours, theirs) = (self.ours.median, beside.summary.median);
+        let (ours, theirs) = (beside.against.unwrap_or(self.ours).median, beside.summary.median);
         match (self.unit, theirs > ours) {
             (Unit::PerSecond, _) => format!("{:.1}x as many", ours / theirs),
             (Unit::Megabytes, true) => format!("{:.1}x less", theirs / ours),
@@ -189,12 +191,14 @@ impl Report {
 
     /// For people.
     pub(crate) fn to_markdown(&self) -> String {
-        let mut text = String::from("| what | Caisson | beside | | ratio | target | |\n|---|---|---|---|---|---|---|\n");
+        let mut text =
+            String::from("| what | Caisson | beside | | ratio | target | |\n|---|---|---|---|---|---|---|\n");
         for figure in &self.figures {
             let (what, ours) = (&figure.what, figure.number(figure.ours));
             let mut first = format!("| {what} | {ours} |");
             if !matches!(figure.target, Target::None) || figure.beside.is_empty() {
-                let (target, verdict) = (figure.describe(figure.target), mark(figure.judge(figure.target, None)));
+                let (target, verdict) =
+                    (figure.describe(figure.target), mark(figure.judge(figure.target, None)));
                 let _ = writeln!(text, "{first} | | | {target} | {verdict} |");
                 first = "| | |".into();
             }
@@ -202,7 +206,8 @@ impl Report {
                 let number = figure.number(beside.summary);
                 let (ratio, target) = (figure.compare(beside), figure.describe(beside.target));
                 let verdict = mark(figure.judge(beside.target, Some(beside)));
-                let _ = writeln!(text, "{first} {} | {number} | {ratio} | {target} | {verdict} |", beside.what);
+                let _ =
+                    writeln!(text, "{first} {} | {number} | {ratio} | {target} | {verdict} |", beside.what);
                 first = "| | |".into();
             }
         }
@@ -213,7 +218,10 @@ impl Report {
             }
         }
         let Machine { processors, kernel, load_at_the_end } = &self.machine;
-        let _ = writeln!(text, "- machine: {processors} processors, Linux {kernel}, load at the end {load_at_the_end}");
+        let _ = writeln!(
+            text,
+            "- machine: {processors} processors, Linux {kernel}, load at the end {load_at_the_end}"
+        );
         text
     }
 }
@@ -238,7 +246,7 @@ mod tests {
             unit: Unit::Milliseconds,
             ours: summary(ours),
             target: Target::AtMost(10.0),
-            beside: vec![Beside { what: "docker".into(), summary: summary(theirs), target }],
+            beside: vec![Beside { what: "docker".into(), summary: summary(theirs), against: None, target }],
             notes: Vec::new(),
         }
     }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use protocol::{CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, Program};
+use protocol::{
+    CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, Program,
+};
 use sandbox::namespace::{NamespaceBackend, NamespaceConfig};
 use sandbox::{Backend, Image, Isolation, Limits, SandboxId, SandboxSpec};
 
@@ -101,7 +103,8 @@ impl Living {
 
 /// The parent of a process.
 pub(crate) fn parent(pid: u32) -> Result<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("reading a process's status")?;
+    let status =
+        std::fs::read_to_string(format!("/proc/{pid}/status")).context("reading a process's status")?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     parent.and_then(|text| text.trim().parse().ok()).with_context(|| format!("process {pid} has no parent"))
 }

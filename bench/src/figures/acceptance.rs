@@ -47,7 +47,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
         let counted = count_jobs(&server).await;
         server.remove(stage).await?;
         let (load, counted) = (loaded?, counted?);
-        ensure!(counted >= load.accepted, "{} jobs were accepted, {counted} are listed", load.accepted);
+        ensure!(counted == load.accepted, "{} jobs were accepted, {counted} are listed", load.accepted);
         figures.push(describe(&load, meanwhile, counted));
     }
     Ok(figures)
@@ -57,8 +57,12 @@ fn describe(load: &Load, meanwhile: Meanwhile, counted: u64) -> Figure {
     #[expect(clippy::cast_precision_loss, reason = "far fewer jobs than that")]
     let overall = load.accepted as f64 / load.seconds;
     let (name, what) = match meanwhile {
-        Meanwhile::Waits => ("acceptance", "while the one place (`max_running = 1`) is held by a job that sleeps"),
-        Meanwhile::Runs => ("acceptance-busy", "while the scheduler runs the queue, one job at a time, on the same cores"),
+        Meanwhile::Waits => {
+            ("acceptance", "while the one place (`max_running = 1`) is held by a job that sleeps")
+        }
+        Meanwhile::Runs => {
+            ("acceptance-busy", "while the scheduler runs the queue, one job at a time, on the same cores")
+        }
     };
     Figure {
         name,
@@ -69,6 +73,7 @@ fn describe(load: &Load, meanwhile: Meanwhile, counted: u64) -> Figure {
         beside: vec![Beside {
             what: "`docker create`, one after another".into(),
             summary: load.docker.summary_of_rates(),
+            against: None,
             target: Target::None,
         }],
         notes: vec![format!(

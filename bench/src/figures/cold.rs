@@ -38,7 +38,12 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         bare::run_true()?;
         plain.since(start);
     }
-    let beside = |what: &str, samples: &Samples, target| Beside { what: what.into(), summary: samples.summary(), target };
+    let beside = |what: &str, samples: &Samples, target| Beside {
+        what: what.into(),
+        summary: samples.summary(),
+        against: None,
+        target,
+    };
     Ok(Figure {
         name: "cold",
         what: "cold sandbox: create until the guest has answered an exec of `true`".into(),

@@ -36,8 +36,11 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         ours: ours.summary(),
         target: Target::None,
         beside: vec![Beside {
-            what: format!("{CONTAINERS} x `docker run --rm --network none` of `true` at once, time per container"),
+            what: format!(
+                "{CONTAINERS} x `docker run --rm --network none` of `true` at once, time per container"
+            ),
             summary: docker.summary(),
+            against: None,
             target: Target::TimesFaster(20.0),
         }],
         notes: vec![format!(

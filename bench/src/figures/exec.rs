@@ -35,8 +35,9 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         ours: above.summary(),
         target: Target::AtMost(1.0),
         beside: vec![Beside {
-            what: "plain fork and exec of `true`".into(),
+            what: "plain fork and exec of `true`; the ratio is that of the whole round trip".into(),
             summary: plain.summary(),
+            against: Some(inside),
             target: Target::None,
         }],
         notes: vec![format!(

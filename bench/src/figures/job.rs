@@ -28,9 +28,13 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         beside: vec![Beside {
             what: "`docker run --rm --network none` of `true` alone".into(),
             summary: docker.summary(),
+            against: None,
             target: Target::TimesFaster(5.0),
         }],
-        notes: vec!["followed by server-sent events; that the zip is there is checked after the clock has stopped".into()],
+        notes: vec![
+            "followed by server-sent events; that the zip is there is checked after the clock has stopped"
+                .into(),
+        ],
     })
 }
 
@@ -56,7 +60,8 @@ async fn one_job(server: &Server, samples: &mut Samples) -> Result<()> {
     let end = connection.follow_until(&format!("/v1/jobs/{id}/events"), &ends).await?;
     samples.since(start);
     ensure!(end == 0, "job {id} did not become complete");
-    let (status, zip) = Connection::open(server.address).await?.get(&format!("/jobs/{id}/output.zip")).await?;
+    let (status, zip) =
+        Connection::open(server.address).await?.get(&format!("/jobs/{id}/output.zip")).await?;
     ensure!(status == 200 && zip.starts_with(b"PK"), "the zip of job {id} answers {status}");
     Ok(())
 }

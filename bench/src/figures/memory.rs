@@ -41,6 +41,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         beside: vec![Beside {
             what: "docker: PSS of shim and the container's first process (`sleep` of busybox)".into(),
             summary: docker.summary(),
+            against: None,
             target: Target::None,
         }],
         notes: vec![format!(

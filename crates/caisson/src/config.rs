@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use orchestrator::Settings;
+use orchestrator::{OnShutdown, Settings};
 use sandbox::{Limit, Limits};
 use server::ServerSettings;
 
 use crate::cli::HostArguments;
 use crate::config_file::{
-    LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawRetention, RawSandbox,
+    LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawOnShutdown, RawRetention, RawSandbox,
 };
 
 /// Where a server keeps its things when nobody says otherwise.
@@ -21,6 +21,8 @@ const DEFAULT_CONFIG: &str = "/etc/caisson/caisson.toml";
 const DEFAULT_RUN: &str = "/run/caisson";
 /// The bundle of certificates that Debian and its like keep.
 const HOST_CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// How long running jobs are waited for at the end, where they are.
+const DEFAULT_SHUTDOWN_PATIENCE_S: u64 = 600;
 /// The server that `run` talks to.
 const DEFAULT_URL: &str = "http://127.0.0.1:8000";
 
@@ -168,6 +170,7 @@ fn job_settings(
     }
     settings.max_queued = jobs.max_queued.unwrap_or(settings.max_queued);
     settings.max_losses = jobs.max_losses.unwrap_or(settings.max_losses);
+    settings.on_shutdown = shutdown_settings(jobs)?;
     if let Some(seconds) = jobs.wall_clock_s {
         ensure!(seconds > 0, "jobs.wall_clock_s: must be at least 1");
         settings.defaults.wall_clock = Duration::from_secs(seconds);
@@ -190,6 +193,18 @@ fn job_settings(
         settings.retention_bytes = gib.saturating_mul(1024 * 1024 * 1024);
     }
     Ok(settings)
+}
+
+fn shutdown_settings(jobs: &RawJobs) -> Result<OnShutdown> {
+    let patience_s = jobs.shutdown_patience_s.unwrap_or(DEFAULT_SHUTDOWN_PATIENCE_S);
+    ensure!(
+        patience_s > 0,
+        "jobs.shutdown_patience_s: must be at least 1; to wait for nothing, say on_shutdown = \"leave\""
+    );
+    Ok(match jobs.on_shutdown {
+        None | Some(RawOnShutdown::Leave) => OnShutdown::Leave,
+        Some(RawOnShutdown::Wait) => OnShutdown::Wait(Duration::from_secs(patience_s)),
+    })
 }
 
 fn limit_settings(raw: &RawLimits, defaults: Limits) -> Result<Limits> {

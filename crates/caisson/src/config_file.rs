@@ -42,6 +42,16 @@ pub(crate) struct RawJobs {
     pub(crate) wall_clock_s: Option<u64>,
     pub(crate) step_timeout_s: Option<u64>,
     pub(crate) max_losses: Option<u32>,
+    pub(crate) on_shutdown: Option<RawOnShutdown>,
+    pub(crate) shutdown_patience_s: Option<u64>,
+}
+
+/// What becomes of running jobs when the server is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RawOnShutdown {
+    Leave,
+    Wait,
 }
 
 #[derive(Debug, Default, Deserialize)]

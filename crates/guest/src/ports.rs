@@ -1,5 +1,6 @@
 //! Streams to ports inside the sandbox.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -34,5 +35,48 @@ async fn dial(port: u16) -> io::Result<TcpStream> {
     match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
         Ok(connection) => Ok(connection),
         Err(first) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.map_err(|_| first),
+    }
+}
+
+/// The kernel's tables of connections, and the state of a socket that listens.
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+const LISTENING: &str = "0A";
+
+/// The ports that something listens on.
+pub(crate) fn listening() -> Vec<u16> {
+    let mut ports = BTreeSet::new();
+    for table in TABLES {
+        // A kernel without IPv6 has no such table.
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        ports.extend(text.lines().skip(1).filter_map(listening_port));
+    }
+    ports.into_iter().collect()
+}
+
+/// The port of a line of such a table: `0: 0100007F:1F90 00000000:0000 0A ...`.
+fn listening_port(line: &str) -> Option<u16> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let local = fields.next()?;
+    if fields.nth(1)? != LISTENING {
+        return None;
+    }
+    u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::listening_port;
+
+    #[test]
+    fn a_listening_socket_is_told_from_a_connection() {
+        assert_eq!(
+            listening_port("   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000"),
+            Some(8080)
+        );
+        assert_eq!(
+            listening_port("   1: 0100007F:1F90 0100007F:A1B2 01 00000000:00000000 00:00000000"),
+            None
+        );
+        assert_eq!(listening_port("garbage"), None);
     }
 }

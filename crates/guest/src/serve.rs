@@ -133,6 +133,7 @@ async fn dispatch(
         Request::Hello(_) => welcome(guest),
         Request::Ping => Reply::Done,
         Request::Stats => Reply::Stats(guest.stats()),
+        Request::Ports => Reply::Ports { ports: ports::listening() },
         Request::Exec { exec, follow } => return requests::exec(guest, stream, exec, follow).await,
         Request::Follow { key, from_sequence, follow } => {
             return requests::resume(guest, stream, &key, from_sequence, follow).await;

@@ -66,6 +66,7 @@ fn what_happened(body: &EventBody) -> String {
         EventBody::JobCreated { spec } => match &spec.work {
             Work::Task(task) => format!("task: {task}"),
             Work::Steps(steps) => format!("job with {} steps", steps.len()),
+            Work::Session { .. } => "sandbox".to_owned(),
         },
         EventBody::StateChanged { state, code, reason } => {
             let mut line = format!("{state:?}").to_lowercase();
@@ -78,6 +79,7 @@ fn what_happened(body: &EventBody) -> String {
             line
         }
         EventBody::Wished { wish } => format!("asked to {}", format!("{wish:?}").to_lowercase()),
+        EventBody::Extended { idle_ms } => format!("may be idle for {} s", idle_ms / 1000),
         EventBody::SandboxRequested { sandbox } => format!("sandbox {sandbox} is being made"),
         EventBody::SandboxReady { unenforced, .. } => {
             let mut line = "sandbox ready".to_owned();

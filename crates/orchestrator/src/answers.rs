@@ -40,9 +40,22 @@ pub struct Accepted {
     pub hint: Option<String>,
 }
 
+/// What a job is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    /// Work with an end and a result.
+    #[default]
+    Job,
+    /// A bare sandbox.
+    Sandbox,
+}
+
 /// Which jobs to list.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
+    /// Jobs, or bare sandboxes.
+    pub kind: JobKind,
     /// Only these states; all when empty.
     pub states: Vec<JobState>,
     /// Only jobs with this label.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{CallKey, Exec, ExecEvent, ExecUpdate, Follow, GuestClient, Program};
+use protocol::{CallFollower, CallKey, Exec, ExecEvent, ExecUpdate, Follow, GuestClient, Program};
 use sandbox::Usage;
 use uuid::Uuid;
 
@@ -34,14 +34,38 @@ impl Orchestrator {
     /// # Errors
     /// The job has no sandbox now, or the request cannot be accepted.
     pub async fn exec(&self, id: JobId, request: ExecRequest) -> Result<ExecReply, OrchestratorError> {
-        let timeout_s = check_timeout(request.timeout_s)?;
-        let program = program_of(&request)?;
+        let timeout_s = check_timeout(request.timeout_s.unwrap_or(DEFAULT_TIMEOUT_S))?;
+        let request = ExecRequest { timeout_s: Some(timeout_s), ..request };
+        let Begun { live, client, call, exec } = self.begin_call(id, &request).await?;
+        let _in_use = live.used.begin();
+        let captured = Captured::new(MAX_ANSWER_BYTES);
+        let mut sink = OutputSink::new(Arc::clone(&live.recorder), call.clone(), None, captured);
+        let patience = Duration::from_secs_f64(timeout_s) + ANSWER_PATIENCE;
+        let running = async {
+            let mut follower = client.exec(exec, Follow::Capped).await?;
+            follow(&mut follower, &mut sink, timeout_s).await
+        };
+        let end = match tokio::time::timeout(patience, running).await {
+            Ok(Ok(end)) => end,
+            Ok(Err(error)) => interrupted(&error.to_string()),
+            Err(_) => interrupted("the guest did not answer in time"),
+        };
+        live.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
+        Ok(reply(call, end, sink.captured()))
+    }
+
+    /// Checks a request, finds the sandbox, and writes the call down.
+    pub(crate) async fn begin_call(
+        &self,
+        id: JobId,
+        request: &ExecRequest,
+    ) -> Result<Begun, OrchestratorError> {
+        let program = program_of(request)?;
+        let timeout_s = request.timeout_s.map(check_timeout).transpose()?;
         let (live, client) = self.reach(id).await?;
         let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
         let mut variables = environment(&self.core.store.spec(id).await?, &call);
         variables.extend(request.environment.clone());
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
-        let timeout_ms = (timeout_s * 1000.0).ceil() as u64;
         let exec = Exec {
             key: CallKey::new(call.id.clone(), call.attempt),
             program,
@@ -50,23 +74,14 @@ impl Orchestrator {
             stdin: request.stdin.clone(),
             keep_stdin_open: false,
             terminal: None,
-            timeout_ms: Some(timeout_ms),
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+            timeout_ms: timeout_s.map(|seconds| (seconds * 1000.0).ceil() as u64),
             kill_grace_ms: 2000,
         };
         let input = serde_json::json!({ "command": request.command, "argv": request.argv });
         let started = EventBody::CallStarted { step: None, tool: "exec".into(), input };
         live.recorder.record(started.of(&call)).await?;
-        let mut sink =
-            OutputSink::new(Arc::clone(&live.recorder), call.clone(), None, Captured::new(MAX_ANSWER_BYTES));
-        let patience = Duration::from_secs_f64(timeout_s) + ANSWER_PATIENCE;
-        let ran = tokio::time::timeout(patience, run(&client, exec, &mut sink, timeout_s)).await;
-        let end = match ran {
-            Ok(Ok(end)) => end,
-            Ok(Err(error)) => interrupted(&error.to_string()),
-            Err(_) => interrupted("the guest did not answer in time"),
-        };
-        live.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
-        Ok(reply(call, end, sink.captured()))
+        Ok(Begun { live, client, call, exec })
     }
 
     /// A job that is driven now, and its guest.
@@ -80,6 +95,7 @@ impl Orchestrator {
             let client =
                 tokio::time::timeout(patience, waiting).await.ok().and_then(|found| found.ok()?.clone());
             if let Some(client) = client {
+                live.used.now();
                 return Ok((live, client));
             }
         }
@@ -91,19 +107,26 @@ impl Orchestrator {
     }
 }
 
-async fn run(
-    client: &GuestClient,
-    exec: Exec,
+/// A call that is written down and may be sent.
+pub(crate) struct Begun {
+    pub(crate) live: LiveJob,
+    pub(crate) client: GuestClient,
+    pub(crate) call: CallRef,
+    pub(crate) exec: Exec,
+}
+
+/// Follows a call to its end and writes its output down.
+pub(crate) async fn follow(
+    follower: &mut CallFollower,
     sink: &mut OutputSink,
     timeout_s: f64,
 ) -> Result<CallEnd, OrchestratorError> {
-    let mut follower = client.exec(exec, Follow::Capped).await?;
     let outcome = loop {
         match follower.next().await? {
             ExecUpdate::Output(chunk) => sink.take(chunk).await?,
             ExecUpdate::Event(ExecEvent::Ended(outcome)) => break outcome,
             ExecUpdate::Event(ExecEvent::Gap { to_sequence, bytes, .. }) => {
-                sink.skip(to_sequence, bytes).await?
+                sink.skip(to_sequence, bytes).await?;
             }
             ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
         }
@@ -120,7 +143,7 @@ async fn run(
     Ok(explain_end(&evidence))
 }
 
-fn interrupted(reason: &str) -> CallEnd {
+pub(crate) fn interrupted(reason: &str) -> CallEnd {
     CallEnd {
         status: CallStatus::Interrupted,
         code: Some("interrupted".into()),
@@ -143,8 +166,7 @@ fn reply(call: CallRef, end: CallEnd, captured: &Captured) -> ExecReply {
     }
 }
 
-fn check_timeout(timeout_s: Option<f64>) -> Result<f64, InvalidField> {
-    let seconds = timeout_s.unwrap_or(DEFAULT_TIMEOUT_S);
+fn check_timeout(seconds: f64) -> Result<f64, InvalidField> {
     if (0.001..=MAX_TIMEOUT_S).contains(&seconds) {
         return Ok(seconds);
     }

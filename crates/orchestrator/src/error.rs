@@ -16,6 +16,9 @@ pub enum OrchestratorError {
     /// There is no such job.
     #[error("there is no job {0}")]
     NoJob(JobId),
+    /// There is no such bare sandbox.
+    #[error("there is no sandbox {0}")]
+    NoSandbox(JobId),
     /// The job has no result (yet).
     #[error("job {job} has no output.zip: {why}")]
     NoArtifact {
@@ -39,6 +42,16 @@ pub enum OrchestratorError {
     QueueFull {
         /// How many wait.
         queued: usize,
+        /// When to try again.
+        retry_after_s: u64,
+    },
+    /// There are as many bare sandboxes as the operator allows.
+    #[error(
+        "{count} sandboxes live already, and no more are allowed; end one, or try again in {retry_after_s} s"
+    )]
+    TooManySandboxes {
+        /// How many live.
+        count: usize,
         /// When to try again.
         retry_after_s: u64,
     },
@@ -66,6 +79,9 @@ pub enum OrchestratorError {
     /// The disk that holds the data folder is full.
     #[error("the disk that holds the data folder is full; free some space, nothing was lost")]
     DiskFull,
+    /// A backup could not be made or restored.
+    #[error("{0}")]
+    Backup(String),
     /// The server is going down.
     #[error("the server is shutting down")]
     ShuttingDown,
@@ -108,14 +124,17 @@ impl OrchestratorError {
         match self {
             Self::Invalid(_) => "invalid_field",
             Self::NoJob(_) => "job_not_found",
+            Self::NoSandbox(_) => "sandbox_not_found",
             Self::NoArtifact { .. } => "no_artifact",
             Self::WrongState { .. } => "wrong_state",
             Self::QueueFull { .. } => "queue_full",
+            Self::TooManySandboxes { .. } => "too_many_sandboxes",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::Fenced(_) => "fenced",
             Self::FolderInUse { .. } => "folder_in_use",
             Self::Store { .. } => "store_failed",
             Self::DiskFull => "server_disk_full",
+            Self::Backup(_) => "backup_failed",
             Self::ShuttingDown => "shutting_down",
             Self::File(error) => match error.code {
                 FileErrorCode::OutsideWorkspace => "path_outside_workspace",
@@ -153,6 +172,7 @@ impl OrchestratorError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::QueueFull { .. }
+            | Self::TooManySandboxes { .. }
             | Self::ShuttingDown
             | Self::Link(_)
             | Self::Store { .. }

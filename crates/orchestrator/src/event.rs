@@ -81,6 +81,11 @@ pub enum EventBody {
         /// What: `cancel`.
         wish: Wish,
     },
+    /// A bare sandbox may be idle for another time than before.
+    Extended {
+        /// Milliseconds.
+        idle_ms: i64,
+    },
     /// A sandbox is about to be made.
     SandboxRequested {
         /// Its name.
@@ -246,6 +251,7 @@ impl EventBody {
             Self::JobCreated { .. } => "job_created",
             Self::StateChanged { .. } => "state_changed",
             Self::Wished { .. } => "wished",
+            Self::Extended { .. } => "extended",
             Self::SandboxRequested { .. } => "sandbox_requested",
             Self::SandboxReady { .. } => "sandbox_ready",
             Self::SandboxLost { .. } => "sandbox_lost",

@@ -17,6 +17,7 @@ use crate::error::OrchestratorError;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::request::workspace_path;
+use crate::state::JobState;
 
 /// The most entries of one listing.
 const MAX_LISTED: u32 = 10_000;
@@ -139,6 +140,9 @@ impl Orchestrator {
         mode: Option<u32>,
         mut body: ByteChunks<std::io::Error>,
     ) -> Result<u64, OrchestratorError> {
+        if self.core.store.job(id).await?.state == JobState::Draft {
+            return self.upload_file(id, path, mode, body).await;
+        }
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
         let mut upload = client.upload(path, mode).await?;
@@ -156,6 +160,9 @@ impl Orchestrator {
     /// # Errors
     /// There is none, it is a directory with content and `recursive` is not set, or the job has no sandbox now.
     pub async fn delete_file(&self, id: JobId, path: &str, recursive: bool) -> Result<(), OrchestratorError> {
+        if self.core.store.job(id).await?.state == JobState::Draft {
+            return self.remove_upload(id, path).await;
+        }
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
         client.file(None, FileOperation::Remove { path, recursive }).await?;
@@ -186,7 +193,7 @@ fn checked(path: &str) -> Result<String, OrchestratorError> {
     workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))
 }
 
-fn file_error(code: FileErrorCode, message: String) -> OrchestratorError {
+pub(crate) fn file_error(code: FileErrorCode, message: String) -> OrchestratorError {
     FileError { code, message }.into()
 }
 

@@ -9,6 +9,9 @@ use rustix::fs::{FlockOperation, flock};
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
+/// The name of the database.
+pub(crate) const DATABASE: &str = "caisson.db";
+
 /// The data folder of one server, held for as long as this lives.
 pub struct DataFolder {
     root: PathBuf,
@@ -44,7 +47,7 @@ impl DataFolder {
     /// The database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
-        self.root.join("caisson.db")
+        self.root.join(DATABASE)
     }
 
     /// The folder of a job.
@@ -69,6 +72,12 @@ impl DataFolder {
     #[must_use]
     pub fn checkpoint(&self, job: JobId, steps: usize) -> PathBuf {
         self.job(job).join(format!("checkpoint-{steps}.tar.zst"))
+    }
+
+    /// The files that a job brings with it.
+    #[must_use]
+    pub fn upload(&self, job: JobId) -> PathBuf {
+        self.job(job).join("upload")
     }
 
     /// Makes the folder of a job.

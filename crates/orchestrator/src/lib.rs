@@ -6,6 +6,7 @@
 
 mod agent_log;
 mod answers;
+mod backup;
 mod calls;
 mod clock;
 mod core;
@@ -15,21 +16,31 @@ mod event;
 mod files;
 mod folder;
 mod ids;
+mod last_use;
 mod live;
+mod metrics;
 mod orchestrator;
+mod pool;
 mod reconcile;
 mod recorder;
 mod request;
+mod restore;
 mod retention;
 mod scheduler;
+mod session;
 mod state;
 mod step;
 pub mod store;
+mod streams;
+mod uploads;
 mod view;
 
 pub use agent_log::format_time;
-pub use answers::{Accepted, ExecReply, ExecRequest, JobFilter, JobPage, ReadyState, Repeated, Submission};
-pub use core::Settings;
+pub use answers::{
+    Accepted, ExecReply, ExecRequest, JobFilter, JobKind, JobPage, ReadyState, Repeated, Submission,
+};
+pub use backup::{BackupReport, back_up};
+pub use core::{OnShutdown, Settings};
 pub use error::OrchestratorError;
 pub use event::{
     Artifact, CallEnd, CallRef, CallStatus, Event, EventBody, Fence, JobEvent, NewEvent, Unenforced, Wish,
@@ -37,8 +48,13 @@ pub use event::{
 pub use files::{ByteChunks, FileContent, FileItem, FileListing};
 pub use folder::DataFolder;
 pub use ids::{Generation, JobId, Sequence};
+pub use metrics::Metrics;
 pub use orchestrator::Orchestrator;
 pub use request::{InvalidField, JobDefaults, JobSpec, NewJob, NewLimits, OnLoss, Work, workspace_path};
+pub use session::{NewSandbox, SandboxView};
+pub use restore::restore;
 pub use state::{Happening, IllegalChange, JobState, Outcome};
 pub use step::{Expectation, Step, StepOptions, StepTool, TOOL_NAMES};
+pub use streams::{LiveExec, LiveUpdate, PortStream, SandboxStats, Talk};
+pub use uploads::ArchiveKind;
 pub use view::{Changed, JobView, StepStatus, StepView, call_of_step};

@@ -4,27 +4,37 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::GuestClient;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use crate::answers::JobKind;
 use crate::event::Wish;
 use crate::ids::JobId;
+use crate::last_use::LastUse;
 use crate::recorder::Recorder;
 
 /// A job that is driven.
 #[derive(Clone)]
 pub(crate) struct LiveJob {
+    /// A job, or a bare sandbox.
+    pub(crate) kind: JobKind,
     /// Writes to its log.
     pub(crate) recorder: Arc<Recorder>,
     /// Its guest, while there is a link.
     pub(crate) guest: watch::Sender<Option<GuestClient>>,
     /// What somebody wants of it.
     pub(crate) wish: watch::Sender<Option<Wish>>,
+    /// When somebody last used it.
+    pub(crate) used: LastUse,
+    /// How long a bare sandbox may be idle.
+    pub(crate) idle_ms: watch::Sender<Option<i64>>,
 }
 
 /// All of them.
 #[derive(Default)]
 pub(crate) struct LiveJobs {
     jobs: Mutex<HashMap<JobId, Option<LiveJob>>>,
+    /// One of them has left.
+    left: Notify,
 }
 
 impl LiveJobs {
@@ -46,6 +56,18 @@ impl LiveJobs {
     /// The driver has ended.
     pub(crate) fn leave(&self, job: JobId) {
         self.lock().remove(&job);
+        self.left.notify_waiters();
+    }
+
+    /// Returns when none is driven any more.
+    pub(crate) async fn all_left(&self) {
+        loop {
+            let left = self.left.notified();
+            if self.count_jobs() == 0 {
+                return;
+            }
+            left.await;
+        }
     }
 
     /// A job that is driven.
@@ -58,9 +80,14 @@ impl LiveJobs {
         self.lock().contains_key(&job)
     }
 
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.lock().len()
+    /// How many jobs there are, those that have just begun included.
+    pub(crate) fn count_jobs(&self) -> usize {
+        self.lock().values().filter(|live| live.as_ref().is_none_or(|live| live.kind == JobKind::Job)).count()
+    }
+
+    /// How many bare sandboxes there are.
+    pub(crate) fn count_sandboxes(&self) -> usize {
+        self.lock().values().flatten().filter(|live| live.kind == JobKind::Sandbox).count()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Option<LiveJob>>> {

@@ -10,18 +10,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answers::{Accepted, JobFilter, JobPage, ReadyState, Repeated, Submission};
-use crate::core::{Core, Settings};
+use crate::core::{Core, OnShutdown, Settings};
 use crate::error::OrchestratorError;
 use crate::event::{Artifact, Event, EventBody, Fence, Wish};
 use crate::folder::DataFolder;
 use crate::ids::{JobId, Sequence};
 use crate::live::LiveJobs;
-use crate::request::{InvalidField, Work};
+use crate::metrics::Metrics;
+use crate::pool::Pool;
+use crate::request::{InvalidField, JobSpec, Work};
 use crate::scheduler::start_driver;
 use crate::state::JobState;
 use crate::store::{Created, NewRecord, SqliteStore, Store, digest};
 use crate::view::JobView;
-use crate::{reconcile, scheduler};
+use crate::{pool, reconcile, scheduler};
 
 /// Said to whoever sends a task while no model is configured.
 const NO_MODEL: &str = "no language model is configured. This release runs `steps`; the task is kept, and goes on when \
@@ -46,21 +48,43 @@ impl Orchestrator {
         backend: Arc<dyn Backend>,
         settings: Settings,
     ) -> Result<Self, OrchestratorError> {
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&folder.database())?);
+        let metrics = Arc::new(Metrics::default());
+        let store: Arc<dyn Store> =
+            Arc::new(SqliteStore::open_measured(&folder.database(), Arc::clone(&metrics))?);
         let queued = Arc::new(AtomicUsize::new(store.count_queued().await?));
+        let pool = Pool::new(&settings);
         let core = Arc::new(Core {
             settings,
             store,
             backend,
             folder,
             live: LiveJobs::default(),
+            pool,
             queue_changed: Notify::new(),
+            metrics,
+            draining: CancellationToken::new(),
             shutdown: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
         core.tasks.spawn(scheduler::run(Arc::clone(&core)));
         core.tasks.spawn(reconcile::run(Arc::clone(&core)));
+        core.tasks.spawn(pool::run(Arc::clone(&core)));
         Ok(Self { core, queued })
+    }
+
+    /// Picks no further job, and waits for those that run where the settings say so. Everything else goes on:
+    /// jobs can be watched, cancelled and submitted, and those that are submitted wait for the next server.
+    pub async fn drain(&self) {
+        self.core.draining.cancel();
+        let OnShutdown::Wait(patience) = self.core.settings.on_shutdown else { return };
+        let running = self.core.live.count_jobs();
+        if running == 0 {
+            return;
+        }
+        tracing::info!(running, patience_s = patience.as_secs(), "waiting for the jobs that run");
+        if tokio::time::timeout(patience, self.core.live.all_left()).await.is_err() {
+            tracing::warn!(running = self.core.live.count_jobs(), "these jobs took too long to wait for");
+        }
     }
 
     /// Stops working. Sandboxes live on: what runs in them goes on, and the next server takes it up.
@@ -80,12 +104,12 @@ impl Orchestrator {
             let body = serde_json::to_vec(&job).unwrap_or_default();
             (key, digest(&body).to_vec())
         });
+        let start = job.start;
         let spec = job.check(&self.core.settings.defaults)?;
-        egress::Policy::new(spec.egress.clone(), self.core.settings.egress_ranges.clone())
-            .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
-        let (state, code, reason) = match spec.work {
-            Work::Steps(_) => (JobState::Queued, None, None),
-            Work::Task(_) => (JobState::Paused, Some("no_model".to_owned()), Some(NO_MODEL.to_owned())),
+        self.check_policy(&spec)?;
+        let (state, code, reason) = match start {
+            Some(false) => (JobState::Draft, None, None),
+            _ => Self::first_state(&spec.work),
         };
         let hint = reason.clone();
         if state == JobState::Queued {
@@ -107,8 +131,27 @@ impl Orchestrator {
         }
     }
 
+    /// Where a job begins, and why where it must wait.
+    pub(crate) fn first_state(work: &Work) -> (JobState, Option<String>, Option<String>) {
+        match work {
+            Work::Steps(_) | Work::Session { .. } => (JobState::Queued, None, None),
+            Work::Task(_) => (JobState::Paused, Some("no_model".to_owned()), Some(NO_MODEL.to_owned())),
+        }
+    }
+
+    pub(crate) fn check_policy(&self, spec: &JobSpec) -> Result<(), InvalidField> {
+        egress::Policy::new(spec.egress.clone(), self.core.settings.egress_ranges.clone())
+            .map(drop)
+            .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })
+    }
+
+    /// Starts a driver for a job, whether there is room in the queue or not.
+    pub(crate) async fn start_now(&self, id: JobId) -> Result<(), OrchestratorError> {
+        start_driver(&self.core, id).await
+    }
+
     /// The count in memory only grows, so the store is asked once it says that the queue may be full.
-    async fn check_queue(&self) -> Result<(), OrchestratorError> {
+    pub(crate) async fn check_queue(&self) -> Result<(), OrchestratorError> {
         let limit = self.core.settings.max_queued;
         if self.queued.load(Ordering::Relaxed) < limit {
             return Ok(());
@@ -234,10 +277,10 @@ impl Orchestrator {
         if let Err(error) = self.core.store.check().await {
             problems.push(error.to_string());
         }
-        if self.core.shutdown.is_cancelled() {
+        if self.core.draining.is_cancelled() || self.core.shutdown.is_cancelled() {
             problems.push("the server is shutting down".into());
         }
         let queued = self.core.store.count_queued().await.unwrap_or_default();
-        ReadyState { ready: problems.is_empty(), problems, running: self.core.live.count(), queued }
+        ReadyState { ready: problems.is_empty(), problems, running: self.core.live.count_jobs(), queued }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) async fn reconcile(core: &Arc<Core>) -> Result<(), OrchestratorError>
     // A sandbox is in the log before it exists. So what is listed here and not wanted by a job that is read after is
     // not wanted at all.
     let existing = core.backend.list().await?;
-    let mut wanted: HashSet<SandboxId> = HashSet::new();
+    let mut wanted: HashSet<SandboxId> = core.pool.members().into_iter().collect();
     for job in core.store.unfinished().await? {
         if let Ok(view) = core.store.job(job).await {
             wanted.extend(view.sandbox);

@@ -53,6 +53,9 @@ pub struct NewJob {
     /// For finding it again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// `false`: the job waits as a draft and takes files until it is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<bool>,
 }
 
 /// What a job may use, as a caller writes it.
@@ -122,6 +125,11 @@ pub enum Work {
     Task(String),
     /// Steps.
     Steps(Vec<Step>),
+    /// Whatever callers send into it, until nobody has used it for this time.
+    Session {
+        /// How long it may be idle.
+        idle: Duration,
+    },
 }
 
 /// A checked job, as it is stored.
@@ -178,8 +186,13 @@ impl NewJob {
     ///
     /// # Errors
     /// The first field that cannot be accepted.
-    pub fn check(self, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
-        let work = check_work(self.task, self.steps)?;
+    pub fn check(mut self, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
+        let work = check_work(self.task.take(), self.steps.take())?;
+        self.check_rest(work, defaults)
+    }
+
+    /// Checks everything but the work.
+    pub(crate) fn check_rest(self, work: Work, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
         let priority = self.priority.unwrap_or(0);
         if !(-100..=100).contains(&priority) {
             return Err(invalid("priority", format!("{priority} is not between -100 and 100")));
@@ -332,7 +345,7 @@ pub fn workspace_path(path: &str) -> Result<String, String> {
     Ok(clean.join("/"))
 }
 
-fn check_seconds(field: &str, seconds: f64) -> Result<Duration, InvalidField> {
+pub(crate) fn check_seconds(field: &str, seconds: f64) -> Result<Duration, InvalidField> {
     if !(0.001..=30.0 * 86_400.0).contains(&seconds) {
         return Err(invalid(field, format!("{seconds} is not between 0.001 and 2592000 seconds")));
     }

@@ -29,7 +29,10 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
-    let room = core.settings.max_running.saturating_sub(core.live.count());
+    if core.draining.is_cancelled() {
+        return Ok(());
+    }
+    let room = core.settings.max_running.saturating_sub(core.live.count_jobs());
     if room == 0 {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use sandbox::SandboxId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::answers::JobKind;
 use crate::event::{Artifact, CallEnd, CallStatus, Event, EventBody, Wish};
 use crate::ids::JobId;
 use crate::request::{JobSpec, Work};
@@ -16,6 +17,12 @@ use crate::state::{JobState, Outcome};
 pub struct JobView {
     /// Which job.
     pub job_id: JobId,
+    /// A job, or a bare sandbox.
+    #[serde(default)]
+    pub kind: JobKind,
+    /// How long a bare sandbox may be idle, in milliseconds.
+    #[serde(default)]
+    pub idle_ms: Option<i64>,
     /// For people.
     pub name: Option<String>,
     /// The task, or nothing for a step job.
@@ -118,9 +125,18 @@ impl JobView {
             Work::Steps(steps) => {
                 (None, steps.iter().enumerate().map(|(i, s)| StepView::new(i, s)).collect())
             }
+            Work::Session { .. } => (None, Vec::new()),
+        };
+        let (kind, idle_ms) = match &spec.work {
+            Work::Session { idle } => {
+                (JobKind::Sandbox, Some(i64::try_from(idle.as_millis()).unwrap_or(i64::MAX)))
+            }
+            Work::Task(_) | Work::Steps(_) => (JobKind::Job, None),
         };
         Self {
             job_id,
+            kind,
+            idle_ms,
             name: spec.name.clone(),
             task,
             priority: spec.priority,
@@ -169,6 +185,7 @@ impl JobView {
                 }
             }
             EventBody::Wished { wish } => self.wish = Some(*wish),
+            EventBody::Extended { idle_ms } => self.idle_ms = Some(*idle_ms),
             EventBody::SandboxRequested { sandbox } => self.sandbox = Some(*sandbox),
             EventBody::SandboxLost { steps_kept, .. } => return self.undo_steps(*steps_kept),
             EventBody::Checkpoint { steps, .. } => self.checkpoint_steps = Some(*steps),
@@ -227,7 +244,8 @@ impl JobView {
     }
 }
 
-fn step_of_call(call: &str) -> Option<usize> {
+/// The step that a call carries out, from 0.
+pub(crate) fn step_of_call(call: &str) -> Option<usize> {
     call.strip_prefix("step-")?.parse::<usize>().ok()?.checked_sub(1)
 }
 

@@ -154,6 +154,17 @@ impl GuestClient {
         }
     }
 
+    /// The ports that something in the sandbox listens on.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub async fn ports(&self) -> Result<Vec<u16>, ProtocolError> {
+        match self.ask(&Request::Ports).await? {
+            Reply::Ports { ports } => Ok(ports),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Figures of the sandbox as the guest sees them.
     ///
     /// # Errors

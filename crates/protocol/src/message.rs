@@ -140,6 +140,8 @@ pub enum Request {
     },
     /// Answer: [`Reply::Stats`].
     Stats,
+    /// What listens on the sandbox's loopback. Answer: [`Reply::Ports`].
+    Ports,
 }
 
 /// What the guest asks on a stream that it opens.
@@ -164,6 +166,11 @@ pub enum Reply {
     File(FileResult),
     /// Figures.
     Stats(GuestStats),
+    /// What listens, in ascending order.
+    Ports {
+        /// Port numbers.
+        ports: Vec<u16>,
+    },
     /// Not done; the text says why.
     Refused {
         /// For people.

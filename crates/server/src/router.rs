@@ -18,11 +18,12 @@ use crate::extract::AppState;
 use crate::guard::{Guard, guard};
 use crate::openapi::openapi;
 use crate::problem::Problem;
-use crate::routes::{basic, events, exec, files, health, jobs, pages};
+use crate::routes::{basic, events, exec, files, health, jobs, metrics, pages};
 use crate::settings::ServerSettings;
 
 /// The whole application.
 pub fn router(orchestrator: Orchestrator, settings: &ServerSettings) -> axum::Router {
+    let counted = orchestrator.clone();
     let state = AppState {
         orchestrator,
         settings: Arc::new(settings.clone()),
@@ -31,7 +32,7 @@ pub fn router(orchestrator: Orchestrator, settings: &ServerSettings) -> axum::Ro
     };
     let (router, _) = documented().split_for_parts();
     let router = router.merge(pages::assets()).merge(files::trailing_slash());
-    enclose(router.with_state(state), settings)
+    enclose(router.with_state(state), settings).layer(middleware::from_fn_with_state(counted, metrics::count))
 }
 
 /// Every route that the OpenAPI document has.
@@ -53,6 +54,7 @@ pub(crate) fn documented() -> OpenApiRouter<AppState> {
         .routes(routes!(files::read, files::write, files::delete, files::relocate))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
+        .routes(routes!(metrics::metrics))
         .routes(routes!(pages::document))
         .routes(routes!(pages::docs))
         .routes(routes!(pages::index))

@@ -39,7 +39,7 @@ async fn serve(config: Config) -> Result<()> {
     for listener in &listeners {
         tracing::info!("listening on http://{}", listener.local_addr().context("reading the address")?);
     }
-    server::serve(listeners, app, &config.http, wait_for_stop()).await?;
+    server::serve(listeners, app, &config.http, wait_for_end(orchestrator.clone())).await?;
     tracing::info!("stopping; jobs that run go on in their sandboxes and are taken up at the next start");
     orchestrator.shutdown().await;
     Ok(())
@@ -54,6 +54,16 @@ async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
         listeners.push(listener);
     }
     Ok(listeners)
+}
+
+/// Returns when the server shall go down: at a signal, or once the jobs that run are over where they are waited for.
+/// A second signal ends the waiting.
+async fn wait_for_end(orchestrator: Orchestrator) {
+    wait_for_stop().await;
+    tokio::select! {
+        () = orchestrator.drain() => {}
+        () = wait_for_stop() => tracing::info!("told to stop again: not waiting any longer"),
+    }
 }
 
 /// Returns at SIGTERM or Ctrl-C.

@@ -1,6 +1,6 @@
 //! Saves the workspace between steps, so that a lost sandbox costs little, and restores it in a new one.
 
-use std::io::{self, Read};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use super::collect::Packed;
 use super::{Driver, Stop};
 use crate::error::OrchestratorError;
 use crate::event::EventBody;
+use crate::uploads;
 
 /// Work shorter than this is done again rather than saved.
 const WORTH_SAVING: Duration = Duration::from_secs(2);
@@ -72,19 +73,16 @@ impl Driver {
     /// Puts the saved workspace into a new sandbox.
     pub(super) async fn restore_checkpoint(&self, client: &GuestClient, steps: usize) -> Result<(), Stop> {
         let path = self.core.folder.checkpoint(self.recorder.job(), steps);
-        let shown = path.display().to_string();
-        let (sender, mut pieces) = mpsc::channel::<io::Result<Bytes>>(16);
-        let reading = tokio::task::spawn_blocking(move || send_file(&path, &sender));
-        let mut upload = client.unpack(String::new()).await.map_err(OrchestratorError::from)?;
-        while let Some(piece) = pieces.recv().await {
-            let piece = piece.map_err(OrchestratorError::io(format!("reading {shown}")))?;
-            upload.write(&piece).await.map_err(OrchestratorError::from)?;
+        unpack_into(client, move |sender| send_file(&path, sender)).await
+    }
+
+    /// Puts the files that the job came with into a new sandbox.
+    pub(super) async fn bring_uploads(&self, client: &GuestClient) -> Result<(), Stop> {
+        let folder = self.core.folder.upload(self.recorder.job());
+        if !folder.is_dir() {
+            return Ok(());
         }
-        reading
-            .await
-            .map_err(|error| OrchestratorError::io(format!("reading {shown}"))(io::Error::other(error)))?;
-        upload.finish().await.map_err(OrchestratorError::from)?;
-        Ok(())
+        unpack_into(client, move |sender| uploads::pack(&folder, ChannelWriter { sender })).await
     }
 
     /// Removes saved workspaces, all but one.
@@ -102,19 +100,43 @@ impl Driver {
     }
 }
 
-fn send_file(path: &std::path::Path, sender: &mpsc::Sender<io::Result<Bytes>>) {
-    let sent = (|| {
-        let mut reader = archive::open_tar(path)?;
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let count = reader.read(&mut buffer)?;
-            if count == 0 || sender.blocking_send(Ok(Bytes::copy_from_slice(&buffer[..count]))).is_err() {
-                return Ok(());
-            }
-        }
-    })();
-    if let Err(error) = sent {
-        let _ = sender.blocking_send(Err(error));
+/// Sends a tar stream, which a thread makes, into the workspace.
+async fn unpack_into(
+    client: &GuestClient,
+    make: impl FnOnce(&mpsc::Sender<Bytes>) -> io::Result<()> + Send + 'static,
+) -> Result<(), Stop> {
+    let (sender, mut pieces) = mpsc::channel::<Bytes>(16);
+    let making = tokio::task::spawn_blocking(move || make(&sender));
+    let mut upload = client.unpack(String::new()).await.map_err(OrchestratorError::from)?;
+    while let Some(piece) = pieces.recv().await {
+        upload.write(&piece).await.map_err(OrchestratorError::from)?;
+    }
+    making
+        .await
+        .map_err(io::Error::other)
+        .and_then(|made| made)
+        .map_err(OrchestratorError::io("reading the files of the job"))?;
+    upload.finish().await.map_err(OrchestratorError::from)?;
+    Ok(())
+}
+
+fn send_file(path: &std::path::Path, sender: &mpsc::Sender<Bytes>) -> io::Result<()> {
+    io::copy(&mut archive::open_tar(path)?, &mut ChannelWriter { sender }).map(drop)
+}
+
+/// Hands what a thread writes to an asynchronous task.
+struct ChannelWriter<'a> {
+    sender: &'a mpsc::Sender<Bytes>,
+}
+
+impl Write for ChannelWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.sender.blocking_send(Bytes::copy_from_slice(bytes));
+        sent.map(|()| bytes.len()).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

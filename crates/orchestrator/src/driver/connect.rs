@@ -25,18 +25,21 @@ const PING_PATIENCE: Duration = Duration::from_secs(20);
 impl Driver {
     /// Makes the sandbox, or finds it where it was made before; restores the last checkpoint in a new one.
     pub(super) async fn make_sandbox(&mut self, view: &JobView) -> Result<(), Stop> {
-        let sandbox = match view.sandbox {
-            Some(sandbox) => sandbox,
-            None => {
-                let sandbox = SandboxId::generate();
-                self.recorder.record(EventBody::SandboxRequested { sandbox }).await?;
-                sandbox
+        let spec = self.sandbox_spec();
+        match view.sandbox {
+            Some(sandbox) => {
+                self.create(sandbox, &spec).await?;
+                // It may be one of an earlier server's pool, taken just before that server died.
+                self.thaw(sandbox).await?;
             }
-        };
-        self.create(sandbox).await?;
+            None => self.request_sandbox(&spec).await?,
+        }
+        let sandbox = Self::sandbox_of(&self.recorder.view().await)?;
         let (client, boot_id) = self.connect(sandbox).await?;
         if let Some(steps) = view.checkpoint_steps {
             self.restore_checkpoint(&client, steps).await?;
+        } else {
+            self.bring_uploads(&client).await?;
         }
         let observed = self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?;
         let unenforced =
@@ -46,18 +49,44 @@ impl Driver {
         Ok(())
     }
 
-    async fn create(&self, sandbox: SandboxId) -> Result<(), Stop> {
-        let spec = SandboxSpec {
+    fn sandbox_spec(&self) -> SandboxSpec {
+        SandboxSpec {
             image: self.spec.image.clone(),
             isolation: self.spec.isolation,
             limits: self.spec.limits,
             extra_ca: self.core.settings.extra_ca.clone(),
             labels: BTreeMap::from([("job".to_owned(), self.recorder.job().to_string())]),
-        };
+        }
+    }
+
+    /// Takes a sandbox that stands ready, or makes one.
+    async fn request_sandbox(&self, spec: &SandboxSpec) -> Result<(), Stop> {
+        let pooled = self.core.pool.take(spec);
+        let sandbox = pooled.unwrap_or_else(SandboxId::generate);
+        self.recorder.record(EventBody::SandboxRequested { sandbox }).await?;
+        match pooled {
+            Some(sandbox) => self.thaw(sandbox).await,
+            None => self.create(sandbox, spec).await,
+        }
+    }
+
+    /// One that came from the pool stands still until it is let go.
+    async fn thaw(&self, sandbox: SandboxId) -> Result<(), Stop> {
+        match self.core.backend.freezer() {
+            Some(freezer) => freezer.thaw(sandbox).await.map_err(|error| not_started(&error)),
+            None => Ok(()),
+        }
+    }
+
+    async fn create(&self, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(), Stop> {
         let mut attempt = 1;
         loop {
-            match self.core.backend.create(sandbox, &spec).await {
-                Ok(()) => return Ok(()),
+            let started = Instant::now();
+            match self.core.backend.create(sandbox, spec).await {
+                Ok(()) => {
+                    self.core.metrics.sandbox_created(started.elapsed());
+                    return Ok(());
+                }
                 Err(error) if error.is_retryable() && attempt < CREATE_ATTEMPTS => {
                     tracing::warn!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "making the sandbox again");
                     let _ = self.core.backend.destroy(sandbox).await;

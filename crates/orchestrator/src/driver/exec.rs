@@ -14,7 +14,7 @@ use crate::event::{CallRef, Wish};
 use crate::request::JobSpec;
 
 /// The guest's proxy entrance.
-const EGRESS_PORT: u16 = 3128;
+pub(crate) const EGRESS_PORT: u16 = 3128;
 /// Where the trusted certificates are in every sandbox.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// How long a process may take to end after it was told to.

@@ -10,6 +10,7 @@ mod exec;
 mod file_call;
 mod output;
 mod outward;
+mod session;
 mod steps;
 mod verdict;
 
@@ -23,14 +24,16 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(crate) use self::archive::is_own;
-pub(crate) use self::exec::environment;
+pub(crate) use self::exec::{EGRESS_PORT, environment};
 pub(crate) use self::output::{Captured, OutputSink};
 pub(crate) use self::verdict::{Evidence, explain_end};
 use crate::agent_log::AgentLog;
+use crate::answers::JobKind;
 use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallStatus, Event, EventBody, Wish};
 use crate::ids::{Generation, JobId};
+use crate::last_use::LastUse;
 use crate::live::LiveJob;
 use crate::recorder::{Recorder, Why};
 use crate::request::{InvalidField, JobSpec, OnLoss, Work};
@@ -65,6 +68,8 @@ pub(crate) struct Driver {
     past: Vec<Event>,
     guest: watch::Sender<Option<GuestClient>>,
     wish: watch::Receiver<Option<Wish>>,
+    used: LastUse,
+    idle_ms: watch::Receiver<Option<i64>>,
     policy: egress::Policy,
     /// Ends what serves the link when the driver ends, whatever way.
     link_tasks: CancellationToken,
@@ -97,10 +102,20 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     write_input(&core, job, &spec)?;
     let log = AgentLog::start(&core.folder.agent_log(job), &past)?;
     let (wish_sender, wish) = watch::channel(view.wish);
+    let (idle_sender, idle_ms) = watch::channel(view.idle_ms);
+    let used = LastUse::new();
+    let kind = view.kind;
     let recorder = Arc::new(Recorder::new(Arc::clone(&core.store), job, generation, view, log));
     let guest = watch::Sender::new(None);
-    core.live
-        .enter(job, LiveJob { recorder: Arc::clone(&recorder), guest: guest.clone(), wish: wish_sender });
+    let live = LiveJob {
+        kind,
+        recorder: Arc::clone(&recorder),
+        guest: guest.clone(),
+        wish: wish_sender,
+        used: used.clone(),
+        idle_ms: idle_sender,
+    };
+    core.live.enter(job, live);
     let policy = egress::Policy::new(spec.egress.clone(), core.settings.egress_ranges.clone())
         .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
     let link_tasks = CancellationToken::new();
@@ -111,6 +126,8 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         past,
         guest,
         wish,
+        used,
+        idle_ms,
         policy,
         _link_tasks_guard: link_tasks.clone().drop_guard(),
         link_tasks,
@@ -124,6 +141,7 @@ fn write_input(core: &Core, job: JobId, spec: &JobSpec) -> Result<(), Orchestrat
     let text = match &spec.work {
         Work::Task(task) => task.clone(),
         Work::Steps(steps) => serde_json::to_string_pretty(steps).unwrap_or_default(),
+        Work::Session { .. } => return Ok(()),
     };
     let path = core.folder.job(job).join("input.txt");
     std::fs::write(&path, text).map_err(OrchestratorError::io(format!("writing {}", path.display())))
@@ -170,6 +188,14 @@ impl Driver {
             Work::Steps(steps) => self.run_steps(&steps).await,
             // Tasks wait for a model before they get this far.
             Work::Task(_) => Ok(Some(Why::new("no_model", "no model is configured"))),
+            // A session has no result: there is nothing to collect.
+            Work::Session { .. } => match self.hold_session().await {
+                Ok(why) => return self.end_without_sandbox(Outcome::Cancelled, Some(why)).await,
+                Err(Stop::Cancelled) => {
+                    return self.end_without_sandbox(Outcome::Cancelled, Some(cancelled())).await;
+                }
+                Err(stop) => Err(stop),
+            },
         };
         match result {
             Ok(why) => self.recorder.change(Vec::new(), Happening::WorkOver, why).await,
@@ -212,7 +238,10 @@ impl Driver {
         events.push(EventBody::SandboxLost { sandbox, reason: ended.reason, detail, steps_kept }.into());
         let fatal = if ended.reason == EndedReason::OutOfMemory {
             Some(Why::new("out_of_memory", ended.detail))
-        } else if self.spec.on_loss == OnLoss::Fail || view.losses >= self.core.settings.max_losses {
+        } else if self.spec.on_loss == OnLoss::Fail
+            || view.kind == JobKind::Sandbox
+            || view.losses >= self.core.settings.max_losses
+        {
             Some(Why::new("sandbox_lost", ended.detail))
         } else {
             None

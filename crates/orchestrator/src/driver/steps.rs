@@ -151,7 +151,7 @@ impl Driver {
     }
 
     /// Calls of the API that were in flight when the last server died: nobody waits for them any more.
-    async fn settle_foreign_calls(&mut self) -> Result<(), Stop> {
+    pub(super) async fn settle_foreign_calls(&mut self) -> Result<(), Stop> {
         let mut open: Vec<CallRef> = Vec::new();
         for event in &self.past {
             match (&event.body, &event.call) {

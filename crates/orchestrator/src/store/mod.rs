@@ -17,10 +17,12 @@ use crate::error::OrchestratorError;
 use crate::event::{Event, Fence, NewEvent};
 use crate::ids::{Generation, JobId, Sequence};
 use crate::request::JobSpec;
+use crate::state::JobState;
 use crate::view::JobView;
 
 pub(crate) use chain::{Link, digest};
 pub use sqlite::SqliteStore;
+pub(crate) use sqlite::{check_copy, copy_database, jobs_in_copy};
 
 /// A job to be stored.
 #[derive(Debug, Clone)]
@@ -83,6 +85,9 @@ pub trait Store: Send + Sync {
 
     /// How many jobs wait.
     async fn count_queued(&self) -> Result<usize, OrchestratorError>;
+
+    /// How many jobs there are in each state; states without jobs may be missing.
+    async fn count_by_state(&self) -> Result<Vec<(JobState, u64)>, OrchestratorError>;
 
     /// Jobs that are neither waiting nor over, and those with a wish that nobody has acted on.
     async fn unfinished(&self) -> Result<Vec<JobId>, OrchestratorError>;

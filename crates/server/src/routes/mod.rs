@@ -6,4 +6,5 @@ pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod jobs;
+pub(crate) mod metrics;
 pub(crate) mod pages;

@@ -1,5 +1,6 @@
 //! Jobs and events in one SQLite file: write-ahead log, full synchronisation, one writer with group commit.
 
+mod copy;
 mod hub;
 mod read;
 mod write;
@@ -13,6 +14,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::watch;
 
+pub(crate) use self::copy::{check_copy, copy_database, jobs_in_copy};
 use self::hub::Hub;
 use self::writer::Writer;
 use super::{Created, NewRecord, Store};
@@ -20,7 +22,9 @@ use crate::answers::JobFilter;
 use crate::error::OrchestratorError;
 use crate::event::{Event, Fence, NewEvent};
 use crate::ids::{Generation, JobId, Sequence};
+use crate::metrics::Metrics;
 use crate::request::JobSpec;
+use crate::state::JobState;
 use crate::view::JobView;
 
 const SCHEMA: &str = include_str!("schema.sql");
@@ -33,6 +37,7 @@ pub struct SqliteStore {
     writer: Writer,
     readers: Arc<Readers>,
     hub: Arc<Hub>,
+    metrics: Arc<Metrics>,
 }
 
 struct Readers {
@@ -47,6 +52,14 @@ impl SqliteStore {
     /// # Errors
     /// The file cannot be opened or is of a newer version.
     pub fn open(path: &Path) -> Result<Self, OrchestratorError> {
+        Self::open_measured(path, Arc::default())
+    }
+
+    /// The same, and counts what is written.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub(crate) fn open_measured(path: &Path, metrics: Arc<Metrics>) -> Result<Self, OrchestratorError> {
         let connection = Connection::open(path).map_err(failed("opening the database"))?;
         connection.busy_timeout(LOCK_PATIENCE).map_err(failed("opening the database"))?;
         connection
@@ -61,9 +74,10 @@ impl SqliteStore {
             .map_err(failed("clearing old leases"))?;
         let hub = Arc::new(Hub::default());
         Ok(Self {
-            writer: Writer::start(connection, Arc::clone(&hub))?,
+            writer: Writer::start(connection, Arc::clone(&hub), Arc::clone(&metrics))?,
             readers: Arc::new(Readers { path: path.to_owned(), idle: Mutex::new(Vec::new()) }),
             hub,
+            metrics,
         })
     }
 
@@ -135,7 +149,12 @@ fn failed(what: &str) -> impl FnOnce(rusqlite::Error) -> OrchestratorError {
 #[async_trait]
 impl Store for SqliteStore {
     async fn create(&self, record: NewRecord) -> Result<Created, OrchestratorError> {
-        self.writer.run(move |context| write::create(context, record)).await
+        let events = record.events.len() + 1;
+        let created = self.writer.run(move |context| write::create(context, record)).await;
+        if matches!(created, Ok(Created::New(_))) {
+            self.metrics.submitted(events);
+        }
+        created
     }
 
     async fn append(
@@ -144,7 +163,9 @@ impl Store for SqliteStore {
         fence: Fence,
         events: Vec<NewEvent>,
     ) -> Result<Vec<Event>, OrchestratorError> {
-        self.writer.run(move |context| write::append(context, job, fence, events)).await
+        let placed = self.writer.run(move |context| write::append(context, job, fence, events)).await?;
+        self.metrics.stored(&placed);
+        Ok(placed)
     }
 
     async fn claim(&self, job: JobId, lease_ms: i64) -> Result<Option<Generation>, OrchestratorError> {
@@ -177,6 +198,10 @@ impl Store for SqliteStore {
 
     async fn count_queued(&self) -> Result<usize, OrchestratorError> {
         self.read("counting the queue", read::count_queued).await
+    }
+
+    async fn count_by_state(&self) -> Result<Vec<(JobState, u64)>, OrchestratorError> {
+        self.read("counting jobs", read::count_by_state).await
     }
 
     async fn unfinished(&self) -> Result<Vec<JobId>, OrchestratorError> {

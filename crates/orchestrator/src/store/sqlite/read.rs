@@ -8,12 +8,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::failed;
-use super::write::state_name;
+use super::write::{kind_name, state_name};
 use crate::answers::JobFilter;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
 use crate::request::JobSpec;
+use crate::state::JobState;
 use crate::view::{JobView, StepView};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
@@ -85,8 +86,8 @@ pub(super) fn spec(connection: &Connection, job: JobId) -> Result<JobSpec> {
 }
 
 pub(super) fn jobs(connection: &Connection, filter: &JobFilter) -> Result<Vec<JobView>> {
-    let mut sql = "SELECT header FROM jobs WHERE 1".to_owned();
-    let mut values: Vec<Box<dyn ToSql>> = Vec::new();
+    let mut sql = "SELECT header FROM jobs WHERE kind = ?".to_owned();
+    let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(kind_name(filter.kind))];
     if !filter.states.is_empty() {
         sql += &format!(" AND state IN ({})", vec!["?"; filter.states.len()].join(", "));
         values.extend(filter.states.iter().map(|state| Box::new(state_name(*state)) as Box<dyn ToSql>));
@@ -129,6 +130,14 @@ pub(super) fn count_queued(connection: &Connection) -> Result<usize> {
     connection
         .query_row("SELECT COUNT(*) FROM jobs WHERE state = 'queued'", [], |row| row.get(0))
         .map_err(failed("counting the queue"))
+}
+
+pub(super) fn count_by_state(connection: &Connection) -> Result<Vec<(JobState, u64)>> {
+    let counts: Vec<(String, u64)> = connection
+        .prepare_cached("SELECT state, COUNT(*) FROM jobs GROUP BY state")
+        .and_then(|mut query| query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+        .map_err(failed("counting jobs"))?;
+    counts.into_iter().map(|(name, count)| Ok((decode("a state", &format!("\"{name}\""))?, count))).collect()
 }
 
 pub(super) fn unfinished(connection: &Connection) -> Result<Vec<JobId>> {
@@ -214,7 +223,6 @@ pub(super) fn events(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::JobState;
 
     #[test]
     fn every_state_has_the_name_that_programs_see() {

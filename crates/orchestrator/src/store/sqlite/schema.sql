@@ -1,6 +1,7 @@
 -- Version 1. Ids are texts so that the same schema serves PostgreSQL.
 CREATE TABLE jobs (
     id            TEXT PRIMARY KEY,
+    kind          TEXT NOT NULL,
     state         TEXT NOT NULL,
     priority      INTEGER NOT NULL,
     wish          TEXT,
@@ -11,6 +12,7 @@ CREATE TABLE jobs (
     generation    INTEGER NOT NULL DEFAULT 0,
     lease_until   INTEGER NOT NULL DEFAULT 0  -- milliseconds since 1970
 ) WITHOUT ROWID;
+CREATE INDEX jobs_by_kind ON jobs (kind, id DESC);
 CREATE INDEX jobs_by_turn ON jobs (state, priority DESC, id);
 
 CREATE TABLE steps (

@@ -5,6 +5,7 @@ use rusqlite::{OptionalExtension, params};
 use super::failed;
 use super::read;
 use super::writer::Context;
+use crate::answers::JobKind;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
 use crate::event::{Event, EventBody, Fence, NewEvent};
@@ -52,11 +53,13 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
     context
         .connection
         .prepare_cached(
-            "INSERT INTO jobs (id, state, priority, header, next_sequence, head_hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT INTO jobs (id, kind, state, priority, header, next_sequence, head_hash)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )
         .and_then(|mut insert| {
             insert.execute(params![
                 id.to_string(),
+                kind_name(view.kind),
                 state_name(view.state),
                 view.priority,
                 header_of(&view),
@@ -139,6 +142,14 @@ fn save_header(context: &Context<'_>, job: JobId, view: &JobView) -> Result<()> 
 fn header_of(view: &JobView) -> String {
     let header = JobView { steps: Vec::new(), ..view.clone() };
     serde_json::to_string(&header).unwrap_or_default()
+}
+
+/// The name of a kind in the database.
+pub(super) fn kind_name(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Job => "job",
+        JobKind::Sandbox => "sandbox",
+    }
 }
 
 /// The name of a state in the database.

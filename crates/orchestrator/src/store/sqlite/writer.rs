@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
@@ -11,6 +12,7 @@ use super::failed;
 use super::hub::Hub;
 use crate::error::OrchestratorError;
 use crate::ids::{JobId, Sequence};
+use crate::metrics::Metrics;
 use crate::view::JobView;
 
 /// The most pieces of work in one transaction.
@@ -37,11 +39,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(connection: Connection, hub: Arc<Hub>) -> Result<Self, OrchestratorError> {
+    pub(super) fn start(
+        connection: Connection,
+        hub: Arc<Hub>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, OrchestratorError> {
         let (work, queue) = mpsc::channel(4096);
         std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || write_loop(&connection, queue, &hub))
+            .spawn(move || write_loop(&connection, queue, &hub, &metrics))
             .map_err(OrchestratorError::io("starting the thread that writes"))?;
         Ok(Self { work })
     }
@@ -90,7 +96,7 @@ fn execute(connection: &Connection, sql: &str) -> Result<(), OrchestratorError> 
     connection.execute_batch(sql).map_err(failed("writing to the database"))
 }
 
-fn write_loop(connection: &Connection, mut queue: mpsc::Receiver<Work>, hub: &Hub) {
+fn write_loop(connection: &Connection, mut queue: mpsc::Receiver<Work>, hub: &Hub, metrics: &Metrics) {
     let mut views = HashMap::new();
     while let Some(first) = queue.blocking_recv() {
         let mut news = Vec::new();
@@ -107,10 +113,12 @@ fn write_loop(connection: &Connection, mut queue: mpsc::Receiver<Work>, hub: &Hu
         } else {
             answers.push(first(None));
         }
+        let commit_started = Instant::now();
         let committed = begun.and_then(|()| commit(connection));
         if committed.is_err() {
             views.clear();
         } else {
+            metrics.committed(commit_started.elapsed());
             for (job, sequence) in news {
                 hub.tell(job, sequence);
             }

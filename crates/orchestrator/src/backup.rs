@@ -1,0 +1,333 @@
+//! A backup: one archive (tar, zstd) with a copy of the database and the folders of its jobs, made while a server runs.
+//!
+//! The database is copied as it is at one moment, the files after it. A result is renamed into place before the
+//! database speaks of it, so it is there. Only a checkpoint may be replaced by a later one in between: those are held
+//! open from before the copy, and the copy is taken again where that was not enough. The digests of all files come
+//! last, so an archive that ends with them is whole.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tar::{Builder, Header};
+
+use crate::agent_log::format_time;
+use crate::clock::now_ms;
+use crate::error::OrchestratorError;
+use crate::folder::DATABASE;
+use crate::store::{copy_database, jobs_in_copy};
+use crate::view::JobView;
+
+pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const FORMAT: u32 = 1;
+/// How often the database is copied again because a checkpoint was replaced meanwhile.
+const ATTEMPTS: u32 = 5;
+const LEVEL: i32 = 3;
+
+/// What an archive holds; its last entry.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) format: u32,
+    pub(crate) caisson: String,
+    pub(crate) created: String,
+    pub(crate) files: Vec<ManifestFile>,
+}
+
+/// One file of an archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ManifestFile {
+    pub(crate) path: String,
+    pub(crate) size: u64,
+    pub(crate) sha256: String,
+}
+
+/// What a backup or a restored folder holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BackupReport {
+    /// When the backup was made, RFC 3339.
+    pub created: String,
+    /// How many jobs.
+    pub jobs: usize,
+    /// How many of them are not over.
+    pub unfinished: usize,
+    /// How many files, the database included.
+    pub files: usize,
+    /// Their size.
+    pub bytes: u64,
+    /// Jobs whose files were removed while the backup was made.
+    pub gone: Vec<String>,
+}
+
+/// Writes a backup of a data folder, whether a server uses it or not. An existing file is not overwritten; a file
+/// with the name of the archive is whole.
+///
+/// # Errors
+/// The folder is none of ours, the archive exists, or something cannot be read or written.
+pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, OrchestratorError> {
+    if !data.join(DATABASE).is_file() {
+        return Err(OrchestratorError::Backup(format!("{} is no data folder of a server", data.display())));
+    }
+    if archive.exists() {
+        return Err(OrchestratorError::Backup(format!("{} exists; choose another name", archive.display())));
+    }
+    let partial = beside(archive, "partial");
+    let scratch = Scratch { database: beside(archive, "partial-database"), file: beside(archive, "partial-file") };
+    scratch.remove();
+    let written = write(data, &partial, &scratch).and_then(|report| {
+        fs::rename(&partial, archive).map_err(OrchestratorError::io(format!("writing {}", archive.display())))?;
+        Ok(report)
+    });
+    scratch.remove();
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written
+}
+
+fn beside(archive: &Path, suffix: &str) -> PathBuf {
+    let mut name = archive.as_os_str().to_owned();
+    name.push(format!(".{suffix}"));
+    name.into()
+}
+
+/// Files that are there only while a backup is made.
+struct Scratch {
+    database: PathBuf,
+    file: PathBuf,
+}
+
+impl Scratch {
+    fn remove(&self) {
+        for path in [&self.database, &self.file] {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn write(data: &Path, partial: &Path, scratch: &Scratch) -> Result<BackupReport, OrchestratorError> {
+    let failed = || OrchestratorError::io(format!("writing {}", partial.display()));
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(partial)
+        .map_err(failed())?;
+    let (jobs, checkpoints) = copy(data, scratch)?;
+    let encoder = zstd::Encoder::new(BufWriter::new(file), LEVEL).map_err(failed())?;
+    let mut archive = Archive { tar: Builder::new(encoder), files: Vec::new() };
+    let database = File::open(&scratch.database).map_err(failed())?;
+    archive.add(DATABASE, database)?;
+    let mut gone = Vec::new();
+    for job in &jobs {
+        if !add_job(&mut archive, data, job, &checkpoints, scratch)? {
+            gone.push(job.job_id.to_string());
+        }
+    }
+    let created = format_time(now_ms());
+    let report = BackupReport {
+        created: created.clone(),
+        jobs: jobs.len(),
+        unfinished: jobs.iter().filter(|job| !job.state.is_over()).count(),
+        files: archive.files.len(),
+        bytes: archive.files.iter().map(|file| file.size).sum(),
+        gone,
+    };
+    archive.finish(created).and_then(|file| file.sync_all()).map_err(failed())?;
+    Ok(report)
+}
+
+/// Checkpoints by their path in the archive, held open so that they stay readable when they are replaced.
+type Checkpoints = HashMap<String, File>;
+
+/// Copies the database, and makes sure that the checkpoints it speaks of can be read.
+fn copy(data: &Path, scratch: &Scratch) -> Result<(Vec<JobView>, Checkpoints), OrchestratorError> {
+    for _ in 0..ATTEMPTS {
+        scratch.remove();
+        let mut held = hold_checkpoints(data);
+        copy_database(&data.join(DATABASE), &scratch.database)?;
+        let jobs = jobs_in_copy(&scratch.database)?;
+        let all_held = jobs.iter().filter_map(checkpoint_of).all(|path| {
+            if !held.contains_key(&path)
+                && let Ok(file) = File::open(data.join(&path))
+            {
+                held.insert(path.clone(), file);
+            }
+            held.contains_key(&path)
+        });
+        if all_held {
+            return Ok((jobs, held));
+        }
+    }
+    Err(OrchestratorError::Backup("checkpoints of running jobs are replaced too fast; try again".into()))
+}
+
+fn hold_checkpoints(data: &Path) -> Checkpoints {
+    let mut held = HashMap::new();
+    for job in entries(&data.join("jobs")).into_iter().flatten() {
+        for file in entries(&data.join("jobs").join(&job)).into_iter().flatten() {
+            if is_checkpoint(&file)
+                && let Ok(open) = File::open(data.join("jobs").join(&job).join(&file))
+            {
+                held.insert(format!("jobs/{job}/{file}"), open);
+            }
+        }
+    }
+    held
+}
+
+/// The checkpoint that a job would go on from, as a path in the archive.
+fn checkpoint_of(job: &JobView) -> Option<String> {
+    let steps = job.checkpoint_steps.filter(|_| !job.state.is_over())?;
+    Some(format!("jobs/{}/checkpoint-{steps}.tar.zst", job.job_id))
+}
+
+fn is_checkpoint(name: &str) -> bool {
+    name.starts_with("checkpoint-") && !is_partial(name)
+}
+
+fn is_partial(name: &str) -> bool {
+    name.ends_with("partial")
+}
+
+/// The names in a folder, sorted; an error when there is no such folder.
+fn entries(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Adds the files of a job; `false` when its result is gone because the job was removed meanwhile.
+fn add_job(
+    archive: &mut Archive<impl Write>,
+    data: &Path,
+    job: &JobView,
+    checkpoints: &Checkpoints,
+    scratch: &Scratch,
+) -> Result<bool, OrchestratorError> {
+    let wanted = checkpoint_of(job);
+    if let Some(path) = &wanted
+        && let Some(file) = checkpoints.get(path)
+    {
+        let file = file.try_clone().map_err(OrchestratorError::io(format!("reading {path}")))?;
+        archive.add(path, file)?;
+    }
+    let mut found_result = false;
+    let mut folders = vec![format!("jobs/{}", job.job_id)];
+    while let Some(folder) = folders.pop() {
+        for name in entries(&data.join(&folder)).unwrap_or_default() {
+            let path = format!("{folder}/{name}");
+            let Ok(metadata) = fs::symlink_metadata(data.join(&path)) else { continue };
+            if metadata.is_dir() {
+                folders.push(path);
+            } else if metadata.is_file() && !is_partial(&name) && !is_checkpoint(&name) {
+                let added = add_file(archive, data, &path, scratch)?;
+                found_result |= added && name == "output.zip";
+            }
+        }
+    }
+    Ok(found_result || job.artifact.is_none())
+}
+
+/// Adds a file; `false` when it is gone. One that may still be written to is copied first, so that it stands still.
+fn add_file(
+    archive: &mut Archive<impl Write>,
+    data: &Path,
+    path: &str,
+    scratch: &Scratch,
+) -> Result<bool, OrchestratorError> {
+    let reading = || OrchestratorError::io(format!("reading {path}"));
+    let mut file = match File::open(data.join(path)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other.map_err(reading())?,
+    };
+    if !path.ends_with("/output.zip") {
+        let mut still = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(&scratch.file)
+            .map_err(reading())?;
+        io::copy(&mut file, &mut still).and_then(|_| still.rewind()).map_err(reading())?;
+        file = still;
+    }
+    archive.add(path, file)?;
+    Ok(true)
+}
+
+/// An archive that is being written.
+struct Archive<W: Write> {
+    tar: Builder<W>,
+    files: Vec<ManifestFile>,
+}
+
+impl<W: Write> Archive<W> {
+    fn add(&mut self, path: &str, file: File) -> Result<(), OrchestratorError> {
+        let size = file.metadata().map_err(OrchestratorError::io(format!("reading {path}")))?.len();
+        let mut reader = Hashed::new(file.take(size));
+        self.append(path, size, &mut reader)
+            .map_err(OrchestratorError::io(format!("adding {path} to the backup")))?;
+        let (sha256, read) = reader.finish();
+        if read != size {
+            return Err(OrchestratorError::Backup(format!("{path} became shorter while it was read; try again")));
+        }
+        self.files.push(ManifestFile { path: path.to_owned(), size, sha256 });
+        Ok(())
+    }
+
+    fn append(&mut self, path: &str, size: u64, reader: impl Read) -> io::Result<()> {
+        let mut header = Header::new_gnu();
+        header.set_size(size);
+        header.set_mode(0o600);
+        self.tar.append_data(&mut header, path, reader)
+    }
+}
+
+impl Archive<zstd::Encoder<'_, BufWriter<File>>> {
+    fn finish(mut self, created: String) -> io::Result<File> {
+        let files = std::mem::take(&mut self.files);
+        let manifest =
+            Manifest { format: FORMAT, caisson: env!("CARGO_PKG_VERSION").into(), created, files };
+        let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
+        self.append(MANIFEST, text.len() as u64, text.as_slice())?;
+        let writer = self.tar.into_inner()?.finish()?;
+        writer.into_inner().map_err(io::IntoInnerError::into_error)
+    }
+}
+
+/// Passes bytes on, and knows their digest at the end.
+pub(crate) struct Hashed<R> {
+    inner: R,
+    digest: Sha256,
+    bytes: u64,
+}
+
+impl<R> Hashed<R> {
+    pub(crate) fn new(inner: R) -> Self {
+        Self { inner, digest: Sha256::new(), bytes: 0 }
+    }
+
+    /// The digest in hexadecimal, and how many bytes there were.
+    pub(crate) fn finish(self) -> (String, u64) {
+        let text = self.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        (text, self.bytes)
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.digest.update(&buffer[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}

@@ -1,0 +1,34 @@
+//! Holds a bare sandbox until somebody ends it or nobody has used it for its time.
+
+use std::time::Duration;
+
+use super::exec::wait_for_cancel;
+use super::{Driver, Stop};
+use crate::clock::now_ms;
+use crate::recorder::Why;
+
+/// The clock is looked at this often at least: somebody may have used the sandbox meanwhile.
+const LONGEST_NAP: Duration = Duration::from_secs(3600);
+
+impl Driver {
+    /// Returns why the session ends.
+    pub(super) async fn hold_session(&mut self) -> Result<Why, Stop> {
+        self.settle_foreign_calls().await?;
+        loop {
+            let client = self.guest().await?;
+            let idle_ms = self.idle_ms.borrow_and_update().unwrap_or(i64::MAX);
+            let left_ms = self.used.last_ms().saturating_add(idle_ms).saturating_sub(now_ms());
+            if left_ms <= 0 {
+                return Ok(Why::new("ttl", format!("nobody has used it for {} s", idle_ms / 1000)));
+            }
+            let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(LONGEST_NAP);
+            tokio::select! {
+                () = wait_for_cancel(&mut self.wish) => return Err(Stop::Cancelled),
+                // The guest is asked for again, which tells a broken link from a lost sandbox.
+                () = client.link().closed() => {}
+                () = tokio::time::sleep(left) => {}
+                _ = self.idle_ms.changed() => {}
+            }
+        }
+    }
+}

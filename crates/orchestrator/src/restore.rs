@@ -1,0 +1,201 @@
+//! Makes a data folder from a backup. All is unpacked aside and checked against the digests before anything is put in
+//! place.
+//!
+//! The sandboxes of jobs that ran when the backup was made are not in it, and may still belong to the server that it
+//! was made of. So each such job is given the name of a sandbox that never was: the next server finds it missing, and
+//! the rule for a lost sandbox applies.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use sandbox::SandboxId;
+use tar::EntryType;
+
+use crate::backup::{BackupReport, FORMAT, Hashed, MANIFEST, Manifest, ManifestFile};
+use crate::error::OrchestratorError;
+use crate::event::{EventBody, Fence};
+use crate::folder::{DATABASE, DataFolder};
+use crate::ids::JobId;
+use crate::store::{SqliteStore, Store, check_copy, jobs_in_copy};
+use crate::view::JobView;
+
+/// Where things are unpacked, in the folder that is being made.
+const ASIDE: &str = "restore.partial";
+/// The longest list of files that is read.
+const MAX_MANIFEST_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Makes a data folder from a backup. On failure the folder is as empty as before.
+///
+/// # Errors
+/// The folder is in use or not empty, the archive is damaged or of an unknown form, or the disk is full.
+pub async fn restore(archive: &Path, data: &Path) -> Result<BackupReport, OrchestratorError> {
+    check_empty(data)?;
+    let folder = DataFolder::open(data)?;
+    let restored = fill(archive, data, &folder).await;
+    if restored.is_err() {
+        for name in [ASIDE, "jobs"] {
+            let _ = fs::remove_dir_all(data.join(name));
+        }
+        for name in [DATABASE, "caisson.db-wal", "caisson.db-shm", "lock"] {
+            let _ = fs::remove_file(data.join(name));
+        }
+    }
+    restored
+}
+
+fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
+    let mut entries = match fs::read_dir(data) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(OrchestratorError::io(format!("reading {}", data.display())))?,
+    };
+    if entries.next().is_none() {
+        return Ok(());
+    }
+    // A folder in use deserves the stronger word.
+    if data.join("lock").exists() {
+        drop(DataFolder::open(data)?);
+    }
+    Err(OrchestratorError::Backup(format!(
+        "{} is not empty; give a folder that is empty or does not exist",
+        data.display()
+    )))
+}
+
+async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<BackupReport, OrchestratorError> {
+    let aside = data.join(ASIDE);
+    let work = {
+        let (archive, aside) = (archive.to_owned(), aside.clone());
+        tokio::task::spawn_blocking(move || {
+            let manifest = unpack(&archive, &aside)?;
+            check_copy(&aside.join(DATABASE))?;
+            let jobs = jobs_in_copy(&aside.join(DATABASE))?;
+            Ok((manifest, jobs))
+        })
+    };
+    let (manifest, jobs): (Manifest, Vec<JobView>) = work
+        .await
+        .map_err(|error| OrchestratorError::Backup(format!("unpacking ended unexpectedly: {error}")))??;
+    put_in_place(&aside, data)?;
+    let store = SqliteStore::open(&folder.database())?;
+    let made_at = &manifest.created;
+    for job in jobs.iter().filter(|job| !job.state.is_over()) {
+        let text = format!("restored from a backup of {made_at}");
+        let mut events = vec![EventBody::Note { text }.into()];
+        if job.sandbox.is_some() {
+            events.push(EventBody::SandboxRequested { sandbox: SandboxId::generate() }.into());
+        }
+        store.append(job.job_id, Fence::Anybody, events).await?;
+    }
+    Ok(BackupReport {
+        jobs: jobs.len(),
+        unfinished: jobs.iter().filter(|job| !job.state.is_over()).count(),
+        files: manifest.files.len(),
+        bytes: manifest.files.iter().map(|file| file.size).sum(),
+        created: manifest.created,
+        gone: Vec::new(),
+    })
+}
+
+fn damaged(why: impl std::fmt::Display) -> OrchestratorError {
+    OrchestratorError::Backup(format!("the backup is damaged: {why}"))
+}
+
+/// Unpacks and checks everything.
+fn unpack(archive: &Path, aside: &Path) -> Result<Manifest, OrchestratorError> {
+    let file = File::open(archive).map_err(OrchestratorError::io(format!("reading {}", archive.display())))?;
+    let decoder = zstd::Decoder::with_buffer(BufReader::new(file)).map_err(damaged)?;
+    let mut tar = tar::Archive::new(decoder);
+    let mut found: HashMap<String, ManifestFile> = HashMap::new();
+    for entry in tar.entries().map_err(damaged)? {
+        let mut entry = entry.map_err(damaged)?;
+        let path = entry.path().map_err(damaged)?.into_owned();
+        if path == Path::new(MANIFEST) {
+            let mut text = String::new();
+            entry.take(MAX_MANIFEST_BYTES).read_to_string(&mut text).map_err(damaged)?;
+            return compare(&text, &found);
+        }
+        if entry.header().entry_type() != EntryType::Regular || !is_ours(&path) {
+            return Err(damaged(format!("{} does not belong in it", path.display())));
+        }
+        let unpacked = unpack_file(&mut entry, aside, &path)?;
+        found.insert(unpacked.path.clone(), unpacked);
+    }
+    Err(damaged("it ends before its list of files"))
+}
+
+/// The database, or a file in the folder of a job.
+fn is_ours(path: &Path) -> bool {
+    let parts: Option<Vec<&str>> = path
+        .components()
+        .map(|part| match part {
+            Component::Normal(name) => name.to_str(),
+            _ => None,
+        })
+        .collect();
+    match parts.as_deref() {
+        Some([name]) => *name == DATABASE,
+        Some(["jobs", job, _, ..]) => JobId::from_str(job).is_ok(),
+        _ => false,
+    }
+}
+
+fn unpack_file(entry: &mut impl Read, aside: &Path, path: &Path) -> Result<ManifestFile, OrchestratorError> {
+    let target = aside.join(path);
+    let writing = || OrchestratorError::io(format!("writing {}", target.display()));
+    if let Some(folder) = target.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(writing())?;
+    }
+    let mut file =
+        OpenOptions::new().create_new(true).write(true).mode(0o600).open(&target).map_err(writing())?;
+    let mut reader = Hashed::new(entry);
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let count = reader.read(&mut buffer).map_err(damaged)?;
+        if count == 0 {
+            break;
+        }
+        io::Write::write_all(&mut file, &buffer[..count]).map_err(writing())?;
+    }
+    file.sync_all().map_err(writing())?;
+    let (sha256, size) = reader.finish();
+    Ok(ManifestFile { path: path.to_string_lossy().into_owned(), size, sha256 })
+}
+
+fn compare(text: &str, found: &HashMap<String, ManifestFile>) -> Result<Manifest, OrchestratorError> {
+    let manifest: Manifest = serde_json::from_str(text).map_err(damaged)?;
+    if manifest.format != FORMAT {
+        return Err(OrchestratorError::Backup(format!(
+            "the backup has form {}, this caisson knows {FORMAT}; use caisson {}",
+            manifest.format, manifest.caisson
+        )));
+    }
+    for file in &manifest.files {
+        match found.get(&file.path) {
+            Some(unpacked) if unpacked == file => {}
+            Some(_) => return Err(damaged(format!("{} is not what was backed up", file.path))),
+            None => return Err(damaged(format!("{} is missing", file.path))),
+        }
+    }
+    if manifest.files.len() != found.len() || !found.contains_key(DATABASE) {
+        return Err(damaged("its list of files does not fit its files"));
+    }
+    Ok(manifest)
+}
+
+/// Jobs first, the database last: what has no database is no data folder.
+fn put_in_place(aside: &Path, data: &Path) -> Result<(), OrchestratorError> {
+    let jobs = aside.join("jobs");
+    let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
+    if let Ok(entries) = fs::read_dir(&jobs) {
+        moves.extend(entries.flatten().map(|job| (job.path(), data.join("jobs").join(job.file_name()))));
+    }
+    moves.push((aside.join(DATABASE), data.join(DATABASE)));
+    for (from, to) in moves {
+        fs::rename(&from, &to).map_err(OrchestratorError::io(format!("writing {}", to.display())))?;
+    }
+    fs::remove_dir_all(aside).map_err(OrchestratorError::io(format!("removing {}", aside.display())))
+}

@@ -1,0 +1,209 @@
+//! Bare sandboxes: a computer without a task, for as long as somebody uses it.
+//!
+//! A session is driven like a job: the same log, the same rules after a crash, the same ways in. It has no result.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::answers::{JobFilter, JobKind};
+use crate::error::OrchestratorError;
+use crate::event::{EventBody, Fence};
+use crate::ids::JobId;
+use crate::orchestrator::Orchestrator;
+use crate::request::{InvalidField, JobDefaults, JobSpec, NewJob, NewLimits, Work, check_seconds};
+use crate::state::JobState;
+use crate::store::{Created, NewRecord};
+use crate::view::JobView;
+
+/// How long a sandbox that says nothing may be idle.
+const DEFAULT_IDLE: Duration = Duration::from_secs(3600);
+/// Sessions end by idleness, not by age.
+const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// When to try again where there are too many.
+const RETRY_AFTER_S: u64 = 10;
+/// How long a caller waits for a new sandbox.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A sandbox as a caller asks for it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSandbox {
+    /// A name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The root file system: `host` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The least isolation that is acceptable: `namespaces` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<String>,
+    /// What it may use. A limit that is named here is enforced or the sandbox is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<NewLimits>,
+    /// Which outgoing connections are allowed: `"off"`, `"packages"`, `"open"`, or `{"allow": ["example.org"]}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub egress: Option<Value>,
+    /// Variables for everything that runs in it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    /// Ends it when nobody has used it for so many seconds, 3600 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_s: Option<f64>,
+    /// For finding it again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl NewSandbox {
+    /// Checks every field and fills in the defaults.
+    ///
+    /// # Errors
+    /// The first field that cannot be accepted.
+    pub fn check(self, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
+        if self.limits.as_ref().is_some_and(|limits| limits.wall_clock_s.is_some()) {
+            let problem = "a sandbox ends by `ttl_s`, not by the clock".into();
+            return Err(InvalidField { field: "limits.wall_clock_s".into(), problem });
+        }
+        let idle = self.ttl_s.map_or(Ok(DEFAULT_IDLE), |seconds| check_seconds("ttl_s", seconds))?;
+        let job = NewJob {
+            name: self.name,
+            image: self.image,
+            isolation: self.isolation,
+            limits: self.limits,
+            egress: self.egress,
+            environment: self.environment,
+            labels: self.labels,
+            ..NewJob::default()
+        };
+        let mut spec = job.check_rest(Work::Session { idle }, defaults)?;
+        spec.wall_clock = NO_DEADLINE;
+        Ok(spec)
+    }
+}
+
+/// A sandbox as callers see it.
+#[derive(Debug, Clone)]
+pub struct SandboxView {
+    /// The session.
+    pub view: JobView,
+    /// When it ends unless somebody uses it; milliseconds since 1970.
+    pub expires_ms: Option<i64>,
+}
+
+impl Orchestrator {
+    /// Makes a sandbox and waits until it runs.
+    ///
+    /// # Errors
+    /// A field cannot be accepted, or the store fails. A sandbox that could not be made is returned as ended.
+    pub async fn create_sandbox(&self, new: NewSandbox) -> Result<SandboxView, OrchestratorError> {
+        let spec = new.check(&self.core.settings.defaults)?;
+        self.check_policy(&spec)?;
+        let count = self.core.live.count_sandboxes();
+        if count >= self.core.settings.max_sandboxes {
+            return Err(OrchestratorError::TooManySandboxes { count, retry_after_s: RETRY_AFTER_S });
+        }
+        let events =
+            vec![EventBody::StateChanged { state: JobState::Queued, code: None, reason: None }.into()];
+        let record = NewRecord { id: JobId::generate(), spec, events, idempotency: None };
+        let Created::New(view) = self.core.store.create(record).await? else {
+            return Err(OrchestratorError::IdempotencyMismatch);
+        };
+        self.start_now(view.job_id).await?;
+        let mut news = self.watch(view.job_id);
+        let running = async {
+            loop {
+                let sandbox = self.sandbox(view.job_id).await?;
+                if !matches!(sandbox.view.state, JobState::Queued | JobState::Starting)
+                    || news.changed().await.is_err()
+                {
+                    return Ok(sandbox);
+                }
+            }
+        };
+        match tokio::time::timeout(START_PATIENCE, running).await {
+            Ok(sandbox) => sandbox,
+            Err(_) => self.sandbox(view.job_id).await,
+        }
+    }
+
+    /// A sandbox.
+    ///
+    /// # Errors
+    /// There is none with this id.
+    pub async fn sandbox(&self, id: JobId) -> Result<SandboxView, OrchestratorError> {
+        let view = self.core.store.job(id).await?;
+        if view.kind != JobKind::Sandbox {
+            return Err(OrchestratorError::NoSandbox(id));
+        }
+        Ok(self.with_expiry(view))
+    }
+
+    fn with_expiry(&self, view: JobView) -> SandboxView {
+        let live = self.core.live.get(view.job_id);
+        let expires_ms =
+            live.zip(view.idle_ms).map(|(live, idle_ms)| live.used.last_ms().saturating_add(idle_ms));
+        SandboxView { view, expires_ms }
+    }
+
+    /// Sandboxes, newest first.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn sandboxes(
+        &self,
+        filter: JobFilter,
+    ) -> Result<(Vec<SandboxView>, Option<JobId>), OrchestratorError> {
+        let page = self.jobs(JobFilter { kind: JobKind::Sandbox, ..filter }).await?;
+        Ok((page.jobs.into_iter().map(|view| self.with_expiry(view)).collect(), page.next))
+    }
+
+    /// Sets how long a sandbox may be idle, from now on.
+    ///
+    /// # Errors
+    /// There is no such sandbox, it has ended, or the time cannot be accepted.
+    pub async fn extend_sandbox(&self, id: JobId, ttl_s: f64) -> Result<SandboxView, OrchestratorError> {
+        let idle = check_seconds("ttl_s", ttl_s)?;
+        let sandbox = self.sandbox(id).await?;
+        if sandbox.view.state.is_over() {
+            return Err(OrchestratorError::WrongState {
+                job: id,
+                state: sandbox.view.state,
+                problem: "it has ended and cannot be extended".into(),
+            });
+        }
+        let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
+        self.core.store.append(id, Fence::Anybody, vec![EventBody::Extended { idle_ms }.into()]).await?;
+        if let Some(live) = self.core.live.get(id) {
+            live.used.now();
+            live.idle_ms.send_replace(Some(idle_ms));
+        }
+        self.sandbox(id).await
+    }
+
+    /// Ends a sandbox. Succeeds when it has ended already.
+    ///
+    /// # Errors
+    /// There is none with this id.
+    pub async fn end_sandbox(&self, id: JobId) -> Result<(), OrchestratorError> {
+        let sandbox = self.sandbox(id).await?;
+        if sandbox.view.state.is_over() {
+            return Ok(());
+        }
+        let mut news = self.watch(id);
+        match self.cancel(id).await {
+            Err(OrchestratorError::WrongState { .. }) => return Ok(()),
+            other => other?,
+        };
+        while !self.sandbox(id).await?.view.state.is_over() {
+            if news.changed().await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

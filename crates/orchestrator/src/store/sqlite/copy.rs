@@ -1,0 +1,52 @@
+//! A copy of the database while a server writes to it, and what a copy holds.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::{LOCK_PATIENCE, failed};
+use crate::error::OrchestratorError;
+use crate::view::JobView;
+
+fn open(path: &Path) -> Result<Connection, OrchestratorError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed("opening the database"))?;
+    connection.busy_timeout(LOCK_PATIENCE).map_err(failed("opening the database"))?;
+    Ok(connection)
+}
+
+/// Copies a database as it is at one moment. Whoever writes to it is not held up. `target` must not exist.
+pub(crate) fn copy_database(source: &Path, target: &Path) -> Result<(), OrchestratorError> {
+    let target = target.to_string_lossy();
+    open(source)?
+        .execute("VACUUM INTO ?1", [target.as_ref()])
+        .map(drop)
+        .map_err(failed("copying the database"))
+}
+
+/// What a copy knows of its jobs, without their steps.
+pub(crate) fn jobs_in_copy(copy: &Path) -> Result<Vec<JobView>, OrchestratorError> {
+    let connection = open(copy)?;
+    let headers: Vec<String> = connection
+        .prepare("SELECT header FROM jobs ORDER BY id")
+        .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
+        .map_err(failed("listing jobs"))?;
+    headers
+        .iter()
+        .map(|header| {
+            serde_json::from_str(header)
+                .map_err(|error| OrchestratorError::Store { what: "decoding a job".into(), source: error.into() })
+        })
+        .collect()
+}
+
+/// Checks that a copy is a sound database.
+pub(crate) fn check_copy(copy: &Path) -> Result<(), OrchestratorError> {
+    let found: String = open(copy)?
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(failed("checking the database"))?;
+    if found == "ok" {
+        return Ok(());
+    }
+    Err(OrchestratorError::Backup(format!("the database in it is damaged: {found}")))
+}

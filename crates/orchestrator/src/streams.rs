@@ -1,0 +1,273 @@
+//! Live ways into a sandbox: a process with its input and output, a connection to a port, figures.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    ByteStream, CallFollower, CallInput, CallKey, ExecEvent, ExecUpdate, Follow, GuestClient, OutputStream,
+    TerminalSize,
+};
+use serde::Serialize;
+use tokio::sync::oneshot;
+use utoipa::ToSchema;
+
+use crate::answers::ExecRequest;
+use crate::calls::{Begun, follow, interrupted};
+use crate::driver::{Captured, EGRESS_PORT, OutputSink};
+use crate::error::OrchestratorError;
+use crate::event::{CallEnd, EventBody};
+use crate::ids::JobId;
+use crate::last_use::InUse;
+use crate::orchestrator::Orchestrator;
+
+/// How a live process talks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Talk {
+    /// Gives it a terminal of this size.
+    pub terminal: Option<TerminalSize>,
+    /// Leaves its standard input open; a terminal's always is.
+    pub keep_stdin_open: bool,
+}
+
+/// What a live process does.
+#[derive(Debug)]
+pub enum LiveUpdate {
+    /// It has printed something.
+    Output {
+        /// Where.
+        stream: OutputStream,
+        /// What.
+        bytes: Bytes,
+    },
+    /// The reader was too slow: so many bytes are missing.
+    Gap {
+        /// How many.
+        bytes: u64,
+    },
+    /// It has ended; nothing follows.
+    Ended(CallEnd),
+}
+
+/// A process that somebody talks to. Dropping it leaves the process alone.
+pub struct LiveExec {
+    call: String,
+    key: CallKey,
+    client: GuestClient,
+    follower: CallFollower,
+    first: Option<ExecUpdate>,
+    input: Option<CallInput>,
+    end: oneshot::Receiver<CallEnd>,
+    has_terminal: bool,
+    _in_use: InUse,
+}
+
+/// A connection to a port in a sandbox. Reading and writing it are what it is for.
+pub struct PortStream {
+    /// The bytes.
+    pub stream: Box<dyn ByteStream>,
+    _client: GuestClient,
+    _in_use: InUse,
+}
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct SandboxStats {
+    /// Bytes of memory now.
+    pub memory_bytes: u64,
+    /// The most bytes of memory so far.
+    pub memory_peak_bytes: u64,
+    /// Processor time so far.
+    pub cpu_micros: u64,
+    /// Processes and threads now.
+    pub pids: u64,
+    /// How often a process was ended because the memory was used up.
+    pub oom_kills: u64,
+    /// Free bytes on its disk.
+    pub disk_free_bytes: u64,
+    /// Size of its disk.
+    pub disk_total_bytes: u64,
+    /// Processes that the guest sees.
+    pub processes: u32,
+    /// Calls that run.
+    pub running_calls: u32,
+}
+
+impl Orchestrator {
+    /// Starts a process and stays with it. It stands in the log like every call.
+    ///
+    /// # Errors
+    /// The job has no sandbox now, or the request cannot be accepted.
+    pub async fn open_exec(
+        &self,
+        id: JobId,
+        request: ExecRequest,
+        talk: Talk,
+    ) -> Result<LiveExec, OrchestratorError> {
+        let Begun { live, client, call, mut exec } = self.begin_call(id, &request).await?;
+        exec.terminal = talk.terminal;
+        exec.keep_stdin_open = talk.keep_stdin_open || talk.terminal.is_some();
+        if let Some(name) = talk.terminal.and(exec.environment.get_mut("TERM")) {
+            "xterm-256color".clone_into(name);
+        }
+        let wants_input = exec.keep_stdin_open;
+        let key = exec.key.clone();
+        let mut follower = client.exec(exec, Follow::Live).await?;
+        // Once the guest has said something of the call, others may ask for it.
+        let first = Some(follower.next().await?);
+        let (sender, end) = oneshot::channel();
+        let (logged, recorder, log_key) = (client.clone(), Arc::clone(&live.recorder), key.clone());
+        let (call_ref, timeout_s) = (call.clone(), request.timeout_s.unwrap_or_default());
+        self.core.tasks.spawn(async move {
+            let mut sink = OutputSink::new(Arc::clone(&recorder), call_ref.clone(), None, Captured::new(0));
+            let followed = async {
+                let mut follower = logged.follow(log_key, 0, Follow::Capped).await?;
+                follow(&mut follower, &mut sink, timeout_s).await
+            };
+            let ended = followed.await.unwrap_or_else(|error| interrupted(&error.to_string()));
+            let _ = recorder.record(EventBody::CallEnded(ended.clone()).of(&call_ref)).await;
+            let _ = sender.send(ended);
+        });
+        let input = if wants_input { Some(client.input(key.clone()).await?) } else { None };
+        Ok(LiveExec {
+            call: call.id,
+            key,
+            client,
+            follower,
+            first,
+            input,
+            end,
+            has_terminal: talk.terminal.is_some(),
+            _in_use: live.used.begin(),
+        })
+    }
+
+    /// Connects to a port in the sandbox of a job.
+    ///
+    /// # Errors
+    /// Nothing listens there, or the job has no sandbox now.
+    pub async fn open_port(&self, id: JobId, port: u16) -> Result<PortStream, OrchestratorError> {
+        let (live, client) = self.reach(id).await?;
+        let stream = client.connect_port(port).await?;
+        Ok(PortStream { stream: Box::new(stream), _client: client, _in_use: live.used.begin() })
+    }
+
+    /// The ports that something in the sandbox of a job listens on.
+    ///
+    /// # Errors
+    /// The job has no sandbox now.
+    pub async fn ports(&self, id: JobId) -> Result<Vec<u16>, OrchestratorError> {
+        let (_, client) = self.reach(id).await?;
+        Ok(client.ports().await?.into_iter().filter(|port| *port != EGRESS_PORT).collect())
+    }
+
+    /// What the sandbox of a job uses.
+    ///
+    /// # Errors
+    /// The job has no sandbox now.
+    pub async fn stats(&self, id: JobId) -> Result<SandboxStats, OrchestratorError> {
+        let (live, client) = self.reach(id).await?;
+        let guest = client.stats().await?;
+        let usage = match live.recorder.view().await.sandbox {
+            Some(sandbox) => self.core.backend.observe(sandbox).await?.usage,
+            None => sandbox::Usage::default(),
+        };
+        Ok(SandboxStats {
+            memory_bytes: usage.memory_bytes,
+            memory_peak_bytes: usage.memory_peak_bytes,
+            cpu_micros: usage.cpu_micros,
+            pids: usage.pids,
+            oom_kills: usage.oom_kills,
+            disk_free_bytes: guest.disk_free_bytes,
+            disk_total_bytes: guest.disk_total_bytes,
+            processes: guest.processes,
+            running_calls: guest.running_calls,
+        })
+    }
+}
+
+impl LiveExec {
+    /// The call in the log.
+    #[must_use]
+    pub fn call(&self) -> &str {
+        &self.call
+    }
+
+    /// What happens next; after [`LiveUpdate::Ended`] there is nothing more. Cancel safe.
+    ///
+    /// # Errors
+    /// The link to the sandbox is broken.
+    pub async fn next(&mut self) -> Result<LiveUpdate, OrchestratorError> {
+        loop {
+            let update = match self.first.take() {
+                Some(update) => update,
+                None => self.follower.next().await?,
+            };
+            match update {
+                ExecUpdate::Output(chunk) => {
+                    return Ok(LiveUpdate::Output { stream: chunk.stream, bytes: chunk.bytes });
+                }
+                ExecUpdate::Event(ExecEvent::Gap { bytes, .. }) => return Ok(LiveUpdate::Gap { bytes }),
+                ExecUpdate::Event(ExecEvent::Ended(_)) => {
+                    let end =
+                        (&mut self.end).await.unwrap_or_else(|_| interrupted("the server is shutting down"));
+                    return Ok(LiveUpdate::Ended(end));
+                }
+                ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
+            }
+        }
+    }
+
+    /// Writes to its standard input; waits while it does not read.
+    ///
+    /// # Errors
+    /// Its input is closed.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), OrchestratorError> {
+        match &mut self.input {
+            Some(input) => Ok(input.write(bytes).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes its standard input.
+    ///
+    /// # Errors
+    /// The link to the sandbox is broken.
+    pub async fn close_input(&mut self) -> Result<(), OrchestratorError> {
+        match self.input.take() {
+            Some(input) => Ok(input.finish().await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes the size of its terminal.
+    ///
+    /// # Errors
+    /// It has none.
+    pub async fn resize(&self, size: TerminalSize) -> Result<(), OrchestratorError> {
+        Ok(self.client.resize(self.key.clone(), size).await?)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub async fn signal(&self, signal: i32) -> Result<(), OrchestratorError> {
+        Ok(self.client.signal(self.key.clone(), signal).await?)
+    }
+
+    /// Ends it with all its processes.
+    ///
+    /// # Errors
+    /// The link to the sandbox is broken.
+    pub async fn kill(&self) -> Result<(), OrchestratorError> {
+        Ok(self.client.kill(self.key.clone()).await?)
+    }
+
+    /// The one who talked to it is gone: a terminal hangs up, anything else goes on.
+    pub async fn hang_up(self) {
+        const SIGHUP: i32 = 1;
+        if self.has_terminal {
+            let _ = self.signal(SIGHUP).await;
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Figures for Prometheus, and the counting of requests.
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use orchestrator::Orchestrator;
+
+use crate::extract::AppState;
+use crate::problem::Problem;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The route of a request that meets none.
+const NO_ROUTE: &str = "none";
+
+/// Figures for Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "operations", operation_id = "metrics",
+    responses((
+        status = 200, description = "Figures in the text form of OpenMetrics; docs/operations.md explains them",
+        body = String, content_type = "application/openmetrics-text"
+    ))
+)]
+pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, Problem> {
+    let text = state.orchestrator.render_metrics().await?;
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+}
+
+/// Counts a request by the pattern of its route, never by its path: callers choose paths, we choose patterns.
+pub(crate) async fn count(
+    State(orchestrator): State<Orchestrator>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let method = method_name(request.method());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+    orchestrator.metrics().http_request(method, route, response.status().as_u16());
+    response
+}
+
+/// A caller may make methods up; these are all that we answer to.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_that_callers_make_up_share_one_name() {
+        assert_eq!(method_name(&Method::PUT), "PUT");
+        assert_eq!(method_name(&Method::from_bytes(b"BREW").unwrap()), "other");
+    }
+}
