@@ -209,6 +209,16 @@ impl Server {
         self.process.lock().unwrap().take().expect("the server was not started").wait().unwrap()
     }
 
+    /// Its process.
+    ///
+    /// # Panics
+    /// It does not run.
+    #[must_use]
+    #[track_caller]
+    pub fn pid(&self) -> u32 {
+        self.process.lock().unwrap().as_ref().expect("the server does not run").id()
+    }
+
     fn end(&self, signal: Signal) -> ExitStatus {
         let mut child = self.process.lock().unwrap().take().expect("the server does not run");
         kill_process(Pid::from_child(&child), signal).expect("sending a signal to the server");

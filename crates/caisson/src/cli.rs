@@ -31,6 +31,10 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Says what this host can enforce, what not, and what would change it.
     Doctor(DoctorArguments),
+    /// Saves all jobs in one archive, while the server runs or not.
+    Backup(crate::commands::backup::BackupArguments),
+    /// Makes a data folder from a backup.
+    Restore(crate::commands::backup::RestoreArguments),
     /// Prints the OpenAPI document of the server.
     Openapi,
 }

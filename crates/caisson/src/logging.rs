@@ -16,7 +16,8 @@ pub(crate) fn start(level: &str, format: LogFormat) -> Result<()> {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
             builder.with_ansi(colours).with_target(false).init();
         }
-        LogFormat::Json => builder.json().init(),
+        // Flat, so that the job is where everybody looks for it.
+        LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
 }

@@ -20,6 +20,8 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => commands::serve::run(arguments),
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Backup(arguments) => commands::backup::back_up(&arguments),
+        Command::Restore(arguments) => commands::backup::restore(&arguments),
         Command::Openapi => commands::openapi::run(),
     };
     result.unwrap_or_else(|error| {

@@ -75,10 +75,12 @@ pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, Orchestrator
         return Err(OrchestratorError::Backup(format!("{} exists; choose another name", archive.display())));
     }
     let partial = beside(archive, "partial");
-    let scratch = Scratch { database: beside(archive, "partial-database"), file: beside(archive, "partial-file") };
+    let scratch =
+        Scratch { database: beside(archive, "partial-database"), file: beside(archive, "partial-file") };
     scratch.remove();
     let written = write(data, &partial, &scratch).and_then(|report| {
-        fs::rename(&partial, archive).map_err(OrchestratorError::io(format!("writing {}", archive.display())))?;
+        fs::rename(&partial, archive)
+            .map_err(OrchestratorError::io(format!("writing {}", archive.display())))?;
         Ok(report)
     });
     scratch.remove();
@@ -278,7 +280,9 @@ impl<W: Write> Archive<W> {
             .map_err(OrchestratorError::io(format!("adding {path} to the backup")))?;
         let (sha256, read) = reader.finish();
         if read != size {
-            return Err(OrchestratorError::Backup(format!("{path} became shorter while it was read; try again")));
+            return Err(OrchestratorError::Backup(format!(
+                "{path} became shorter while it was read; try again"
+            )));
         }
         self.files.push(ManifestFile { path: path.to_owned(), size, sha256 });
         Ok(())
@@ -295,8 +299,7 @@ impl<W: Write> Archive<W> {
 impl Archive<zstd::Encoder<'_, BufWriter<File>>> {
     fn finish(mut self, created: String) -> io::Result<File> {
         let files = std::mem::take(&mut self.files);
-        let manifest =
-            Manifest { format: FORMAT, caisson: env!("CARGO_PKG_VERSION").into(), created, files };
+        let manifest = Manifest { format: FORMAT, caisson: env!("CARGO_PKG_VERSION").into(), created, files };
         let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
         self.append(MANIFEST, text.len() as u64, text.as_slice())?;
         let writer = self.tar.into_inner()?.finish()?;

@@ -7,6 +7,8 @@
 mod agent_log;
 mod answers;
 mod backup;
+#[cfg(test)]
+mod backup_tests;
 mod calls;
 mod clock;
 mod core;
@@ -51,8 +53,8 @@ pub use ids::{Generation, JobId, Sequence};
 pub use metrics::Metrics;
 pub use orchestrator::Orchestrator;
 pub use request::{InvalidField, JobDefaults, JobSpec, NewJob, NewLimits, OnLoss, Work, workspace_path};
-pub use session::{NewSandbox, SandboxView};
 pub use restore::restore;
+pub use session::{NewSandbox, SandboxView};
 pub use state::{Happening, IllegalChange, JobState, Outcome};
 pub use step::{Expectation, Step, StepOptions, StepTool, TOOL_NAMES};
 pub use streams::{LiveExec, LiveUpdate, PortStream, SandboxStats, Talk};

@@ -74,8 +74,15 @@ impl Recorder {
         let state = written.view.state.after(happening)?;
         let (code, reason) = why.map_or((None, None), |why| (Some(why.code), Some(why.reason)));
         let mut events = before;
+        let told = code.clone().unwrap_or_default();
         events.push(EventBody::StateChanged { state, code, reason }.into());
-        self.append_locked(&mut written, events).await.map(drop)
+        self.append_locked(&mut written, events).await?;
+        if state.is_over() {
+            tracing::info!(job = %self.job, ?state, code = told, "the job is over");
+        } else {
+            tracing::debug!(job = %self.job, ?state, code = told, "the job goes on");
+        }
+        Ok(())
     }
 
     async fn append_locked(

@@ -21,7 +21,6 @@ use crate::event::{EventBody, Fence};
 use crate::folder::{DATABASE, DataFolder};
 use crate::ids::JobId;
 use crate::store::{SqliteStore, Store, check_copy, jobs_in_copy};
-use crate::view::JobView;
 
 /// Where things are unpacked, in the folder that is being made.
 const ASIDE: &str = "restore.partial";
@@ -73,10 +72,10 @@ async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<Backup
             let manifest = unpack(&archive, &aside)?;
             check_copy(&aside.join(DATABASE))?;
             let jobs = jobs_in_copy(&aside.join(DATABASE))?;
-            Ok((manifest, jobs))
+            Ok::<_, OrchestratorError>((manifest, jobs))
         })
     };
-    let (manifest, jobs): (Manifest, Vec<JobView>) = work
+    let (manifest, jobs) = work
         .await
         .map_err(|error| OrchestratorError::Backup(format!("unpacking ended unexpectedly: {error}")))??;
     put_in_place(&aside, data)?;
@@ -106,7 +105,8 @@ fn damaged(why: impl std::fmt::Display) -> OrchestratorError {
 
 /// Unpacks and checks everything.
 fn unpack(archive: &Path, aside: &Path) -> Result<Manifest, OrchestratorError> {
-    let file = File::open(archive).map_err(OrchestratorError::io(format!("reading {}", archive.display())))?;
+    let file =
+        File::open(archive).map_err(OrchestratorError::io(format!("reading {}", archive.display())))?;
     let decoder = zstd::Decoder::with_buffer(BufReader::new(file)).map_err(damaged)?;
     let mut tar = tar::Archive::new(decoder);
     let mut found: HashMap<String, ManifestFile> = HashMap::new();

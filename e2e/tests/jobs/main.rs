@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod api;
+mod backup;
 mod basic;
 mod callers;
 mod crash;
@@ -11,6 +12,7 @@ mod files;
 mod hostile;
 mod limits;
 mod loss;
+mod operations;
 mod paths;
 mod steps;
 mod storage;

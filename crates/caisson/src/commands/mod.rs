@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub(crate) mod backup;
 pub(crate) mod doctor;
 pub(crate) mod openapi;
 pub(crate) mod progress;

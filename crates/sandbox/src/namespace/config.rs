@@ -10,8 +10,10 @@ use launcher::spec::Trace;
 pub struct NamespaceConfig {
     /// Directory of everything that must outlive the server: sandboxes, disks, images.
     pub state_dir: PathBuf,
-    /// Directory of sockets and of the locks on user ids; short, since a socket's path has at most 107 bytes.
+    /// Directory of sockets; short, since a socket's path has at most 107 bytes.
     pub run_dir: PathBuf,
+    /// Directory of the locks on user ids. Servers of one host share it, so that no two sandboxes have the same ids.
+    pub slots_dir: PathBuf,
     /// The launcher's program.
     pub launcher: PathBuf,
     /// The guest's program.
@@ -45,6 +47,7 @@ impl NamespaceConfig {
         Self {
             state_dir: state_dir.into(),
             run_dir: run_dir.into(),
+            slots_dir: "/run/caisson/slots".into(),
             launcher: launcher.into(),
             guest: guest.into(),
             first_uid: 1 << 30,

@@ -13,14 +13,15 @@ use crate::spec::SandboxId;
 pub(super) struct Layout {
     state: PathBuf,
     run: PathBuf,
+    slots: PathBuf,
 }
 
 /// What a socket's path may have, without its final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
 
 impl Layout {
-    pub(super) fn new(state: &Path, run: &Path) -> Self {
-        Self { state: state.to_path_buf(), run: run.to_path_buf() }
+    pub(super) fn new(state: &Path, run: &Path, slots: &Path) -> Self {
+        Self { state: state.to_path_buf(), run: run.to_path_buf(), slots: slots.to_path_buf() }
     }
 
     /// Makes the directories that all sandboxes share, closed to other users.
@@ -52,7 +53,7 @@ impl Layout {
     }
 
     pub(super) fn slots(&self) -> PathBuf {
-        self.run.join("slots")
+        self.slots.clone()
     }
 
     pub(super) fn run_directory(&self, id: SandboxId) -> PathBuf {
@@ -92,9 +93,10 @@ mod tests {
 
     #[test]
     fn a_run_directory_that_is_too_long_is_refused() {
-        let layout = Layout::new(Path::new("/state"), Path::new(&format!("/{}", "x".repeat(90))));
+        let layout =
+            Layout::new(Path::new("/state"), Path::new(&format!("/{}", "x".repeat(90))), Path::new("/slots"));
         assert!(matches!(layout.socket(SandboxId::generate()), Err(SandboxError::HostUnfit { .. })));
-        let layout = Layout::new(Path::new("/state"), Path::new("/run/caisson"));
+        let layout = Layout::new(Path::new("/state"), Path::new("/run/caisson"), Path::new("/slots"));
         assert!(layout.socket(SandboxId::generate()).is_ok());
     }
 }

@@ -58,7 +58,7 @@ impl NamespaceBackend {
     /// # Errors
     /// The directories cannot be made.
     pub fn new(config: NamespaceConfig) -> Result<Self, SandboxError> {
-        let layout = Layout::new(&config.state_dir, &config.run_dir);
+        let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         layout.prepare()?;
         let inner = Arc::new(Inner {
             disks: DiskStore::new(layout.disks(), config.ready_disks),

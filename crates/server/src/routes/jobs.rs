@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{JobFilter, JobId, JobState, NewJob};
+use orchestrator::{JobFilter, JobId, JobKind, JobState, NewJob};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -82,6 +82,7 @@ impl ListQuery {
             },
         };
         Ok(JobFilter {
+            kind: JobKind::Job,
             states: self.state.as_deref().map(parse_states).transpose()?.unwrap_or_default(),
             label,
             before: self.before.as_deref().map(parse_job_id).transpose()?,

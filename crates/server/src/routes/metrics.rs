@@ -1,10 +1,13 @@
 //! Figures for Prometheus, and the counting of requests.
 
+use std::str::FromStr;
+
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use orchestrator::Orchestrator;
+use orchestrator::{JobId, Orchestrator};
+use tracing::{Instrument, Span};
 
 use crate::extract::AppState;
 use crate::problem::Problem;
@@ -34,10 +37,17 @@ pub(crate) async fn count(
 ) -> Response {
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let response = next.run(request).await;
+    let span =
+        job_of(request.uri().path()).map_or_else(Span::none, |job| tracing::info_span!("request", %job));
+    let response = next.run(request).instrument(span).await;
     let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
     orchestrator.metrics().http_request(method, route, response.status().as_u16());
     response
+}
+
+/// The job that a path is about, so that every line that is logged for the request names it.
+fn job_of(path: &str) -> Option<JobId> {
+    path.split('/').find_map(|part| JobId::from_str(part).ok())
 }
 
 /// A caller may make methods up; these are all that we answer to.
@@ -57,6 +67,13 @@ fn method_name(method: &Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_job_of_a_request_is_found_in_its_path() {
+        let id = JobId::generate();
+        assert_eq!(job_of(&format!("/v1/jobs/{id}/files/a")), Some(id));
+        assert_eq!(job_of("/v1/jobs"), None);
+    }
 
     #[test]
     fn methods_that_callers_make_up_share_one_name() {

@@ -34,8 +34,10 @@ pub(crate) fn jobs_in_copy(copy: &Path) -> Result<Vec<JobView>, OrchestratorErro
     headers
         .iter()
         .map(|header| {
-            serde_json::from_str(header)
-                .map_err(|error| OrchestratorError::Store { what: "decoding a job".into(), source: error.into() })
+            serde_json::from_str(header).map_err(|error| OrchestratorError::Store {
+                what: "decoding a job".into(),
+                source: error.into(),
+            })
         })
         .collect()
 }

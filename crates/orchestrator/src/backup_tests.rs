@@ -1,0 +1,180 @@
+//! Backups of a folder that is written to, and what is refused when one is restored.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sandbox::SandboxId;
+use tempfile::TempDir;
+
+use crate::backup::back_up;
+use crate::event::{EventBody, Fence, NewEvent};
+use crate::folder::DataFolder;
+use crate::ids::JobId;
+use crate::request::{JobDefaults, NewJob};
+use crate::restore::restore;
+use crate::state::JobState;
+use crate::store::{NewRecord, SqliteStore, Store};
+
+struct Host {
+    root: TempDir,
+    folder: DataFolder,
+    store: SqliteStore,
+}
+
+impl Host {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let folder = DataFolder::open(&root.path().join("data")).unwrap();
+        let store = SqliteStore::open(&folder.database()).unwrap();
+        Self { root, folder, store }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    async fn job(&self, events: Vec<NewEvent>) -> JobId {
+        let json = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
+        let spec = serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default()).unwrap();
+        let id = JobId::generate();
+        self.store.create(NewRecord { id, spec, events, idempotency: None }).await.unwrap();
+        self.folder.make_job(id).unwrap();
+        fs::write(self.folder.agent_log(id), format!("log of {id}\n")).unwrap();
+        id
+    }
+
+    /// One job that is over, one that runs with a checkpoint, and a backup of both.
+    async fn backed_up(&self) -> (JobId, JobId, PathBuf) {
+        let over = self.job(vec![state(JobState::Queued), state(JobState::Complete)]).await;
+        fs::write(self.folder.output(over), vec![7; 300_000]).unwrap();
+        let sandbox = SandboxId::generate();
+        let running = self
+            .job(vec![
+                state(JobState::Starting),
+                EventBody::SandboxRequested { sandbox }.into(),
+                state(JobState::Running),
+                EventBody::Checkpoint { steps: 1, bytes: 5 }.into(),
+            ])
+            .await;
+        fs::write(self.folder.checkpoint(running, 1), "saved").unwrap();
+        fs::write(self.folder.job(running).join("checkpoint-2.partial"), "half").unwrap();
+        let archive = self.path("backup.tar.zst");
+        let report = back_up(&self.path("data"), &archive).unwrap();
+        assert_eq!((report.jobs, report.unfinished, report.gone.len()), (2, 1, 0));
+        (over, running, archive)
+    }
+}
+
+fn state(state: JobState) -> NewEvent {
+    EventBody::StateChanged { state, code: None, reason: None }.into()
+}
+
+#[track_caller]
+fn assert_empty(folder: &Path) {
+    let left: Vec<_> = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn what_was_backed_up_comes_back_while_the_first_server_runs_on() {
+    let host = Host::new();
+    let (over, running, archive) = host.backed_up().await;
+    host.store
+        .append(over, Fence::Anybody, vec![EventBody::Note { text: "later".into() }.into()])
+        .await
+        .unwrap();
+    let target = host.path("restored");
+    let report = restore(&archive, &target).await.unwrap();
+    assert_eq!((report.jobs, report.unfinished), (2, 1));
+    let folder = DataFolder::open(&target).unwrap();
+    assert_eq!(fs::read(folder.output(over)).unwrap(), vec![7; 300_000]);
+    assert_eq!(fs::read_to_string(folder.agent_log(over)).unwrap(), format!("log of {over}\n"));
+    assert_eq!(fs::read_to_string(folder.checkpoint(running, 1)).unwrap(), "saved");
+    assert!(!folder.job(running).join("checkpoint-2.partial").exists());
+    let store = SqliteStore::open(&folder.database()).unwrap();
+    assert_eq!(store.events(over, 0, 10).await.unwrap().len(), 3, "what came after the backup is not in it");
+    let (before, after) = (host.store.job(running).await.unwrap(), store.job(running).await.unwrap());
+    assert_eq!(after.state, JobState::Running);
+    assert!(after.sandbox.is_some() && after.sandbox != before.sandbox, "it shares a sandbox with the first");
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_empty_or_in_use_is_refused_and_untouched() {
+    let host = Host::new();
+    let (_, _, archive) = host.backed_up().await;
+    let error = restore(&archive, &host.path("data")).await.unwrap_err().to_string();
+    assert!(error.contains("in use by another caisson server"), "{error}");
+    let other = host.path("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("mine"), "").unwrap();
+    let error = restore(&archive, &other).await.unwrap_err().to_string();
+    assert!(error.contains("is not empty"), "{error}");
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_or_cut_archive_is_refused_and_leaves_nothing() {
+    let host = Host::new();
+    let (_, _, archive) = host.backed_up().await;
+    let whole = fs::read(&archive).unwrap();
+    let target = host.path("restored");
+    for (name, bytes) in [
+        ("cut", whole[..whole.len() - 40].to_vec()),
+        ("foreign", b"no archive".to_vec()),
+        ("empty", Vec::new()),
+    ] {
+        let path = host.path(name);
+        fs::write(&path, bytes).unwrap();
+        let error = restore(&path, &target).await.unwrap_err().to_string();
+        assert!(error.contains("damaged"), "{name}: {error}");
+        assert_empty(&target);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_was_changed_in_the_archive_is_named() {
+    let host = Host::new();
+    let (over, _, archive) = host.backed_up().await;
+    let tar = zstd::decode_all(fs::File::open(&archive).unwrap()).unwrap();
+    let changed: Vec<u8> = {
+        let at = tar.windows(64).position(|window| window == [7; 64]).unwrap();
+        let mut changed = tar;
+        changed[at + 10] = 8;
+        changed
+    };
+    let path = host.path("changed");
+    fs::write(&path, zstd::encode_all(changed.as_slice(), 1).unwrap()).unwrap();
+    let error = restore(&path, &host.path("restored")).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("jobs/{over}/output.zip is not what was backed up")), "{error}");
+}
+
+#[tokio::test]
+async fn an_archive_with_a_path_that_leads_outside_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for path in ["../outside", "jobs/x/file", "jobs/file", "etc/passwd"] {
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_size(0);
+        header.set_mode(0o600);
+        header.set_cksum();
+        tar.append(&header, std::io::empty()).unwrap();
+        let archive = root.path().join("archive");
+        fs::write(&archive, zstd::encode_all(tar.into_inner().unwrap().as_slice(), 1).unwrap()).unwrap();
+        let error = restore(&archive, &root.path().join("target")).await.unwrap_err().to_string();
+        assert!(error.contains("does not belong in it"), "{path}: {error}");
+    }
+    assert!(!root.path().join("outside").exists());
+}
+
+#[test]
+fn an_existing_archive_is_not_overwritten_and_a_foreign_folder_is_refused() {
+    let host = Host::new();
+    let archive = host.path("backup");
+    fs::write(&archive, "precious").unwrap();
+    let error = back_up(&host.path("data"), &archive).unwrap_err().to_string();
+    assert!(error.contains("exists"), "{error}");
+    assert_eq!(fs::read_to_string(&archive).unwrap(), "precious");
+    let error = back_up(host.root.path(), &host.path("new")).unwrap_err().to_string();
+    assert!(error.contains("is no data folder"), "{error}");
+}

@@ -1,0 +1,109 @@
+//! What stands on the wire. An older guest must understand a newer host: a change here needs a new link version,
+//! unless it only adds a field with a default.
+
+use std::collections::BTreeMap;
+
+use protocol::{
+    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, FileEntry, FileError, FileErrorCode,
+    FileKind, FileOperation, FileReply, FileResult, FileStat, Follow, GuestRequest, GuestStats, Hello,
+    Program, Reply, Request, TerminalSize, Welcome,
+};
+
+fn key() -> CallKey {
+    CallKey::new("step-1", 2)
+}
+
+fn stat() -> FileStat {
+    FileStat { kind: FileKind::Symlink, size: 3, mode: 0o777, modified_ms: 1, link_target: Some("a".into()) }
+}
+
+fn outcome() -> ExecOutcome {
+    ExecOutcome {
+        end: ExecEnd::Code(1),
+        duration_ms: 5,
+        output_bytes: 10,
+        output_lines: 1,
+        dropped_bytes: 0,
+        next_sequence: 1,
+        disk_free_bytes: 100,
+        disk_free_inodes: 10,
+    }
+}
+
+#[test]
+fn requests_stand_on_the_wire_as_they_always_did() {
+    let exec = Exec {
+        key: key(),
+        program: Program::Shell("true".into()),
+        environment: BTreeMap::from([("A".to_owned(), "b".to_owned())]),
+        directory: Some("/workspace".into()),
+        stdin: Some("x".into()),
+        keep_stdin_open: true,
+        terminal: Some(TerminalSize { rows: 24, columns: 80 }),
+        timeout_ms: Some(1000),
+        kill_grace_ms: 2000,
+    };
+    let requests = [
+        Request::Hello(Hello { newest_version: 1, oldest_version: 1 }),
+        Request::Ping,
+        Request::Exec { exec, follow: Follow::Capped },
+        Request::Follow { key: key(), from_sequence: 7, follow: Follow::Live },
+        Request::CallStatus { key: key() },
+        Request::Input { key: key() },
+        Request::Signal { key: key(), signal: 15 },
+        Request::Kill { key: key() },
+        Request::Resize { key: key(), size: TerminalSize { rows: 1, columns: 2 } },
+        Request::Forget { key: key() },
+        Request::File {
+            key: Some(key()),
+            operation: FileOperation::Write { path: "a".into(), content: "b".into(), mode: Some(0o644) },
+        },
+        Request::File {
+            key: None,
+            operation: FileOperation::List { path: String::new(), depth: 1, limit: 10 },
+        },
+        Request::Download { path: "a".into(), offset: 1, length: None },
+        Request::Upload { path: "a".into(), mode: None },
+        Request::Pack { path: String::new(), exclude: vec!["x".into()], max_file_bytes: Some(9) },
+        Request::Unpack { path: String::new() },
+        Request::Watch { path: "d".into() },
+        Request::Connect { port: 80 },
+        Request::Stats,
+        Request::Ports,
+    ];
+    insta::assert_json_snapshot!("requests", requests);
+    insta::assert_json_snapshot!("guest_requests", [GuestRequest::Egress]);
+}
+
+#[test]
+fn answers_stand_on_the_wire_as_they_always_did() {
+    let error = FileError { code: FileErrorCode::NotFound, message: "there is no `a`".into() };
+    let welcome =
+        Welcome { newest_version: 1, oldest_version: 1, boot_id: "b".into(), build: "0.1.0".into() };
+    let replies = [
+        Reply::Welcome(welcome),
+        Reply::Done,
+        Reply::Call(CallStatus::Unknown),
+        Reply::Call(CallStatus::Running { next_sequence: 3 }),
+        Reply::Call(CallStatus::Ended(outcome())),
+        Reply::Call(CallStatus::File(FileResult::Ok(FileReply::Done))),
+        Reply::File(FileResult::Ok(FileReply::Stat(stat()))),
+        Reply::File(FileResult::Ok(FileReply::Entries {
+            entries: vec![FileEntry { path: "a".into(), stat: stat() }],
+            truncated: false,
+        })),
+        Reply::File(FileResult::Ok(FileReply::Packed { left_out: vec!["pipe".into()] })),
+        Reply::File(FileResult::Error(error)),
+        Reply::Stats(GuestStats::default()),
+        Reply::Ports { ports: vec![80] },
+        Reply::Refused { message: "no".into() },
+    ];
+    insta::assert_json_snapshot!("replies", replies);
+    let events = [
+        ExecEvent::Started { pid: 7 },
+        ExecEvent::Gap { from_sequence: 1, to_sequence: 2, bytes: 3 },
+        ExecEvent::Progress { bytes: 1, lines: 2 },
+        ExecEvent::Ended(ExecOutcome { end: ExecEnd::NotStarted("why".into()), ..outcome() }),
+    ];
+    insta::assert_json_snapshot!("exec_events", events);
+}
