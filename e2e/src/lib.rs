@@ -1,6 +1,6 @@
 //! Starts the real binary and speaks only HTTP with it. The tests are in `tests/`.
 //!
-//! [`Server`] is one running binary with a data folder of its own, [`Job`] a job on it, [`Follower`] its events,
+//! [`Server`] is one running binary with a data folder of its own, [`Job`] a job on it, [`Sandbox`] a bare sandbox, [`Follower`] its events,
 //! [`Answer`] what came back over HTTP. [`source`] reads the repository for the house rules.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "used by tests alone")]
 
@@ -11,7 +11,9 @@ mod job;
 mod leftovers;
 mod processes;
 mod raw;
+mod sandbox;
 mod server;
+mod socket;
 pub mod source;
 
 pub use answer::Answer;
@@ -20,4 +22,6 @@ pub use event::{Event, Follower};
 pub use job::{Job, shell};
 pub use processes::SandboxProcesses;
 pub use raw::RawConnection;
+pub use sandbox::Sandbox;
 pub use server::{Options, Server, binary, free_port, wait_until};
+pub use socket::{Finished, Said, Socket};

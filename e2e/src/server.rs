@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::answer::Answer;
 use crate::job::Job;
+use crate::sandbox::Sandbox;
 use crate::{SandboxProcesses, leftovers, processes};
 
 /// How to start a server.
@@ -277,6 +278,28 @@ impl Server {
     #[must_use]
     pub fn job(&self, id: &str) -> Job<'_> {
         Job::new(self, id.to_owned())
+    }
+
+    /// Makes a bare sandbox.
+    #[track_caller]
+    pub fn create_sandbox(&self, body: &Value) -> Sandbox<'_> {
+        let answer = self.post("/v1/sandboxes", body).expect(201).json();
+        assert_eq!(answer["status"], "running", "{answer:#}");
+        self.sandbox(answer["sandbox_id"].as_str().expect("a sandbox_id"))
+    }
+
+    /// A bare sandbox by its id.
+    #[must_use]
+    pub fn sandbox(&self, id: &str) -> Sandbox<'_> {
+        Sandbox::new(self, id.to_owned())
+    }
+
+    /// The command lines of the launchers that this server has started; each names its sandbox.
+    #[must_use]
+    pub fn launchers(&self) -> Vec<String> {
+        let folder = self.folder.path().display().to_string();
+        let commands = processes::all().into_iter().map(|process| process.command);
+        commands.filter(|command| command.contains("launch.json") && command.contains(&folder)).collect()
     }
 
     pub(crate) fn remember_sandbox(&self, id: &str) {

@@ -12,8 +12,10 @@ use server::ServerSettings;
 
 use crate::cli::HostArguments;
 use crate::config_file::{
-    LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawOnShutdown, RawRetention, RawSandbox,
+    LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawOnShutdown, RawPool, RawRetention,
+    RawSandbox,
 };
+use crate::logging;
 
 /// Where a server keeps its things when nobody says otherwise.
 const DEFAULT_DATA: &str = "/var/lib/caisson";
@@ -23,11 +25,9 @@ const DEFAULT_RUN: &str = "/run/caisson";
 const HOST_CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// How long running jobs are waited for at the end, where they are.
 const DEFAULT_SHUTDOWN_PATIENCE_S: u64 = 600;
-/// The server that `run` talks to.
-const DEFAULT_URL: &str = "http://127.0.0.1:8000";
 
 /// Checked settings.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) insecure_listen: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Config {
 }
 
 /// Settings of the namespace backend that differ from its own defaults.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct SandboxSettings {
     pub(crate) first_uid: Option<u32>,
     pub(crate) slots: Option<u32>,
@@ -57,6 +57,16 @@ impl Config {
         insecure_flag: bool,
     ) -> Result<Self> {
         let raw = read_file(arguments.config.as_deref())?;
+        Self::from_raw(raw, arguments, listen_flags, insecure_flag)
+    }
+
+    /// Checks what a file says, with flags and environment on top.
+    pub(crate) fn from_raw(
+        raw: RawConfig,
+        arguments: &HostArguments,
+        listen_flags: &[SocketAddr],
+        insecure_flag: bool,
+    ) -> Result<Self> {
         let listen = pick_listen(listen_flags, raw.listen)?;
         let insecure_listen = insecure_flag || raw.insecure_listen.unwrap_or(false);
         check_listen(&listen, insecure_listen)?;
@@ -69,37 +79,37 @@ impl Config {
             http.allowed_hosts = vec!["*".into()];
         }
         http.public_url = raw.public_url;
+        let log = variable("CAISSON_LOG").or(raw.log).unwrap_or_else(|| "info".into());
+        logging::filter(&log)?;
+        let mut jobs = job_settings(&raw.jobs, &raw.limits, raw.egress, &raw.retention)?;
+        jobs.pool_size = pool_size(&raw.pool)?;
         Ok(Self {
             listen,
             insecure_listen,
             data,
             run_dir,
-            log: variable("CAISSON_LOG").or(raw.log).unwrap_or_else(|| "info".into()),
+            log,
             log_format: raw.log_format.unwrap_or_default(),
-            jobs: job_settings(&raw.jobs, &raw.limits, raw.egress, &raw.retention)?,
+            jobs,
             http,
             sandbox: sandbox_settings(raw.sandbox)?,
         })
     }
 }
 
-/// The server that a client talks to.
-pub(crate) fn server_url(flag: Option<String>) -> String {
-    let url = flag.or_else(|| variable("CAISSON_URL")).unwrap_or_else(|| DEFAULT_URL.into());
-    url.trim_end_matches('/').to_owned()
-}
-
-fn variable(name: &str) -> Option<String> {
+/// A variable of the environment; an empty one counts as absent.
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn read_file(flag: Option<&Path>) -> Result<RawConfig> {
+/// The configuration file: the flag's, the environment's, or the usual one where it is there.
+pub(crate) fn file(flag: Option<&Path>) -> Option<PathBuf> {
     let named = flag.map(Path::to_owned).or_else(|| variable("CAISSON_CONFIG").map(PathBuf::from));
-    let path = match named {
-        Some(path) => path,
-        None if Path::new(DEFAULT_CONFIG).exists() => DEFAULT_CONFIG.into(),
-        None => return Ok(RawConfig::default()),
-    };
+    named.or_else(|| Some(PathBuf::from(DEFAULT_CONFIG)).filter(|path| path.exists()))
+}
+
+fn read_file(flag: Option<&Path>) -> Result<RawConfig> {
+    let Some(path) = file(flag) else { return Ok(RawConfig::default()) };
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("reading the configuration {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("in the configuration {}", path.display()))
@@ -169,6 +179,7 @@ fn job_settings(
         settings.max_running = count;
     }
     settings.max_queued = jobs.max_queued.unwrap_or(settings.max_queued);
+    settings.max_sandboxes = jobs.max_sandboxes.unwrap_or(settings.max_sandboxes);
     settings.max_losses = jobs.max_losses.unwrap_or(settings.max_losses);
     settings.on_shutdown = shutdown_settings(jobs)?;
     if let Some(seconds) = jobs.wall_clock_s {
@@ -193,6 +204,12 @@ fn job_settings(
         settings.retention_bytes = gib.saturating_mul(1024 * 1024 * 1024);
     }
     Ok(settings)
+}
+
+fn pool_size(raw: &RawPool) -> Result<usize> {
+    let size = raw.size.unwrap_or(0);
+    ensure!(size <= 1000, "pool.size: {size} is not between 0 and 1000");
+    Ok(size)
 }
 
 fn shutdown_settings(jobs: &RawJobs) -> Result<OnShutdown> {
@@ -292,6 +309,10 @@ mod tests {
         Config::load(&arguments(&file), &[], false)
     }
 
+    fn is_setting(line: &str) -> bool {
+        line.split_once(" = ").is_some_and(|(name, _)| !name.contains(' '))
+    }
+
     #[test]
     fn the_example_lists_every_setting_with_its_default() {
         let example = include_str!("../../../caisson.example.toml");
@@ -299,7 +320,7 @@ mod tests {
             Config::load(&HostArguments { config: None, data: None, run_dir: None }, &[], false).unwrap();
         let uncommented: String = example
             .lines()
-            .map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).unwrap_or(line))
+            .map(|line| line.strip_prefix("# ").filter(|rest| is_setting(rest)).unwrap_or(line))
             .map(|line| format!("{line}\n"))
             .collect();
         let shown = load(&uncommented).unwrap();

@@ -18,6 +18,7 @@ pub(crate) struct RawConfig {
     pub(crate) log: Option<String>,
     pub(crate) log_format: Option<LogFormat>,
     pub(crate) jobs: RawJobs,
+    pub(crate) pool: RawPool,
     pub(crate) limits: RawLimits,
     pub(crate) egress: RawEgress,
     pub(crate) retention: RawRetention,
@@ -39,6 +40,7 @@ pub(crate) enum LogFormat {
 pub(crate) struct RawJobs {
     pub(crate) max_running: Option<usize>,
     pub(crate) max_queued: Option<usize>,
+    pub(crate) max_sandboxes: Option<usize>,
     pub(crate) wall_clock_s: Option<u64>,
     pub(crate) step_timeout_s: Option<u64>,
     pub(crate) max_losses: Option<u32>,
@@ -52,6 +54,12 @@ pub(crate) struct RawJobs {
 pub(crate) enum RawOnShutdown {
     Leave,
     Wait,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawPool {
+    pub(crate) size: Option<usize>,
 }
 
 #[derive(Debug, Default, Deserialize)]

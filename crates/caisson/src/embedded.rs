@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -10,6 +10,9 @@ use sha2::{Digest, Sha256};
 
 const GUEST: &[u8] = include_bytes!(env!("CAISSON_GUEST"));
 const LAUNCHER: &[u8] = include_bytes!(env!("CAISSON_LAUNCHER"));
+
+/// Everybody may run them.
+const MODE: u32 = 0o755;
 
 /// Where the programs are.
 pub(crate) struct Programs {
@@ -26,7 +29,10 @@ pub(crate) fn install(folder: &Path) -> Result<Programs> {
 fn write(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
     let digest: String = Sha256::digest(content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let path = folder.join(format!("{name}-{digest}"));
-    if fs::metadata(&path).is_ok_and(|metadata| metadata.len() == content.len() as u64) {
+    let is_there = |metadata: fs::Metadata| {
+        metadata.len() == content.len() as u64 && metadata.permissions().mode() & 0o777 == MODE
+    };
+    if fs::metadata(&path).is_ok_and(is_there) {
         return Ok(path);
     }
     let partial = folder.join(format!("{name}-{digest}.partial-{}", std::process::id()));
@@ -34,10 +40,12 @@ fn write(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
         .create(true)
         .truncate(true)
         .write(true)
-        .mode(0o755)
+        .mode(MODE)
         .open(&partial)
         .with_context(|| format!("writing {}", partial.display()))?;
-    file.write_all(content)
+    // Sandboxes run them as users of their own, whatever umask this process has.
+    file.set_permissions(fs::Permissions::from_mode(MODE))
+        .and_then(|()| file.write_all(content))
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&partial, &path))
         .with_context(|| format!("writing {}", path.display()))?;

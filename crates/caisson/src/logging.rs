@@ -1,23 +1,41 @@
 //! The server's own log, on standard error.
 
 use anyhow::{Context, Result};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use crate::config_file::LogFormat;
 
+/// Changes the level of the log while it is written.
+pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
+
+impl LogLevel {
+    /// Sets another level.
+    pub(crate) fn set(&self, level: &str) -> Result<()> {
+        self.0.reload(filter(level)?).context("changing the level of the log")
+    }
+}
+
+/// What a level lets through.
+pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
+    EnvFilter::builder().parse(level).with_context(|| {
+        format!("log: `{level}` is not a level (error, warn, info, debug, trace) nor a list such as info,server=debug")
+    })
+}
+
 /// Starts the log.
-pub(crate) fn start(level: &str, format: LogFormat) -> Result<()> {
-    let filter = EnvFilter::builder()
-        .parse(level)
-        .with_context(|| format!("log: `{level}` is not a level such as `info` or `debug`"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+pub(crate) fn start(level: &str, format: LogFormat) -> Result<LogLevel> {
+    let (filter, handle) = reload::Layer::new(filter(level)?);
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer().with_writer(std::io::stderr);
     match format {
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            builder.with_ansi(colours).with_target(false).init();
+            registry.with(lines.with_ansi(colours).with_target(false)).init();
         }
         // Flat, so that the job is where everybody looks for it.
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
     }
-    Ok(())
+    Ok(LogLevel(handle))
 }

@@ -1,15 +1,26 @@
 //! The binary: command line, configuration, wiring. The only place that names concrete backends.
 
 mod cli;
+mod client;
 mod commands;
 mod config;
+mod config_check;
+mod config_client;
 mod config_file;
 mod embedded;
+mod events;
+mod ids;
 mod logging;
+mod one_shot;
 mod steps_file;
+mod stream;
+mod table;
+mod terminal;
 
+use std::future::Future;
 use std::process::ExitCode;
 
+use anyhow::{Context, Result};
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
@@ -18,14 +29,36 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Serve(arguments) => commands::serve::run(arguments),
-        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Run(arguments) => wait_for(commands::run::run(arguments)),
+        Command::Jobs(arguments) => wait_for(commands::jobs::run(arguments)),
+        Command::Status(arguments) => wait_for(commands::status::run(arguments)),
+        Command::Logs(arguments) => wait_for(commands::logs::run(arguments)),
+        Command::Cancel(arguments) => wait_for(commands::cancel::run(arguments)),
+        Command::Retry(arguments) => wait_for(commands::retry::run(arguments)),
+        Command::Download(arguments) => wait_for(commands::download::run(arguments)),
+        Command::Rm(arguments) => wait_for(commands::remove::run(arguments)),
+        Command::Shell(arguments) => wait_for(commands::shell::run(arguments)),
+        Command::Exec(arguments) => wait_for(commands::exec::run(arguments)),
+        Command::Attach(arguments) => wait_for(commands::attach::run(arguments)),
+        Command::Cp(arguments) => wait_for(commands::copy::run(arguments)),
+        Command::Sandboxes(arguments) => wait_for(commands::sandboxes::run(arguments)),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Backup(arguments) => commands::backup::back_up(&arguments),
         Command::Restore(arguments) => commands::backup::restore(&arguments),
+        Command::Config(arguments) => commands::check::run(arguments),
+        Command::Completions(arguments) => commands::completions::run(arguments),
+        Command::Man(arguments) => commands::manual::run(arguments),
         Command::Openapi => commands::openapi::run(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("caisson: {error:#}");
         ExitCode::from(commands::EXIT_TROUBLE)
     })
+}
+
+/// Runs a command that speaks with a server. One thread is enough for one person.
+fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    runtime.block_on(Box::pin(command))
 }

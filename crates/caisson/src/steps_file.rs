@@ -4,10 +4,10 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 /// The job that the file describes, as it is sent. The server checks it field by field.
-pub(crate) fn read(path: &Path) -> Result<Value> {
+pub(crate) fn read(path: &Path) -> Result<Map<String, Value>> {
     let (name, text) = if path == Path::new("-") {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).context("reading standard input")?;
@@ -19,22 +19,25 @@ pub(crate) fn read(path: &Path) -> Result<Value> {
     parse(&text).with_context(|| format!("in {name}"))
 }
 
-fn parse(text: &str) -> Result<Value> {
+fn parse(text: &str) -> Result<Map<String, Value>> {
     match serde_json::from_str(text).context("not JSON")? {
-        steps @ Value::Array(_) => Ok(json!({ "steps": steps })),
-        job @ Value::Object(_) => Ok(job),
+        steps @ Value::Array(_) => Ok(Map::from_iter([("steps".to_owned(), steps)])),
+        Value::Object(job) => Ok(job),
         _ => bail!("expected a list of steps, or a job with `steps`"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_list_of_steps_becomes_a_job() {
-        assert_eq!(parse(r#"[{"tool":"shell"}]"#).unwrap(), json!({"steps": [{"tool": "shell"}]}));
-        assert_eq!(parse(r#"{"task":"x"}"#).unwrap(), json!({"task": "x"}));
+        let parsed = |text| Value::Object(parse(text).unwrap());
+        assert_eq!(parsed(r#"[{"tool":"shell"}]"#), json!({"steps": [{"tool": "shell"}]}));
+        assert_eq!(parsed(r#"{"task":"x"}"#), json!({"task": "x"}));
         assert!(parse("3").unwrap_err().to_string().contains("list of steps"));
         assert!(parse("[").is_err());
     }

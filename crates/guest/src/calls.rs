@@ -1,10 +1,13 @@
 //! The journal: every call by its key, what it was asked, what became of it.
 //!
-//! A key never runs twice. The table in memory answers; the folder `calls/<key>` in the state directory holds the
-//! request, the output and the result. A guest that starts anew begins an empty journal: its boot id tells the host.
+//! A key never runs twice. The table in memory answers; in the state directory `calls/journal.jsonl` has a line for each
+//! request and each result, `calls/<key>` the output and what is too large for a line. A guest that starts anew begins
+//! an empty journal: its boot id tells the host.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +16,6 @@ use protocol::{
     CallKey, CallStatus, Exec, ExecEnd, ExecOutcome, FileError, FileErrorCode, FileOperation, FileResult,
 };
 use tokio::sync::watch;
-use tokio::time::sleep;
 
 use crate::error::GuestError;
 use crate::input::Input;
@@ -24,8 +26,8 @@ use crate::spawn::Watched;
 const SMALL_RESULT_BYTES: usize = 1024;
 /// Requests beyond this size are not written down: their content is elsewhere.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
-/// Making a file may take longer than a short call, so it comes after the answer to the host.
-const JOURNAL_DELAY: Duration = Duration::from_millis(3);
+/// The journal's file is not written beyond this; the table in memory goes on.
+const MAX_JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Where a process stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +71,8 @@ impl Phase {
 pub(crate) struct ProcessCall {
     /// What was asked, without the text for standard input.
     pub(crate) exec: Exec,
-    /// Its folder.
-    pub(crate) folder: PathBuf,
+    /// Where its result is written.
+    log: Rc<JournalLog>,
     /// Its output.
     pub(crate) store: RefCell<OutputStore>,
     /// Changes at start and end.
@@ -114,18 +116,8 @@ impl ProcessCall {
                 disk_free_inodes: disk.inodes,
             }
         };
+        self.log.write(&self.exec.key, "result", &outcome);
         self.phase.send_replace(Phase::Ended { pid, outcome });
-    }
-
-    /// Writes request and result to disk, each a moment after it is known.
-    pub(crate) async fn keep_journal(self: Rc<Self>) {
-        sleep(JOURNAL_DELAY).await;
-        write_json(&self.folder, "request.json", &self.exec);
-        let mut phases = self.phase.subscribe();
-        let ended = phases.wait_for(|phase| phase.outcome().is_some()).await;
-        let outcome = ended.ok().and_then(|phase| phase.outcome().cloned());
-        sleep(JOURNAL_DELAY).await;
-        write_json(&self.folder, "result.json", &outcome);
     }
 }
 
@@ -142,8 +134,9 @@ pub(crate) struct DiskFree {
 
 /// One journalled file operation.
 pub(crate) struct FileCall {
+    key: CallKey,
     folder: PathBuf,
-    request: Option<Vec<u8>>,
+    log: Rc<JournalLog>,
     is_done: watch::Sender<bool>,
     small: RefCell<Option<FileResult>>,
 }
@@ -153,24 +146,13 @@ impl FileCall {
     pub(crate) fn finish(&self, result: &FileResult) {
         let json = serde_json::to_vec(result).unwrap_or_default();
         let kept = if json.len() <= SMALL_RESULT_BYTES {
+            self.log.write(&self.key, "result", result);
             Some(result.clone())
         } else {
             write_file(&self.folder, "result.json", &json).is_err().then(lost_result)
         };
         *self.small.borrow_mut() = kept;
         self.is_done.send_replace(true);
-    }
-
-    /// Writes the request and a small result to disk, a moment later.
-    pub(crate) async fn keep_journal(&self) {
-        sleep(JOURNAL_DELAY).await;
-        if let Some(request) = &self.request {
-            let _ = write_file(&self.folder, "request.json", request);
-        }
-        let small = self.small.borrow().clone();
-        if small.is_some() {
-            write_json(&self.folder, "result.json", &small);
-        }
     }
 
     /// The result, once there is one.
@@ -210,9 +192,30 @@ pub(crate) enum Call {
     File(Rc<FileCall>),
 }
 
+/// The journal's file. A failing disk must not fail a call, so nobody is told.
+struct JournalLog {
+    file: RefCell<File>,
+    written: Cell<u64>,
+}
+
+impl JournalLog {
+    fn write(&self, key: &CallKey, what: &str, value: &impl serde::Serialize) {
+        let Ok(mut line) = serde_json::to_vec(&serde_json::json!({ "key": key.to_string(), what: value }))
+        else {
+            return;
+        };
+        line.push(b'\n');
+        let written = self.written.get() + line.len() as u64;
+        if written <= MAX_JOURNAL_BYTES && self.file.borrow_mut().write_all(&line).is_ok() {
+            self.written.set(written);
+        }
+    }
+}
+
 /// All calls of this guest's life.
 pub(crate) struct Journal {
     folder: PathBuf,
+    log: Rc<JournalLog>,
     calls: RefCell<HashMap<CallKey, Call>>,
     running: Cell<u32>,
 }
@@ -233,7 +236,11 @@ impl Journal {
         }
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(GuestError::io(format!("making the journal at {}", folder.display())))?;
-        Ok(Self { folder, calls: RefCell::default(), running: Cell::new(0) })
+        let path = folder.join("journal.jsonl");
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.map_err(GuestError::io(format!("opening the journal {}", path.display())))?;
+        let log = Rc::new(JournalLog { file: RefCell::new(file), written: Cell::new(0) });
+        Ok(Self { folder, log, calls: RefCell::default(), running: Cell::new(0) })
     }
 
     /// The call of a key.
@@ -258,15 +265,18 @@ impl Journal {
         terminal: Option<Watched>,
     ) -> Rc<ProcessCall> {
         let folder = self.folder.join(exec.key.to_string());
+        // What was typed into it and its variables are the host's; the journal does without.
+        let exec = Exec { stdin: None, environment: BTreeMap::new(), ..exec };
+        self.log.write(&exec.key, "request", &exec);
         let call = Rc::new(ProcessCall {
-            store: RefCell::new(OutputStore::new(folder.clone(), FULL_SHAPE)),
-            folder,
+            store: RefCell::new(OutputStore::new(folder, FULL_SHAPE)),
+            log: Rc::clone(&self.log),
             phase: watch::Sender::new(Phase::Starting),
             printed: watch::Sender::new(0),
             kill_wish: watch::Sender::new(false),
             input,
             terminal: RefCell::new(terminal),
-            exec: Exec { stdin: None, ..exec },
+            exec,
         });
         self.calls.borrow_mut().insert(call.exec.key.clone(), Call::Process(Rc::clone(&call)));
         call
@@ -279,9 +289,13 @@ impl Journal {
             FileOperation::Edit { old, new, .. } => old.len() + new.len() <= MAX_REQUEST_BYTES,
             _ => true,
         };
+        if is_small {
+            self.log.write(key, "request", operation);
+        }
         let call = Rc::new(FileCall {
+            key: key.clone(),
             folder: self.folder.join(key.to_string()),
-            request: is_small.then(|| serde_json::to_vec(operation).unwrap_or_default()),
+            log: Rc::clone(&self.log),
             is_done: watch::Sender::new(false),
             small: RefCell::new(None),
         });
@@ -292,13 +306,6 @@ impl Journal {
     /// Calls whose process runs.
     pub(crate) fn running(&self) -> &Cell<u32> {
         &self.running
-    }
-}
-
-/// A failing disk must not fail the call, so nobody is told.
-fn write_json(folder: &Path, name: &str, value: &impl serde::Serialize) {
-    if let Ok(json) = serde_json::to_vec(value) {
-        let _ = write_file(folder, name, &json);
     }
 }
 

@@ -43,7 +43,6 @@ pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
         Err(why) => {
             let call = guest.journal.enter_process(exec, Input::default(), None);
             call.finish(None, ExecEnd::NotStarted(why), started.elapsed(), guest.disk_free());
-            spawn_local(Rc::clone(&call).keep_journal());
             return call;
         }
     };
@@ -54,7 +53,6 @@ pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
     let call = guest.journal.enter_process(exec, input, terminal);
     let running = Running { guest: Rc::clone(guest), call: Rc::clone(&call), started };
     spawn_local(running.run(pid.as_raw_nonzero().get(), outputs, report, exit, stdin));
-    spawn_local(Rc::clone(&call).keep_journal());
     call
 }
 

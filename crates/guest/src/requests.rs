@@ -217,7 +217,6 @@ pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: Fil
             let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));
             tokio::task::spawn_local(async move {
                 doing.finish(&files::operate(&guest, operation).await);
-                doing.keep_journal().await;
             });
             call
         }

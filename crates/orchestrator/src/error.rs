@@ -68,7 +68,7 @@ pub enum OrchestratorError {
         folder: String,
     },
     /// Something could not be stored.
-    #[error("storing {what}")]
+    #[error("{what}")]
     Store {
         /// What was being stored or read.
         what: String,

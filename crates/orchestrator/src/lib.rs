@@ -57,6 +57,6 @@ pub use restore::restore;
 pub use session::{NewSandbox, SandboxView};
 pub use state::{Happening, IllegalChange, JobState, Outcome};
 pub use step::{Expectation, Step, StepOptions, StepTool, TOOL_NAMES};
-pub use streams::{LiveExec, LiveUpdate, PortStream, SandboxStats, Talk};
+pub use streams::{LiveControl, LiveExec, LiveInput, LiveOutput, LiveUpdate, PortStream, SandboxStats, Talk};
 pub use uploads::ArchiveKind;
 pub use view::{Changed, JobView, StepStatus, StepView, call_of_step};

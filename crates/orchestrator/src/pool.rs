@@ -29,7 +29,7 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Members {
     ready: VecDeque<SandboxId>,
-    /// Being made; known before they exist, so that nobody takes them for garbage.
+    /// Being made or being handed out; known all the time, so that nobody takes them for garbage.
     coming: HashSet<SandboxId>,
 }
 
@@ -45,15 +45,23 @@ impl Pool {
         Self { size: settings.pool_size, spec, members: Mutex::default(), taken: Notify::new() }
     }
 
-    /// A ready sandbox for this specification; still frozen.
+    /// A ready sandbox for this specification; still frozen. It counts as the pool's until it is [`Pool::released`].
     pub(crate) fn take(&self, spec: &SandboxSpec) -> Option<SandboxId> {
         let wanted = SandboxSpec { labels: BTreeMap::new(), ..spec.clone() };
         if self.size == 0 || wanted != self.spec {
             return None;
         }
-        let sandbox = self.lock().ready.pop_front();
+        let mut members = self.lock();
+        let sandbox = members.ready.pop_front();
+        members.coming.extend(sandbox);
+        drop(members);
         self.taken.notify_one();
         sandbox
+    }
+
+    /// The log of its job has the sandbox now.
+    pub(crate) fn released(&self, sandbox: SandboxId) {
+        self.lock().coming.remove(&sandbox);
     }
 
     /// Every sandbox that belongs to the pool.

@@ -136,11 +136,11 @@ impl Orchestrator {
     /// # Errors
     /// There is none with this id.
     pub async fn sandbox(&self, id: JobId) -> Result<SandboxView, OrchestratorError> {
-        let view = self.core.store.job(id).await?;
-        if view.kind != JobKind::Sandbox {
-            return Err(OrchestratorError::NoSandbox(id));
+        match self.core.store.job(id).await {
+            Ok(view) if view.kind == JobKind::Sandbox => Ok(self.with_expiry(view)),
+            Ok(_) | Err(OrchestratorError::NoJob(_)) => Err(OrchestratorError::NoSandbox(id)),
+            Err(error) => Err(error),
         }
-        Ok(self.with_expiry(view))
     }
 
     fn with_expiry(&self, view: JobView) -> SandboxView {

@@ -48,15 +48,33 @@ pub enum LiveUpdate {
     Ended(CallEnd),
 }
 
-/// A process that somebody talks to. Dropping it leaves the process alone.
+/// A process that somebody talks to. Its parts may be used at the same time; dropping them leaves the process alone.
 pub struct LiveExec {
+    /// What it does.
+    pub output: LiveOutput,
+    /// What it reads.
+    pub input: LiveInput,
+    /// What is done to it.
+    pub control: LiveControl,
+}
+
+/// What a live process does, as it happens.
+pub struct LiveOutput {
+    follower: CallFollower,
+    first: Option<ExecUpdate>,
+    end: oneshot::Receiver<CallEnd>,
+}
+
+/// The standard input of a live process.
+pub struct LiveInput {
+    input: Option<CallInput>,
+}
+
+/// Signals for a live process. While it is held the sandbox is in use.
+pub struct LiveControl {
     call: String,
     key: CallKey,
     client: GuestClient,
-    follower: CallFollower,
-    first: Option<ExecUpdate>,
-    input: Option<CallInput>,
-    end: oneshot::Receiver<CallEnd>,
     has_terminal: bool,
     _in_use: InUse,
 }
@@ -117,28 +135,30 @@ impl Orchestrator {
         let (sender, end) = oneshot::channel();
         let (logged, recorder, log_key) = (client.clone(), Arc::clone(&live.recorder), key.clone());
         let (call_ref, timeout_s) = (call.clone(), request.timeout_s.unwrap_or_default());
+        let shutdown = self.core.shutdown.clone();
         self.core.tasks.spawn(async move {
             let mut sink = OutputSink::new(Arc::clone(&recorder), call_ref.clone(), None, Captured::new(0));
             let followed = async {
                 let mut follower = logged.follow(log_key, 0, Follow::Capped).await?;
                 follow(&mut follower, &mut sink, timeout_s).await
             };
-            let ended = followed.await.unwrap_or_else(|error| interrupted(&error.to_string()));
+            let ended = tokio::select! {
+                followed = followed => followed.unwrap_or_else(|error| interrupted(&error.to_string())),
+                // The process goes on, and the next server writes down what became of it.
+                () = shutdown.cancelled() => return,
+            };
             let _ = recorder.record(EventBody::CallEnded(ended.clone()).of(&call_ref)).await;
             let _ = sender.send(ended);
         });
         let input = if wants_input { Some(client.input(key.clone()).await?) } else { None };
-        Ok(LiveExec {
+        let control = LiveControl {
             call: call.id,
             key,
             client,
-            follower,
-            first,
-            input,
-            end,
             has_terminal: talk.terminal.is_some(),
             _in_use: live.used.begin(),
-        })
+        };
+        Ok(LiveExec { output: LiveOutput { follower, first, end }, input: LiveInput { input }, control })
     }
 
     /// Connects to a port in the sandbox of a job.
@@ -185,13 +205,7 @@ impl Orchestrator {
     }
 }
 
-impl LiveExec {
-    /// The call in the log.
-    #[must_use]
-    pub fn call(&self) -> &str {
-        &self.call
-    }
-
+impl LiveOutput {
     /// What happens next; after [`LiveUpdate::Ended`] there is nothing more. Cancel safe.
     ///
     /// # Errors
@@ -216,8 +230,10 @@ impl LiveExec {
             }
         }
     }
+}
 
-    /// Writes to its standard input; waits while it does not read.
+impl LiveInput {
+    /// Writes; waits while the process does not read.
     ///
     /// # Errors
     /// Its input is closed.
@@ -228,7 +244,7 @@ impl LiveExec {
         }
     }
 
-    /// Closes its standard input.
+    /// Closes it: the process reads its end.
     ///
     /// # Errors
     /// The link to the sandbox is broken.
@@ -237,6 +253,14 @@ impl LiveExec {
             Some(input) => Ok(input.finish().await?),
             None => Ok(()),
         }
+    }
+}
+
+impl LiveControl {
+    /// The call in the log.
+    #[must_use]
+    pub fn call(&self) -> &str {
+        &self.call
     }
 
     /// Changes the size of its terminal.

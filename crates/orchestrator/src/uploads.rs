@@ -8,16 +8,18 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use protocol::FileErrorCode;
 use tar::EntryType;
+use uuid::Uuid;
 use zip::ZipArchive;
 
 use crate::answers::{Accepted, Repeated};
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence};
-use crate::files::{ByteChunks, file_error};
+use crate::files::file_error;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::request::workspace_path;
@@ -57,7 +59,7 @@ impl ArchiveKind {
 }
 
 impl Orchestrator {
-    /// Adds a file to a draft; returns its size.
+    /// Adds a file to a draft, as a whole or not at all; returns its size.
     ///
     /// # Errors
     /// The job is no draft, the path leads out, or the files are more than the job's disk holds.
@@ -66,26 +68,14 @@ impl Orchestrator {
         id: JobId,
         path: &str,
         mode: Option<u32>,
-        mut body: ByteChunks<io::Error>,
+        body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<u64, OrchestratorError> {
         let budget = self.upload_budget(id).await?;
         let relative =
             workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))?;
+        let incoming = Incoming::receive(&self.core.folder.job(id), mode, budget, body).await?;
         let target = self.core.folder.upload(id).join(&relative);
-        let mut file =
-            create(&target, mode.unwrap_or(0o644)).map_err(|error| place_error(&relative, error))?;
-        let mut size = 0;
-        while let Some(bytes) = body.next().await {
-            let bytes = bytes.map_err(OrchestratorError::io("reading the body of the request"))?;
-            size += bytes.len() as u64;
-            if size > budget {
-                drop(file);
-                let _ = fs::remove_file(&target);
-                return Err(too_large(budget));
-            }
-            file.write_all(&bytes).map_err(OrchestratorError::io(format!("writing {relative}")))?;
-        }
-        Ok(size)
+        incoming.keep(&target).map_err(|error| place_error(&relative, error))
     }
 
     /// Unpacks an archive into a draft.
@@ -96,14 +86,29 @@ impl Orchestrator {
         &self,
         id: JobId,
         kind: ArchiveKind,
-        archive: PathBuf,
+        body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<(), OrchestratorError> {
         let budget = self.upload_budget(id).await?;
+        let incoming = Incoming::receive(&self.core.folder.job(id), None, budget, body).await?;
         let target = self.core.folder.upload(id);
-        let unpacking = tokio::task::spawn_blocking(move || unpack(&archive, kind, &target, budget));
+        let unpacking = tokio::task::spawn_blocking(move || unpack(&incoming.path, kind, &target, budget));
         unpacking
             .await
             .map_err(|error| OrchestratorError::io("unpacking an archive")(io::Error::other(error)))?
+    }
+
+    /// Removes a draft with its files: what it was made for has failed.
+    ///
+    /// # Errors
+    /// The job is no draft.
+    pub async fn discard_draft(&self, id: JobId) -> Result<(), OrchestratorError> {
+        self.draft(id).await?;
+        let mut news = self.watch(id);
+        let mut view = self.cancel(id).await?;
+        while !view.state.is_over() && news.changed().await.is_ok() {
+            view = self.core.store.job(id).await?;
+        }
+        self.delete(id).await
     }
 
     /// Removes a file from a draft.
@@ -186,6 +191,49 @@ impl Orchestrator {
         let spec = self.core.store.spec(id).await?;
         let disk = spec.limits.disk_mib.value().saturating_mul(1024 * 1024);
         Ok(disk.saturating_sub(tree_bytes(&self.core.folder.upload(id))))
+    }
+}
+
+/// A file that is being received. Removed when it is dropped, whatever the reason.
+struct Incoming {
+    path: PathBuf,
+    size: u64,
+}
+
+impl Incoming {
+    async fn receive(
+        folder: &Path,
+        mode: Option<u32>,
+        budget: u64,
+        mut body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
+    ) -> Result<Self, OrchestratorError> {
+        let mut incoming = Self { path: folder.join(format!("incoming-{}", Uuid::now_v7())), size: 0 };
+        let mut file = create(&incoming.path, mode.unwrap_or(0o644))
+            .map_err(OrchestratorError::io("making a file for an upload"))?;
+        while let Some(bytes) = body.next().await {
+            let bytes = bytes.map_err(OrchestratorError::io("reading the body of the request"))?;
+            incoming.size += bytes.len() as u64;
+            if incoming.size > budget {
+                return Err(too_large(budget));
+            }
+            file.write_all(&bytes).map_err(OrchestratorError::io("writing an upload"))?;
+        }
+        Ok(incoming)
+    }
+
+    /// Puts it where it belongs; returns its size.
+    fn keep(self, target: &Path) -> io::Result<u64> {
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::rename(&self.path, target)?;
+        Ok(self.size)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
     }
 }
 

@@ -305,7 +305,7 @@ fn artifact_path(job: JobId) -> impl Fn(&Artifact) -> String {
 }
 
 /// The state in words: `paused: no_model`, `running: cancelling`.
-fn detail_of(view: &JobView) -> String {
+pub(crate) fn detail_of(view: &JobView) -> String {
     let state = state_name(view.state);
     match (&view.code, view.wish) {
         (_, Some(Wish::Cancel)) if !view.state.is_over() => format!("{state}: cancelling"),
@@ -352,7 +352,7 @@ impl Times {
 }
 
 /// RFC 3339 in UTC.
-fn timestamp(unix_ms: i64) -> String {
+pub(crate) fn timestamp(unix_ms: i64) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix_ms) * 1_000_000)
         .ok()
         .and_then(|time| time.format(&Rfc3339).ok())
@@ -375,6 +375,8 @@ mod tests {
     fn view(state: JobState) -> JobView {
         JobView {
             job_id: "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f".parse().unwrap(),
+            kind: orchestrator::JobKind::Job,
+            idle_ms: None,
             name: Some("look".into()),
             task: None,
             priority: 0,

@@ -30,6 +30,10 @@ pub(crate) struct BodyLimits {
 }
 
 impl BodyLimits {
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
     pub(crate) fn new(settings: &ServerSettings) -> Self {
         Self {
             max_bytes: settings.max_json_bytes,
@@ -184,7 +188,7 @@ fn too_large(limits: &BodyLimits) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
 }
 
-fn parse_task(bytes: &[u8]) -> Result<NewJob, Problem> {
+pub(crate) fn parse_task(bytes: &[u8]) -> Result<NewJob, Problem> {
     match std::str::from_utf8(bytes) {
         Ok(task) => Ok(NewJob::from_task(task.to_owned())),
         Err(error) => {
@@ -195,7 +199,7 @@ fn parse_task(bytes: &[u8]) -> Result<NewJob, Problem> {
 }
 
 /// Reads JSON; when that fails, reads it once more to find out where.
-fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // Left to itself the reader would take a list as the fields in their order.
     if !looks_like_json(bytes) {
         return Err(match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
@@ -204,6 +208,11 @@ fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         });
     }
     serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
+}
+
+/// Reads a list in JSON.
+pub(crate) fn parse_list<T: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<T>, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| explain::<Vec<T>>(bytes, &error))
 }
 
 fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Problem {

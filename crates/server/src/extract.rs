@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRef, FromRequestParts, Path, Query};
+use axum::extract::{FromRef, FromRequestParts, MatchedPath, Path, Query};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use orchestrator::{JobId, Orchestrator};
@@ -31,6 +31,12 @@ impl FromRef<AppState> for BodyLimits {
     }
 }
 
+impl FromRef<AppState> for Orchestrator {
+    fn from_ref(state: &AppState) -> Self {
+        state.orchestrator.clone()
+    }
+}
+
 impl FromRef<AppState> for Arc<ServerSettings> {
     fn from_ref(state: &AppState) -> Self {
         Arc::clone(&state.settings)
@@ -47,17 +53,66 @@ pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
 
 const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 
-/// The job that the path names.
+/// What stands below this is also there for jobs, and so must be told apart.
+const BELOW_SANDBOXES: &str = "/v1/sandboxes/{id}/";
+
+/// Reads an id; below the address of sandboxes it must be one of a sandbox.
+async fn find<S>(parts: &Parts, state: &S, text: &str) -> Result<JobId, Problem>
+where
+    Orchestrator: FromRef<S>,
+{
+    let id = parse_job_id(text)?;
+    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    if route.starts_with(BELOW_SANDBOXES) {
+        Orchestrator::from_ref(state).sandbox(id).await?;
+    }
+    Ok(id)
+}
+
+/// The job or the sandbox that the path names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JobPath(pub(crate) JobId);
 
-impl<S: Send + Sync> FromRequestParts<S> for JobPath {
+impl<S> FromRequestParts<S> for JobPath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Path(text) =
             Path::<String>::from_request_parts(parts, state).await.map_err(|error| bad_path(&error))?;
-        parse_job_id(&text).map(Self)
+        find(parts, state, &text).await.map(Self)
+    }
+}
+
+/// A port in the sandbox of the job that the path names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PortPath {
+    pub(crate) job: JobId,
+    pub(crate) port: u16,
+}
+
+impl<S> FromRequestParts<S> for PortPath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, port)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| bad_path(&error))?;
+        let job = find(parts, state, &job).await?;
+        match port.parse() {
+            Ok(port) if port != 0 => Ok(Self { job, port }),
+            _ => {
+                let detail = format!("`{}` is not a port from 1 to 65535", port.escape_debug());
+                Err(Problem::bad_request("bad_path", detail))
+            }
+        }
     }
 }
 
@@ -114,14 +169,18 @@ impl Place {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for FilePath {
+impl<S> FromRequestParts<S> for FilePath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Path((job, path)) = Path::<(String, String)>::from_request_parts(parts, state)
             .await
             .map_err(|error| bad_path(&error))?;
-        Ok(Self { job: parse_job_id(&job)?, place: Place::parse(&path)? })
+        Ok(Self { job: find(parts, state, &job).await?, place: Place::parse(&path)? })
     }
 }
 

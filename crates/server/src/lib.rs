@@ -18,6 +18,8 @@ mod router;
 mod routes;
 mod serve;
 mod settings;
+mod uploads;
+mod websocket;
 
 pub use error::ServerError;
 pub use openapi::openapi;

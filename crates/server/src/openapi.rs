@@ -9,6 +9,7 @@ use utoipa::{IntoResponses, OpenApi};
 use crate::problem::ProblemAnswer;
 use crate::router::documented;
 use crate::routes::events::EventFormat;
+use crate::routes::exec_stream::{StreamNotice, StreamOrder, StreamRequest};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -19,12 +20,15 @@ use crate::routes::events::EventFormat;
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
         contact()
     ),
-    components(schemas(ProblemAnswer<'_>, orchestrator::JobId, EventFormat)),
+    components(schemas(
+        ProblemAnswer<'_>, orchestrator::JobId, EventFormat, StreamRequest, StreamOrder, StreamNotice
+    )),
     tags(
         (name = "basic", description = "The four basic calls: hand in, ask, ask again, download"),
         (name = "jobs", description = "All about jobs"),
         (name = "files", description = "The workspace of a job; while it runs, and afterwards what was collected"),
         (name = "sandbox", description = "The computer of a job that runs"),
+        (name = "sandboxes", description = "Bare sandboxes: computers without a task, with the same ways in"),
         (name = "operations", description = "For who runs the server")
     )
 )]
@@ -38,6 +42,9 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     let paths = std::mem::take(&mut document.paths.paths);
     for (path, mut item) in paths {
         for operation in operations(&mut item) {
+            if path.starts_with("/v1/sandboxes/{id}/") {
+                make_of_sandbox(operation);
+            }
             add_common(operation);
         }
         // Routes write a path that may have slashes with a star; the document has no word for that.
@@ -48,6 +55,24 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 
 fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().filter_map(Option::as_mut)
+}
+
+/// What is written once for jobs, in words for sandboxes.
+fn make_of_sandbox(operation: &mut Operation) {
+    operation.tags = Some(vec!["sandboxes".to_owned()]);
+    if let Some(id) = operation.operation_id.as_mut().filter(|id| !id.contains("sandbox")) {
+        *id = format!("sandbox_{}", id.strip_prefix("job_").unwrap_or(id));
+    }
+    for parameter in operation.parameters.iter_mut().flatten() {
+        if let RefOr::T(parameter) = parameter
+            && parameter.name == "id"
+        {
+            parameter.description = Some("The sandbox".to_owned());
+        }
+    }
+    if let Some(RefOr::T(response)) = operation.responses.responses.get_mut("404") {
+        response.description = response.description.replace("`job_not_found`", "`sandbox_not_found`");
+    }
 }
 
 /// Adds what any request may meet.
@@ -109,7 +134,7 @@ problems! {
     }
     /// Of handing in a job.
     SubmitProblems {
-        "400": "`malformed_json` with line and column; `malformed_text`; `body_incomplete`; `bad_idempotency_key`",
+        "400": "`malformed_json` with line and column; `malformed_text`; `malformed_form`; `body_incomplete`; `bad_idempotency_key`; `bad_path`",
         "408": "`body_timeout`: the body did not arrive in time",
         "413": "`body_too_large`",
         "415": "`unsupported_media_type`",
@@ -117,6 +142,31 @@ problems! {
         "429": "`queue_full`: `Retry-After` says when to try again",
         "503": "`shutting_down`",
         "507": "`server_disk_full`",
+    }
+    /// Of what adds to the queue.
+    QueueProblems {
+        "429": "`queue_full`: `Retry-After` says when to try again",
+        "503": "`shutting_down`",
+        "507": "`server_disk_full`",
+    }
+    /// Of everything that names a sandbox.
+    SandboxIdProblems {
+        "400": "`bad_job_id`: not the id of a sandbox",
+        "404": "`sandbox_not_found`",
+    }
+    /// Of making a sandbox.
+    CreateSandboxProblems {
+        "429": "`too_many_sandboxes`: `Retry-After` says when to try again",
+        "503": "`shutting_down`",
+        "507": "`server_disk_full`",
+    }
+    /// Of WebSockets.
+    WebSocketProblems {
+        "426": "`websocket_required`: the request is not that of a WebSocket",
+    }
+    /// Of ports.
+    PortProblems {
+        "502": "`port_unreachable`: nothing listens there; `sandbox_unreachable`, `sandbox_failed`",
     }
     /// Of what a job must be in the right state for.
     StateProblems {
@@ -183,6 +233,8 @@ mod tests {
             ("/v1/jobs/{id}", "get"),
             ("/v1/jobs/{id}", "delete"),
             ("/v1/jobs/{id}/events", "get"),
+            ("/v1/jobs/{id}/start", "post"),
+            ("/v1/jobs/{id}/retry", "post"),
             ("/v1/jobs/{id}/cancel", "post"),
             ("/v1/jobs/{id}/log", "get"),
             ("/v1/jobs/{id}/artifacts", "get"),
@@ -192,6 +244,27 @@ mod tests {
             ("/v1/jobs/{id}/files/{path}", "put"),
             ("/v1/jobs/{id}/files/{path}", "delete"),
             ("/v1/jobs/{id}/files/{path}", "post"),
+            ("/v1/jobs/{id}/exec/stream", "get"),
+            ("/v1/jobs/{id}/ports", "get"),
+            ("/v1/jobs/{id}/ports/{port}", "get"),
+            ("/v1/jobs/{id}/stats", "get"),
+            ("/v1/sandboxes", "post"),
+            ("/v1/sandboxes", "get"),
+            ("/v1/sandboxes/{id}", "get"),
+            ("/v1/sandboxes/{id}", "delete"),
+            ("/v1/sandboxes/{id}/extend", "post"),
+            ("/v1/sandboxes/{id}/events", "get"),
+            ("/v1/sandboxes/{id}/exec", "post"),
+            ("/v1/sandboxes/{id}/exec/stream", "get"),
+            ("/v1/sandboxes/{id}/ports", "get"),
+            ("/v1/sandboxes/{id}/ports/{port}", "get"),
+            ("/v1/sandboxes/{id}/stats", "get"),
+            ("/v1/sandboxes/{id}/files", "get"),
+            ("/v1/sandboxes/{id}/files/{path}", "get"),
+            ("/v1/sandboxes/{id}/files/{path}", "put"),
+            ("/v1/sandboxes/{id}/files/{path}", "delete"),
+            ("/v1/sandboxes/{id}/files/{path}", "post"),
+            ("/metrics", "get"),
             ("/healthz", "get"),
             ("/readyz", "get"),
             ("/openapi.json", "get"),

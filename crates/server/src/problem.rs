@@ -152,8 +152,9 @@ impl From<OrchestratorError> for Problem {
                 problem.detail = invalid.problem;
                 problem.field = Some(invalid.field);
             }
-            OrchestratorError::QueueFull { retry_after_s, .. } => {
-                problem.retry_after_s = Some(retry_after_s.max(1))
+            OrchestratorError::QueueFull { retry_after_s, .. }
+            | OrchestratorError::TooManySandboxes { retry_after_s, .. } => {
+                problem.retry_after_s = Some(retry_after_s.max(1));
             }
             OrchestratorError::ShuttingDown | OrchestratorError::DiskFull => problem.retry_after_s = Some(5),
             _ => {}
@@ -167,9 +168,13 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         OrchestratorError::Invalid(_) | OrchestratorError::IdempotencyMismatch => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
-        OrchestratorError::NoJob(_) | OrchestratorError::NoArtifact { .. } => StatusCode::NOT_FOUND,
+        OrchestratorError::NoJob(_)
+        | OrchestratorError::NoSandbox(_)
+        | OrchestratorError::NoArtifact { .. } => StatusCode::NOT_FOUND,
         OrchestratorError::WrongState { .. } => StatusCode::CONFLICT,
-        OrchestratorError::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
+        OrchestratorError::QueueFull { .. } | OrchestratorError::TooManySandboxes { .. } => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         OrchestratorError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
         OrchestratorError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         OrchestratorError::File(error) => status_of_file(error.code),
@@ -218,6 +223,7 @@ mod tests {
         let job = JobId::generate();
         let table = [
             (OrchestratorError::NoJob(job), 404, "job_not_found"),
+            (OrchestratorError::NoSandbox(job), 404, "sandbox_not_found"),
             (OrchestratorError::NoArtifact { job, why: "it runs".into() }, 404, "no_artifact"),
             (
                 OrchestratorError::WrongState { job, state: JobState::Running, problem: "x".into() },
@@ -225,6 +231,7 @@ mod tests {
                 "wrong_state",
             ),
             (OrchestratorError::QueueFull { queued: 9, retry_after_s: 3 }, 429, "queue_full"),
+            (OrchestratorError::TooManySandboxes { count: 9, retry_after_s: 3 }, 429, "too_many_sandboxes"),
             (OrchestratorError::IdempotencyMismatch, 422, "idempotency_mismatch"),
             (OrchestratorError::DiskFull, 507, "server_disk_full"),
             (OrchestratorError::ShuttingDown, 503, "shutting_down"),

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, OriginalUri, Request};
+use axum::http::{Method, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -18,7 +18,9 @@ use crate::extract::AppState;
 use crate::guard::{Guard, guard};
 use crate::openapi::openapi;
 use crate::problem::Problem;
-use crate::routes::{basic, events, exec, files, health, jobs, metrics, pages};
+use crate::routes::{
+    basic, events, exec, exec_stream, files, health, jobs, metrics, pages, ports, sandboxes, stats,
+};
 use crate::settings::ServerSettings;
 
 /// The whole application.
@@ -31,7 +33,7 @@ pub fn router(orchestrator: Orchestrator, settings: &ServerSettings) -> axum::Ro
         document: Bytes::from(serde_json::to_vec(&openapi()).unwrap_or_default()),
     };
     let (router, _) = documented().split_for_parts();
-    let router = router.merge(pages::assets()).merge(files::trailing_slash());
+    let router = router.merge(pages::assets());
     enclose(router.with_state(state), settings).layer(middleware::from_fn_with_state(counted, metrics::count))
 }
 
@@ -45,13 +47,16 @@ pub(crate) fn documented() -> OpenApiRouter<AppState> {
         .routes(routes!(basic::output_zip))
         .routes(routes!(jobs::create, jobs::list))
         .routes(routes!(jobs::get, jobs::delete))
+        .routes(routes!(jobs::start))
         .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
         .routes(routes!(jobs::log))
         .routes(routes!(jobs::artifacts))
-        .routes(routes!(events::events))
-        .routes(routes!(exec::exec))
-        .routes(routes!(files::list_root))
-        .routes(routes!(files::read, files::write, files::delete, files::relocate))
+        .nest("/v1/jobs/{id}", inside())
+        .routes(routes!(sandboxes::create, sandboxes::list))
+        .routes(routes!(sandboxes::get, sandboxes::delete))
+        .routes(routes!(sandboxes::extend))
+        .nest("/v1/sandboxes/{id}", inside())
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::metrics))
@@ -60,11 +65,28 @@ pub(crate) fn documented() -> OpenApiRouter<AppState> {
         .routes(routes!(pages::index))
 }
 
+/// What is the same for jobs and for sandboxes. Each handler's path tells the two apart.
+fn inside() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(events::events))
+        .routes(routes!(exec::exec))
+        .routes(routes!(exec_stream::exec_stream))
+        .routes(routes!(ports::list))
+        .routes(routes!(ports::connect))
+        .routes(routes!(stats::stats))
+        .routes(routes!(files::list_root))
+        .routes(routes!(files::read, files::write, files::delete, files::relocate))
+        // The same listing for who writes a slash at the end.
+        .route("/files/", axum::routing::get(files::list_root))
+}
+
 /// Puts around routes what every request passes: the guard outermost, then the net for panics.
 fn enclose(router: axum::Router, settings: &ServerSettings) -> axum::Router {
     router
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
+        // Bodies are bounded where they are read.
+        .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(report_panic))
         .layer(middleware::from_fn_with_state(Arc::new(Guard::new(settings)), guard))
 }
@@ -75,12 +97,9 @@ async fn no_such_route(request: Request) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail)
 }
 
-async fn wrong_method(request: Request) -> Problem {
-    let detail = format!(
-        "{} is not possible at {}; the Allow header says what is",
-        request.method(),
-        request.uri().path().escape_debug()
-    );
+async fn wrong_method(method: Method, OriginalUri(uri): OriginalUri) -> Problem {
+    let detail =
+        format!("{method} is not possible at {}; the Allow header says what is", uri.path().escape_debug());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
 }
 
@@ -96,7 +115,7 @@ fn report_panic(panic: Box<dyn Any + Send + 'static>) -> Response {
 mod tests {
     use axum::Router;
     use axum::body::{Body, to_bytes};
-    use axum::http::{HeaderName, Method, header};
+    use axum::http::{HeaderName, header};
     use axum::routing::{get, post};
     use serde_json::Value;
     use tower::ServiceExt;

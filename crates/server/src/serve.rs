@@ -23,6 +23,7 @@ use crate::connection::BoundedStream;
 use crate::error::ServerError;
 use crate::extract::Shutdown;
 use crate::settings::ServerSettings;
+use crate::websocket::Place;
 
 /// How long to wait when the system refuses to give out connections.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -105,8 +106,8 @@ async fn accept_all(serving: Arc<Serving>, listener: TcpListener) {
             Ok((stream, _)) => {
                 let serving = Arc::clone(&serving);
                 serving.tasks.clone().spawn(async move {
-                    serve_connection(&serving, stream).await;
-                    drop(permit);
+                    let place = Place::new(permit, serving.tasks.token());
+                    serve_connection(&serving, stream, place).await;
                 });
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -129,7 +130,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
     )
 }
 
-async fn serve_connection(serving: &Serving, stream: TcpStream) {
+async fn serve_connection(serving: &Serving, stream: TcpStream, place: Place) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection cannot be made quick");
     }
@@ -140,6 +141,7 @@ async fn serve_connection(serving: &Serving, stream: TcpStream) {
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(|body| bounded_body(body, stall));
         request.extensions_mut().insert(shutdown.clone());
+        request.extensions_mut().insert(place.clone());
         // A router is always ready.
         app.clone().call(request)
     });

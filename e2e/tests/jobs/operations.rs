@@ -1,6 +1,9 @@
 //! What whoever runs the server needs: figures, logs that name the job, and a stop that waits.
 
+use std::process::{Command, Stdio};
+
 use e2e::{Options, Server, shell, wait_until};
+use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -128,4 +131,26 @@ fn a_second_signal_ends_the_waiting() {
     job.touch("go");
     job.wait_for("complete");
     server.assert_nothing_left();
+}
+
+#[test]
+fn the_umask_that_the_server_was_started_with_does_not_matter() {
+    let server = Server::prepare(Options::default());
+    let plain = server.command();
+    let mut child = Command::new("sh")
+        .args(["-c", "umask 077; exec \"$0\" \"$@\""])
+        .arg(plain.get_program())
+        .args(plain.get_args())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("it is ready", || {
+        server.request(Method::GET, "/readyz").send().is_ok_and(|answer| answer.status() == 200)
+    });
+    let job = server.schedule_steps(&[shell("python3 -c 'print(1)'")]);
+    job.wait();
+    let status = job.status();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    child.wait().unwrap();
+    assert_eq!(status["status"], "complete", "{status}");
 }

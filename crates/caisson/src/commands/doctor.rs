@@ -1,13 +1,13 @@
 //! `caisson doctor`
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use sandbox::{Backend, Check, CheckState};
+use sandbox::{Backend, Capabilities, Check, CheckState};
 
 use crate::cli::DoctorArguments;
 use crate::config::Config;
+use crate::terminal::Colours;
 
 /// The host cannot run sandboxes.
 const EXIT_UNFIT: u8 = 1;
@@ -21,33 +21,33 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let found = runtime.block_on(backend.preflight());
     super::print(&match &found {
         Ok(capabilities) if arguments.json => serde_json::to_string_pretty(capabilities)? + "\n",
-        Ok(capabilities) => {
-            let limits: Vec<String> = capabilities.enforced.iter().map(ToString::to_string).collect();
-            let isolation = capabilities.isolation;
-            table(&capabilities.checks)
-                + &format!("\nisolation: {isolation:?}; limits that are enforced: {}\n", limits.join(", "))
-        }
+        Ok(capabilities) => table(capabilities, Colours::of_output()),
         Err(error) if arguments.json => format!("{}\n", serde_json::json!({ "error": error.to_string() })),
-        Err(error) => table(&backend.checks()) + &format!("\nthis host cannot run sandboxes: {error}\n"),
+        Err(error) => format!("this host cannot run sandboxes: {error}\n"),
     })?;
     Ok(if found.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNFIT) })
 }
 
-fn table(checks: &[Check]) -> String {
-    let colours = std::io::stdout().is_terminal();
-    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+fn table(capabilities: &Capabilities, colours: Colours) -> String {
+    let width = capabilities.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Check { name, state, found, remedy } in checks {
+    for Check { name, state, found, remedy } in &capabilities.checks {
         let (mark, colour) = match state {
             CheckState::Good => ("ok  ", "32"),
             CheckState::Weaker => ("weak", "33"),
             CheckState::Missing => ("no  ", "31"),
         };
-        let mark = if colours { format!("\x1b[{colour}m{mark}\x1b[0m") } else { mark.to_owned() };
+        let mark = colours.paint(colour, mark);
         text += &format!("{mark}  {name:width$}  {found}\n");
         if let Some(remedy) = remedy {
             text += &format!("      {:width$}  -> {remedy}\n", "");
         }
     }
+    let limits: Vec<String> = capabilities.enforced.iter().map(ToString::to_string).collect();
+    text += &format!(
+        "\nisolation: {:?}; limits that are enforced: {}\n",
+        capabilities.isolation,
+        limits.join(", ")
+    );
     text
 }

@@ -1,21 +1,48 @@
 //! One file a command.
 
+pub(crate) mod attach;
 pub(crate) mod backup;
+pub(crate) mod cancel;
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod copy;
 pub(crate) mod doctor;
+pub(crate) mod download;
+pub(crate) mod exec;
+pub(crate) mod interrupt;
+pub(crate) mod jobs;
+pub(crate) mod logs;
+pub(crate) mod manual;
 pub(crate) mod openapi;
 pub(crate) mod progress;
+pub(crate) mod remove;
+pub(crate) mod retry;
 pub(crate) mod run;
+pub(crate) mod sandboxes;
 pub(crate) mod serve;
+pub(crate) mod shell;
+pub(crate) mod status;
+pub(crate) mod upload;
+pub(crate) mod view;
 
 use std::io::Write;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use sandbox::namespace::{NamespaceBackend, NamespaceConfig};
+use serde_json::Value;
 
 use crate::config::Config;
 use crate::embedded;
+use crate::table::Cell;
 
+/// The job failed.
+const EXIT_FAILED: u8 = 1;
+/// The job was cancelled.
+const EXIT_CANCELLED: u8 = 3;
+/// Whoever watched has left; as shells say it for Ctrl-C.
+const EXIT_LEFT: u8 = 130;
 /// The command could not be carried out.
 pub(crate) const EXIT_TROUBLE: u8 = 2;
 
@@ -30,8 +57,73 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Prints a document for programs.
+pub(crate) fn print_json(document: &Value) -> Result<()> {
+    print(&format!("{document:#}\n"))
+}
+
+/// Says something beside the output, on standard error.
+pub(crate) fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// The exit code for a job in this status.
+pub(crate) fn exit_code_of(status: Option<&str>) -> ExitCode {
+    match status {
+        Some("complete") => ExitCode::SUCCESS,
+        Some("cancelled") => ExitCode::from(EXIT_CANCELLED),
+        _ => ExitCode::from(EXIT_FAILED),
+    }
+}
+
+/// A value as text; nothing where there is none.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A state in its colour.
+pub(crate) fn state_cell(state: &str) -> Cell {
+    let colour = match state {
+        "complete" | "succeeded" => "32",
+        "failed" | "interrupted" => "31",
+        "cancelled" | "paused" => "33",
+        "running" | "starting" | "collecting" => "36",
+        _ => "2",
+    };
+    Cell::coloured(state, colour)
+}
+
+/// A moment without its fractions.
+pub(crate) fn time_text(moment: &Value) -> String {
+    let moment = moment.as_str().unwrap_or_default();
+    moment.get(..19).unwrap_or(moment).replace('T', " ")
+}
+
+/// A time span for people.
+pub(crate) fn duration_text(milliseconds: Option<u64>) -> String {
+    match milliseconds {
+        None => String::new(),
+        Some(milliseconds @ ..1_000) => format!("{milliseconds} ms"),
+        Some(milliseconds @ ..60_000) => format!("{}.{} s", milliseconds / 1000, milliseconds % 1000 / 100),
+        Some(milliseconds) => {
+            let seconds = milliseconds / 1000;
+            match seconds / 3600 {
+                0 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+                hours => format!("{hours}h {:02}m", seconds % 3600 / 60),
+            }
+        }
+    }
+}
+
 /// The backend of this host.
 pub(crate) fn backend(config: &Config) -> Result<NamespaceBackend> {
+    // Sandboxes have users of their own, who must be able to read what is made for them. The data folder itself is
+    // closed to others.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let programs = embedded::install(&config.data.join("bin"))?;
     let sandboxes: &Path = &config.data;
     let mut settings = NamespaceConfig::new(sandboxes, &config.run_dir, programs.launcher, programs.guest);
@@ -43,4 +135,23 @@ pub(crate) fn backend(config: &Config) -> Result<NamespaceBackend> {
         settings.cgroup_parent.clone_from(parent);
     }
     NamespaceBackend::new(settings).context("preparing the sandboxes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_job_is_an_exit_code() {
+        assert_eq!(exit_code_of(Some("complete")), ExitCode::from(0));
+        assert_eq!(exit_code_of(Some("failed")), ExitCode::from(1));
+        assert_eq!(exit_code_of(Some("cancelled")), ExitCode::from(3));
+        assert_eq!(exit_code_of(None), ExitCode::from(1));
+    }
+
+    #[test]
+    fn time_spans_are_told_in_two_units_at_most() {
+        let told = [Some(5), Some(1_234), Some(61_000), Some(3_660_000), None].map(duration_text);
+        assert_eq!(told, ["5 ms", "1.2 s", "1m 01s", "1h 01m", ""]);
+    }
 }

@@ -1,29 +1,54 @@
 //! Shows what happens in a job, a line each, as its events come in.
 
 use std::fmt::Write as _;
+use std::time::Instant;
 
 use serde_json::Value;
 
-/// Whether lines have colours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Colours {
-    /// On a terminal.
-    On,
-    /// Elsewhere.
-    Off,
-}
+use crate::terminal::{Colours, harmless};
+
+/// How many characters wide the bar is.
+const BAR: usize = 20;
 
 /// Turns events into lines for people.
 pub(crate) struct Progress {
     colours: Colours,
     step_count: usize,
+    /// Steps that are over.
+    steps_done: usize,
+    /// What runs now.
+    current: String,
+    since: Instant,
     /// Output whose line has not ended yet.
     unfinished: String,
 }
 
 impl Progress {
     pub(crate) fn new(colours: Colours) -> Self {
-        Self { colours, step_count: 0, unfinished: String::new() }
+        Self {
+            colours,
+            step_count: 0,
+            steps_done: 0,
+            current: "waiting for a sandbox".into(),
+            since: Instant::now(),
+            unfinished: String::new(),
+        }
+    }
+
+    /// A line that says how far the job is, cut to a width.
+    pub(crate) fn bar(&self, width: usize) -> String {
+        let filled = (self.steps_done * BAR).checked_div(self.step_count).unwrap_or(0).min(BAR);
+        let seconds = self.since.elapsed().as_secs();
+        let line = format!(
+            "[{}{}] {}/{}  {seconds} s  {}",
+            "#".repeat(filled),
+            "-".repeat(BAR - filled),
+            self.steps_done,
+            self.step_count,
+            self.current
+        );
+        // One column stays free: a full line would make some terminals scroll.
+        line.chars().take(width.saturating_sub(1)).collect()
     }
 
     /// What to print for an event; may be empty.
@@ -39,7 +64,7 @@ impl Progress {
             "call_started" => self.started(event),
             "call_output" => self.output(data),
             "call_output_dropped" => self.paint("2", &format!("  ... {} bytes were not kept", data["bytes"])),
-            "call_ended" => self.finish_line() + &self.ended(data),
+            "call_ended" => self.finish_line() + &self.ended(event),
             "egress" if data["event"] == "refused" => {
                 self.paint("33", &format!("  refused: {}", text(&data["reason"])))
             }
@@ -51,7 +76,7 @@ impl Progress {
         }
     }
 
-    fn started(&self, event: &Value) -> String {
+    fn started(&mut self, event: &Value) -> String {
         let data = &event["data"];
         let title = ["command", "code", "path", "from"]
             .iter()
@@ -66,6 +91,11 @@ impl Progress {
         };
         if attempt > 1 {
             let _ = write!(line, " (attempt {attempt})");
+        }
+        if let Some(step) = data["step"].as_u64() {
+            // A step that is tried again, or done again after a loss, is not done.
+            self.steps_done = usize::try_from(step).unwrap_or(0);
+            self.current = harmless(&title);
         }
         self.paint("1", &line)
     }
@@ -88,7 +118,11 @@ impl Progress {
         }
     }
 
-    fn ended(&self, data: &Value) -> String {
+    fn ended(&mut self, event: &Value) -> String {
+        let data = &event["data"];
+        if event["call"]["id"].as_str().is_some_and(|call| call.starts_with("step-")) {
+            self.steps_done = (self.steps_done + 1).min(self.step_count);
+        }
         let duration = data["duration_ms"].as_u64().unwrap_or(0);
         match data["status"].as_str() {
             Some("succeeded") => self.paint("32", &format!("  done in {duration} ms")),
@@ -97,21 +131,12 @@ impl Progress {
     }
 
     fn paint(&self, code: &str, line: &str) -> String {
-        let line = harmless(line);
-        match self.colours {
-            Colours::On => format!("\x1b[{code}m{line}\x1b[0m\n"),
-            Colours::Off => format!("{line}\n"),
-        }
+        self.colours.paint(code, &harmless(line)) + "\n"
     }
 }
 
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
-}
-
-/// What a job prints must not be able to steer the terminal of whoever watches.
-fn harmless(line: &str) -> String {
-    line.chars().filter(|c| *c == '\t' || !c.is_control()).collect()
 }
 
 #[cfg(test)]
@@ -130,6 +155,18 @@ mod tests {
         assert_eq!(progress.show(&json!({"kind": "call_output", "data": {"text": "a\nb"}})), "  a\n");
         let ended = json!({"kind": "call_ended", "data": {"status": "succeeded", "duration_ms": 4}});
         assert_eq!(progress.show(&ended), "  b\n  done in 4 ms\n");
+    }
+
+    #[test]
+    fn the_bar_says_how_far_the_job_is_and_fits_the_terminal() {
+        let mut progress = Progress::new(Colours::Off);
+        progress.show(&json!({"kind": "job_created", "data": {"spec": {"work": {"steps": [{}, {}]}}}}));
+        assert!(progress.bar(80).starts_with("[--------------------] 0/2  0 s"), "{}", progress.bar(80));
+        progress.show(&json!({"kind": "call_started", "data": {"step": 0, "tool": "shell", "input": {"command": "ls"}}}));
+        progress
+            .show(&json!({"kind": "call_ended", "call": {"id": "step-1"}, "data": {"status": "succeeded"}}));
+        assert_eq!(progress.bar(80), "[##########----------] 1/2  0 s  ls");
+        assert_eq!(progress.bar(10).len(), 9);
     }
 
     #[test]

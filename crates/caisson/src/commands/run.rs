@@ -1,198 +1,188 @@
 //! `caisson run`: sends a job, shows what happens, fetches the result.
 
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use futures::StreamExt;
-use reqwest::Client;
-use serde_json::Value;
+use clap::Args;
+use serde_json::{Map, Value, json};
 
-use super::progress::{Colours, Progress};
-use crate::cli::RunArguments;
-use crate::{config, steps_file};
+use super::interrupt::{self, Answer, Asked};
+use super::view::View;
+use super::{download, upload};
+use crate::cli::{HostArguments, LimitArguments, OutputArguments, ServerArguments, parse_pair};
+use crate::client::Client;
+use crate::config::Config;
+use crate::one_shot::OneShot;
+use crate::{config_client, steps_file};
 
-const EXIT_FAILED: u8 = 1;
-const EXIT_CANCELLED: u8 = 3;
-/// How often a lost connection is tried again, a second apart.
-const RECONNECTS: u32 = 60;
+/// `caisson run`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server is the one that --url or CAISSON_URL names, or http://127.0.0.1:8000. When none is named and none answers
+there, the job runs in this process, in a folder that is removed afterwards.
+Ctrl-C asks whether to cancel the job or to leave it running; a second one leaves at once.
+Exit code: 0 the job is complete, 1 it failed, 2 it could not be run, 3 it was cancelled, 130 it was left running.
 
-/// Sends the job and stays until it is over.
-pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
-    let job = steps_file::read(&arguments.steps)?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
-    runtime.block_on(follow_job(arguments, job))
+Examples:
+  caisson run --steps examples/hello.json
+  caisson run --steps build.json --file src --file Makefile --out result
+  caisson run --steps - --memory 512m <<< '[{\"tool\": \"shell\", \"command\": \"uname -a\"}]'
+  caisson run --detach \"Write a poem about caissons into poem.txt\"")]
+pub(crate) struct RunArguments {
+    /// What to do, in plain words; needs a server with a model.
+    #[arg(value_name = "TASK", required_unless_present = "steps", conflicts_with = "steps")]
+    task: Option<String>,
+    /// Steps as JSON: a list of steps, or a whole job; `-` for standard input.
+    #[arg(long, value_name = "FILE")]
+    steps: Option<PathBuf>,
+    /// A file or folder that the job finds in its workspace, under its own name; may be given more than once.
+    #[arg(long, value_name = "PATH")]
+    file: Vec<PathBuf>,
+    /// Folder for the result; output.zip is put there. Without it, one named after the job.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Prints the job's id and leaves it running.
+    #[arg(long)]
+    detach: bool,
+    /// A name for people.
+    #[arg(long)]
+    name: Option<String>,
+    /// A label for finding it again; may be given more than once.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    label: Vec<(String, String)>,
+    #[command(flatten)]
+    limits: LimitArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+    /// Configuration file for a job that runs in this process.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
-async fn follow_job(arguments: RunArguments, job: Value) -> Result<ExitCode> {
-    let url = config::server_url(arguments.url);
-    // The server is ours and near: a proxy that the environment names is not for it.
-    let client = Client::builder().no_proxy().build().context("preparing the client")?;
-    let accepted = send(&client, &url, &job).await?;
-    let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
-    let mut view = View::new(arguments.json);
-    view.say(&format!("job {id}"));
-    if let Some(hint) = accepted["hint"].as_str() {
-        view.say(hint);
+/// Where the job runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On a server, which goes on without us.
+    Server,
+    /// In this process, and ends with it.
+    Here,
+}
+
+/// Runs the job and stays until it is over.
+pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
+    let job = job_of(&arguments)?;
+    let uploads = upload::collect(&arguments.file)?;
+    let client = Client::new(arguments.server.url.as_deref())?;
+    let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
+    if is_named || client.is_answered().await {
+        return follow_job(&client, Place::Server, arguments, job, uploads).await;
     }
-    if accepted["detail"].as_str().is_some_and(|detail| detail.starts_with("paused")) {
+    if arguments.detach {
+        bail!("--detach needs a server to leave the job with: {:#}", client.not_reached());
+    }
+    let host = HostArguments { config: arguments.config.clone(), ..HostArguments::default() };
+    let (server, client) = OneShot::start(Config::load(&host, &[], false)?).await?;
+    let ended = follow_job(&client, Place::Here, arguments, job, uploads).await;
+    server.end().await;
+    ended
+}
+
+/// The job as it is sent: the file's, with what flags say on top.
+fn job_of(arguments: &RunArguments) -> Result<Map<String, Value>> {
+    let mut job = match (&arguments.steps, &arguments.task) {
+        (Some(path), _) => steps_file::read(path)?,
+        (None, task) => Map::from_iter([("task".to_owned(), json!(task))]),
+    };
+    if let Some(name) = &arguments.name {
+        job.insert("name".into(), json!(name));
+    }
+    if !arguments.label.is_empty() {
+        let given = arguments.label.iter().map(|(key, value)| (key.clone(), json!(value)));
+        match job.entry("labels").or_insert_with(|| json!({})) {
+            Value::Object(labels) => labels.extend(given),
+            other => bail!("labels: expected an object, found {other}"),
+        }
+    }
+    arguments.limits.add_to(&mut job);
+    Ok(job)
+}
+
+async fn follow_job(
+    client: &Client,
+    place: Place,
+    arguments: RunArguments,
+    job: Map<String, Value>,
+    uploads: Vec<upload::Upload>,
+) -> Result<ExitCode> {
+    let accepted = upload::submit(client, job, &uploads).await.context("the job was not accepted")?;
+    let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
+    if arguments.detach {
+        if arguments.output.json {
+            super::print_json(&accepted)?;
+        } else {
+            super::print(&format!("{id}\n"))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
-    tokio::select! {
-        watched = watch(&client, &url, &id, &mut view) => watched?,
-        _ = tokio::signal::ctrl_c() => {
-            view.say(&format!("the job goes on; see {url}/status/{id}"));
-            return Ok(ExitCode::from(EXIT_FAILED));
-        }
+    let mut view = View::new(arguments.output.json);
+    view.say(&format!("job {id}"));
+    if let Some(hint) = accepted["hint"].as_str() {
+        // It waits for something that will not come while we look.
+        super::say(hint);
+        return Ok(ExitCode::from(super::EXIT_TROUBLE));
     }
-    finish(&client, &url, &id, arguments.out, &view).await
+    if watch(client, place, &id, &mut view).await? == Watched::Left {
+        super::say(&format!("job {id} goes on: `caisson logs -f {id}`, `caisson cancel {id}`"));
+        return Ok(ExitCode::from(super::EXIT_LEFT));
+    }
+    finish(client, &id, arguments.out, &mut view).await
 }
 
-async fn send(client: &Client, url: &str, job: &Value) -> Result<Value> {
-    let response = client.post(format!("{url}/v1/jobs")).json(job).send().await;
-    let response = response.with_context(|| {
-        format!(
-            "reaching the server at {url}; is it running? start it with `caisson serve`, or set CAISSON_URL"
-        )
-    })?;
-    let accepted = response.status().is_success();
-    let answer: Value = response.json().await.context("reading the server's answer")?;
-    if !accepted {
-        bail!("the server refused the job: {}", answer["detail"].as_str().unwrap_or("no reason given"));
-    }
-    Ok(answer)
+/// How watching a job came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    Over,
+    Left,
 }
 
-/// Shows events until the job is over; after a lost connection it goes on where it was.
-async fn watch(client: &Client, url: &str, id: &str, view: &mut View) -> Result<()> {
-    let mut last_id = 0;
-    let mut failures = 0;
+/// Watches the job to its end, and does what Ctrl-C asks for.
+async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Result<Watched> {
+    let path = format!("/v1/jobs/{id}/events");
+    let mut asked = match place {
+        Place::Server => Asked::on_a_server(),
+        Place::Here => Asked::in_this_process(),
+    };
+    // Dropping the watching at a signal and starting it anew would show everything again.
+    let mut watching = std::pin::pin!(view.watch(client, &path));
     loop {
-        match watch_once(client, url, id, view, &mut last_id).await {
-            Ok(true) => return Ok(()),
-            Ok(false) => failures = 0,
-            Err(error) if failures >= RECONNECTS => return Err(error),
-            Err(_) => failures += 1,
+        tokio::select! {
+            ended = watching.as_mut() => return ended.map(|()| Watched::Over),
+            answer = interrupt::next(&mut asked) => match answer {
+                Answer::GoOn => {}
+                Answer::Leave => return Ok(Watched::Left),
+                Answer::Cancel => {
+                    super::say("cancelling; the workspace is collected as far as it got");
+                    // It may have ended by itself in the meantime.
+                    let _ = client.post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+                }
+            },
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
-/// Returns whether the end was reached.
-async fn watch_once(
-    client: &Client,
-    url: &str,
-    id: &str,
-    view: &mut View,
-    last_id: &mut u64,
-) -> Result<bool> {
-    let response = client
-        .get(format!("{url}/v1/jobs/{id}/events"))
-        .header("Accept", "text/event-stream")
-        .header("Last-Event-ID", last_id.to_string())
-        .send()
-        .await?
-        .error_for_status()?;
-    let mut body = response.bytes_stream();
-    let mut buffer = Vec::new();
-    while let Some(bytes) = body.next().await {
-        buffer.extend_from_slice(&bytes?);
-        while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
-            let message: Vec<u8> = buffer.drain(..end + 2).collect();
-            if take(&String::from_utf8_lossy(&message), view, last_id) {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
-/// Takes one message of the stream; `true` at its end.
-fn take(message: &str, view: &mut View, last_id: &mut u64) -> bool {
-    let mut data = String::new();
-    let mut kind = "";
-    for line in message.lines() {
-        if let Some(value) = line.strip_prefix("id:") {
-            *last_id = value.trim().parse().unwrap_or(*last_id);
-        } else if let Some(value) = line.strip_prefix("event:") {
-            kind = value.trim();
-        } else if let Some(value) = line.strip_prefix("data:") {
-            data += value.strip_prefix(' ').unwrap_or(value);
-        }
-    }
-    if kind == "end" {
-        return true;
-    }
-    if let Ok(event) = serde_json::from_str::<Value>(&data) {
-        view.show(&event);
-    }
-    false
-}
-
-async fn finish(client: &Client, url: &str, id: &str, out: Option<PathBuf>, view: &View) -> Result<ExitCode> {
-    let status: Value = client.get(format!("{url}/status/{id}")).send().await?.json().await?;
+async fn finish(client: &Client, id: &str, out: Option<PathBuf>, view: &mut View) -> Result<ExitCode> {
+    let status = client.get(&format!("/status/{id}")).await?;
     if status["result"].is_string() {
-        let folder = out.unwrap_or_else(|| PathBuf::from(format!("caisson-{id}")));
-        let path = download(client, url, id, &folder).await?;
+        let (path, _) = download::fetch(client, id, out).await?;
         view.say(&format!("result: {}", path.display()));
     }
-    match status["status"].as_str() {
-        Some("complete") => {
-            view.say("complete");
-            Ok(ExitCode::SUCCESS)
-        }
-        Some("cancelled") => {
-            view.say("cancelled");
-            Ok(ExitCode::from(EXIT_CANCELLED))
-        }
-        _ => {
-            view.say(&format!("failed: {}", status["reason"].as_str().unwrap_or("no reason given")));
-            Ok(ExitCode::from(EXIT_FAILED))
-        }
+    let word = status["status"].as_str();
+    match word {
+        Some("complete" | "cancelled") => view.say(word.unwrap_or_default()),
+        _ => view.say(&format!("failed: {}", status["reason"].as_str().unwrap_or("no reason given"))),
     }
-}
-
-async fn download(client: &Client, url: &str, id: &str, folder: &Path) -> Result<PathBuf> {
-    std::fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
-    let path = folder.join("output.zip");
-    let response = client.get(format!("{url}/jobs/{id}/output.zip")).send().await?.error_for_status()?;
-    let mut file = std::fs::File::create(&path).with_context(|| format!("writing {}", path.display()))?;
-    let mut body = response.bytes_stream();
-    while let Some(bytes) = body.next().await {
-        file.write_all(&bytes?).with_context(|| format!("writing {}", path.display()))?;
-    }
-    Ok(path)
-}
-
-/// What the person or program in front sees.
-enum View {
-    People(Progress),
-    Programs,
-}
-
-impl View {
-    fn new(json: bool) -> Self {
-        if json {
-            return Self::Programs;
-        }
-        let colours = if std::io::stdout().is_terminal() { Colours::On } else { Colours::Off };
-        Self::People(Progress::new(colours))
-    }
-
-    fn say(&self, line: &str) {
-        if matches!(self, Self::People(_)) {
-            let _ = super::print(&format!("{line}\n"));
-        }
-    }
-
-    fn show(&mut self, event: &Value) {
-        // A reader that has gone does not stop the job.
-        let _ = super::print(&match self {
-            Self::People(progress) => progress.show(event),
-            Self::Programs => format!("{event}\n"),
-        });
-    }
+    Ok(super::exit_code_of(word))
 }

@@ -11,15 +11,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::ServeArguments;
 use crate::config::Config;
-use crate::logging;
+use crate::logging::{self, LogLevel};
 
 /// Runs the server until it is told to stop.
-#[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
 pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)?;
-    logging::start(&config.log, config.log_format)?;
+    let level = logging::start(&config.log, config.log_format)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    runtime.spawn(reload(arguments, level));
     runtime.block_on(serve(config))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -43,6 +43,21 @@ async fn serve(config: Config) -> Result<()> {
     tracing::info!("stopping; jobs that run go on in their sandboxes and are taken up at the next start");
     orchestrator.shutdown().await;
     Ok(())
+}
+
+/// Reads the configuration again at SIGHUP. The log level changes at once; the rest waits for the next start, which
+/// costs no job anything.
+async fn reload(arguments: ServeArguments, level: LogLevel) {
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+    while hangup.recv().await.is_some() {
+        let read = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen);
+        match read.and_then(|config| level.set(&config.log).map(|()| config.log)) {
+            Ok(log) => {
+                tracing::info!(log, "configuration read; settings other than `log` change at the next start")
+            }
+            Err(error) => tracing::error!("the configuration is wrong, and nothing was changed: {error:#}"),
+        }
+    }
 }
 
 async fn bind(config: &Config) -> Result<Vec<TcpListener>> {

@@ -63,7 +63,9 @@ impl Driver {
     async fn request_sandbox(&self, spec: &SandboxSpec) -> Result<(), Stop> {
         let pooled = self.core.pool.take(spec);
         let sandbox = pooled.unwrap_or_else(SandboxId::generate);
-        self.recorder.record(EventBody::SandboxRequested { sandbox }).await?;
+        let recorded = self.recorder.record(EventBody::SandboxRequested { sandbox }).await;
+        self.core.pool.released(sandbox);
+        recorded?;
         match pooled {
             Some(sandbox) => self.thaw(sandbox).await,
             None => self.create(sandbox, spec).await,

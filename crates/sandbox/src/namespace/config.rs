@@ -54,7 +54,7 @@ impl NamespaceConfig {
             slots: 4096,
             cgroup_parent: "caisson".into(),
             egress_port: 3128,
-            ready_disks: 4,
+            ready_disks: 16,
             start_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(10),
             trace: Trace::Off,

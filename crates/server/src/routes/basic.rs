@@ -1,10 +1,10 @@
 //! The four basic calls: hand a job in, ask how it goes, get the result.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{JobId, NewJob, Repeated, Submission};
+use orchestrator::{Accepted, JobId, JobKind, JobView, NewJob, OrchestratorError, Repeated, Submission};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -14,10 +14,13 @@ use crate::download::{Description, send_file};
 use crate::extract::{AppState, BaseUrl, JobPath, Parameters, parse_job_id};
 use crate::openapi::{JobProblems, QueryProblems, SubmitProblems};
 use crate::problem::Problem;
+use crate::uploads::{self, JobForm};
 
 /// Hand in a job
 ///
-/// The body is a job as JSON with either `steps` or `task`, or a task in plain words as `text/plain`.
+/// The body is a job as JSON with either `steps` or `task`, or a task in plain words as `text/plain`. A job that brings
+/// files is sent as `multipart/form-data`: first a part `job` (JSON), `task` or `steps`, then the files, each under the
+/// path that it shall have in the workspace. Parts named `archive` (.zip, .tar, .tar.gz) are unpacked.
 /// The job is stored durably before the answer is sent. With `Idempotency-Key` the same job sent again
 /// gives the first answer again, with status 200.
 #[utoipa::path(
@@ -30,7 +33,8 @@ use crate::problem::Problem;
                 {"tool": "python", "code": "open(\"hello.txt\", \"w\").write(\"Hello!\")"},
                 {"tool": "shell", "command": "cat hello.txt"}
             ]
-        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt"))),
+        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
+            (JobForm = "multipart/form-data")),
     ),
     responses(
         (status = 202, description = "Accepted", body = AcceptedAnswer,
@@ -39,12 +43,8 @@ use crate::problem::Problem;
         SubmitProblems
     )
 )]
-pub(crate) async fn schedule(
-    State(state): State<AppState>,
-    headers: HeaderMap,
-    JobBody(job): JobBody,
-) -> Result<Response, Problem> {
-    accept(&state, &headers, job).await
+pub(crate) async fn schedule(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    accept(&state, request).await
 }
 
 /// Hand in a job (the same as /schedule)
@@ -53,7 +53,8 @@ pub(crate) async fn schedule(
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes it safe to send the same job again")),
     request_body(
         content((NewJob = "application/json", example = json!({"task": "Write a poem about caissons into poem.txt"})),
-            (String = "text/plain", example = json!("Write a poem about caissons into poem.txt"))),
+            (String = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
+            (JobForm = "multipart/form-data")),
     ),
     responses(
         (status = 202, description = "Accepted", body = AcceptedAnswer,
@@ -62,18 +63,24 @@ pub(crate) async fn schedule(
         SubmitProblems
     )
 )]
-pub(crate) async fn submit(
-    State(state): State<AppState>,
-    headers: HeaderMap,
-    JobBody(job): JobBody,
-) -> Result<Response, Problem> {
-    accept(&state, &headers, job).await
+pub(crate) async fn submit(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    accept(&state, request).await
 }
 
 /// Hands a job to the orchestrator and tells the caller where to find it.
-pub(crate) async fn accept(state: &AppState, headers: &HeaderMap, job: NewJob) -> Result<Response, Problem> {
-    let submission = Submission { job, idempotency_key: idempotency_key(headers)? };
-    let accepted = state.orchestrator.submit(submission).await?;
+pub(crate) async fn accept(state: &AppState, request: Request) -> Result<Response, Problem> {
+    let idempotency_key = idempotency_key(request.headers())?;
+    let taken = if uploads::is_multipart(request.headers()) {
+        uploads::take_in(state, request, idempotency_key).await?
+    } else {
+        let JobBody(job) = JobBody::from_request(request, state).await?;
+        state.orchestrator.submit(Submission { job, idempotency_key }).await?
+    };
+    Ok(accepted(taken))
+}
+
+/// Tells the caller where to find a job.
+pub(crate) fn accepted(accepted: Accepted) -> Response {
     let status = match accepted.repeated {
         Repeated::No => StatusCode::ACCEPTED,
         Repeated::Yes => StatusCode::OK,
@@ -84,7 +91,16 @@ pub(crate) async fn accept(state: &AppState, headers: &HeaderMap, job: NewJob) -
     if let Some(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
-    Ok(response)
+    response
+}
+
+/// A job; a bare sandbox is none.
+pub(crate) async fn job_of(state: &AppState, id: JobId) -> Result<JobView, Problem> {
+    let view = state.orchestrator.job(id).await?;
+    match view.kind {
+        JobKind::Job => Ok(view),
+        JobKind::Sandbox => Err(OrchestratorError::NoJob(id).into()),
+    }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
@@ -109,7 +125,7 @@ pub(crate) async fn status(
     JobPath(id): JobPath,
     base: BaseUrl,
 ) -> Result<Json<StatusAnswer>, Problem> {
-    let view = state.orchestrator.job(id).await?;
+    let view = job_of(&state, id).await?;
     Ok(Json(StatusAnswer::new(view, &base, now_ms())))
 }
 
@@ -139,7 +155,7 @@ pub(crate) async fn status_by_query(
     let id = query.task_id.or(query.job_id).ok_or_else(|| {
         Problem::bad_request("bad_job_id", "say which job: /status?task_id=<id> or /status/<id>")
     })?;
-    let view = state.orchestrator.job(parse_job_id(&id)?).await?;
+    let view = job_of(&state, parse_job_id(&id)?).await?;
     Ok(Json(StatusAnswer::new(view, &base, now_ms())))
 }
 

@@ -102,7 +102,7 @@ pub(crate) struct EventEntry {
 /// stream closes. With `Accept: application/x-ndjson` the same as lines of JSON; with `Accept: application/json` or
 /// `?format=json` one page of what is there.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/events", tag = "jobs", operation_id = "job_events",
+    get, path = "/events", tag = "jobs", operation_id = "job_events",
     params(
         ("id" = JobId, Path, description = "The job"),
         ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was seen"),

@@ -14,7 +14,7 @@ use crate::problem::Problem;
 /// The job must have a sandbox. The answer comes when the command has ended or its time is up; the call is in the
 /// job's log.
 #[utoipa::path(
-    post, path = "/v1/jobs/{id}/exec", tag = "sandbox", operation_id = "job_exec",
+    post, path = "/exec", tag = "sandbox", operation_id = "job_exec",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = ExecRequest, example = json!({"command": "ls -la", "timeout_s": 10})),
     responses(

@@ -1,7 +1,6 @@
 //! The files of a job. Content goes out as an attachment and comes in as it is, piece by piece.
 
 use axum::Json;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -42,7 +41,7 @@ impl ReadQuery {
 
 /// List the workspace
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/files", tag = "files", operation_id = "list_files",
+    get, path = "/files", tag = "files", operation_id = "list_files",
     params(("id" = JobId, Path, description = "The job"), ReadQuery),
     responses((status = 200, description = "The listing", body = FileListing), FileProblems, QueryProblems)
 )]
@@ -54,16 +53,11 @@ pub(crate) async fn list_root(
     Ok(Json(state.orchestrator.list_files(id, "", query.depth()?).await?))
 }
 
-/// The same listing for who writes a slash at the end.
-pub(crate) fn trailing_slash() -> Router<AppState> {
-    Router::new().route("/v1/jobs/{id}/files/", axum::routing::get(list_root))
-}
-
 /// Read a file or list a directory
 ///
 /// A file comes as an attachment, a directory as a JSON listing.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "read_file",
+    get, path = "/files/{*path}", tag = "files", operation_id = "read_file",
     params(
         ("id" = JobId, Path, description = "The job"),
         ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
@@ -140,7 +134,7 @@ pub(crate) struct FileAnswer {
 /// The body is the content, of any type and size that the job's disk allows. The file is there as a whole or not at
 /// all; missing directories are made.
 #[utoipa::path(
-    put, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "write_file",
+    put, path = "/files/{*path}", tag = "files", operation_id = "write_file",
     params(
         ("id" = JobId, Path, description = "The job"),
         ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
@@ -179,7 +173,7 @@ pub(crate) struct DeleteQuery {
 
 /// Delete a file or directory
 #[utoipa::path(
-    delete, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "delete_file",
+    delete, path = "/files/{*path}", tag = "files", operation_id = "delete_file",
     params(
         ("id" = JobId, Path, description = "The job"),
         ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
@@ -207,7 +201,7 @@ pub(crate) struct MoveRequest {
 
 /// Move a file or directory
 #[utoipa::path(
-    post, path = "/v1/jobs/{id}/files/{*path}", tag = "files", operation_id = "move_file",
+    post, path = "/files/{*path}", tag = "files", operation_id = "move_file",
     params(
         ("id" = JobId, Path, description = "The job"),
         ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),

@@ -1,27 +1,30 @@
 //! Jobs: create, list, look at, cancel, delete; their log and artifacts.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{JobFilter, JobId, JobKind, JobState, NewJob};
+use orchestrator::{Accepted, JobFilter, JobId, JobKind, JobState, NewJob, Repeated};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::answers::{
     AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, JobAnswer, JobListAnswer, JobSummary, STATES, now_ms,
 };
-use crate::body::JobBody;
 use crate::download::{Description, describe, send_file};
 use crate::extract::{AppState, BaseUrl, JobPath, Parameters, parse_job_id};
-use crate::openapi::{JobProblems, QueryProblems, StateProblems, SubmitProblems};
+use crate::openapi::{JobProblems, QueryProblems, QueueProblems, StateProblems, SubmitProblems};
 use crate::problem::Problem;
-use crate::routes::basic::accept;
+use crate::routes::basic::{accept, accepted, job_of};
+use crate::uploads::JobForm;
 
 const MAX_PAGE: usize = 1000;
 const DEFAULT_PAGE: usize = 100;
 
 /// Create a job
+///
+/// As `multipart/form-data` it brings files: see `/schedule`. With `"start": false` it waits as a draft, takes files by
+/// `PUT /v1/jobs/{id}/files/...`, and begins with `POST /v1/jobs/{id}/start`.
 ///
 /// With `Idempotency-Key` the same job sent again gives the first answer again, with status 200; another job under the
 /// same key is refused.
@@ -34,7 +37,8 @@ const DEFAULT_PAGE: usize = 100;
             "steps": [{"tool": "shell", "command": "uname -a > kernel.txt", "timeout_s": 10}],
             "limits": {"memory_mib": 256, "wall_clock_s": 60},
             "labels": {"project": "demo"}
-        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt"))),
+        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
+            (JobForm = "multipart/form-data")),
     ),
     responses(
         (status = 202, description = "Accepted", body = AcceptedAnswer,
@@ -43,12 +47,8 @@ const DEFAULT_PAGE: usize = 100;
         SubmitProblems
     )
 )]
-pub(crate) async fn create(
-    State(state): State<AppState>,
-    headers: HeaderMap,
-    JobBody(job): JobBody,
-) -> Result<Response, Problem> {
-    accept(&state, &headers, job).await
+pub(crate) async fn create(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    accept(&state, request).await
 }
 
 /// Which jobs to list.
@@ -70,24 +70,30 @@ pub(crate) struct ListQuery {
 
 impl ListQuery {
     fn into_filter(self) -> Result<JobFilter, Problem> {
-        let limit = self.limit.unwrap_or(DEFAULT_PAGE);
-        if !(1..=MAX_PAGE).contains(&limit) {
-            return Err(refuse("limit", format!("{limit} is not between 1 and {MAX_PAGE}")));
-        }
-        let label = match self.label {
-            None => None,
-            Some(text) => match text.split_once(':') {
-                Some((key, value)) if !key.is_empty() => Some((key.to_owned(), value.to_owned())),
-                _ => return Err(refuse("label", format!("`{text}` is not of the form key:value"))),
-            },
-        };
         Ok(JobFilter {
             kind: JobKind::Job,
             states: self.state.as_deref().map(parse_states).transpose()?.unwrap_or_default(),
-            label,
+            label: parse_label(self.label)?,
             before: self.before.as_deref().map(parse_job_id).transpose()?,
-            limit,
+            limit: parse_limit(self.limit)?,
         })
+    }
+}
+
+/// Reads the size of a page.
+pub(crate) fn parse_limit(limit: Option<usize>) -> Result<usize, Problem> {
+    match limit.unwrap_or(DEFAULT_PAGE) {
+        limit @ 1..=MAX_PAGE => Ok(limit),
+        limit => Err(refuse("limit", format!("{limit} is not between 1 and {MAX_PAGE}"))),
+    }
+}
+
+/// Reads `key:value`.
+pub(crate) fn parse_label(label: Option<String>) -> Result<Option<(String, String)>, Problem> {
+    let Some(text) = label else { return Ok(None) };
+    match text.split_once(':') {
+        Some((key, value)) if !key.is_empty() => Ok(Some((key.to_owned(), value.to_owned()))),
+        _ => Err(refuse("label", format!("`{text}` is not of the form key:value"))),
     }
 }
 
@@ -134,7 +140,7 @@ pub(crate) async fn get(
     JobPath(id): JobPath,
     base: BaseUrl,
 ) -> Result<Json<JobAnswer>, Problem> {
-    let view = state.orchestrator.job(id).await?;
+    let view = job_of(&state, id).await?;
     Ok(Json(JobAnswer::new(view, &base, now_ms())))
 }
 
@@ -152,6 +158,42 @@ pub(crate) async fn delete(
 ) -> Result<StatusCode, Problem> {
     state.orchestrator.delete(id).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Start a draft
+///
+/// A job that was sent with `"start": false` takes files until this is called.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/start", tag = "jobs", operation_id = "start_job",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 202, description = "It waits for its turn", body = AcceptedAnswer),
+        JobProblems,
+        StateProblems,
+        QueueProblems
+    )
+)]
+pub(crate) async fn start(State(state): State<AppState>, JobPath(id): JobPath) -> Result<Response, Problem> {
+    let view = state.orchestrator.start_draft(id).await?;
+    Ok(accepted(Accepted { hint: view.hint(), view, repeated: Repeated::No }))
+}
+
+/// Do a job again
+///
+/// Makes a new job that does the same, with the same files. The old one stays as it is.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/retry", tag = "jobs", operation_id = "retry_job",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 202, description = "The new job", body = AcceptedAnswer,
+            headers(("Location" = String, description = "Where to ask how it goes"))),
+        JobProblems,
+        QueueProblems
+    )
+)]
+pub(crate) async fn retry(State(state): State<AppState>, JobPath(id): JobPath) -> Result<Response, Problem> {
+    job_of(&state, id).await?;
+    Ok(accepted(state.orchestrator.retry(id).await?))
 }
 
 /// Cancel a job

@@ -3,8 +3,12 @@
 pub(crate) mod basic;
 pub(crate) mod events;
 pub(crate) mod exec;
+pub(crate) mod exec_stream;
 pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod jobs;
 pub(crate) mod metrics;
 pub(crate) mod pages;
+pub(crate) mod ports;
+pub(crate) mod sandboxes;
+pub(crate) mod stats;

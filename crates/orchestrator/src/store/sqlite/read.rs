@@ -5,7 +5,6 @@ use std::str::FromStr;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params_from_iter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::failed;
 use super::write::{kind_name, state_name};
@@ -38,16 +37,20 @@ fn decode<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| undecodable(what, error))
 }
 
+/// How the JSON of an event's body starts.
+fn opening(kind: &str) -> String {
+    format!("{{\"kind\":\"{kind}\",\"data\":")
+}
+
 /// The data of an event without its kind, which has a column of its own.
 pub(super) fn encode_payload(body: &EventBody) -> Result<String> {
-    let value = serde_json::to_value(body).map_err(|error| undecodable("an event", error))?;
-    encode(value.get("data").unwrap_or(&Value::Null))
+    let whole = encode(body)?;
+    let data = whole.strip_prefix(&opening(body.kind())).and_then(|rest| rest.strip_suffix('}'));
+    data.map(ToOwned::to_owned).ok_or_else(|| undecodable("an event", "it has no data"))
 }
 
 fn decode_payload(kind: &str, payload: &str) -> Result<EventBody> {
-    let data: Value = decode("an event", payload)?;
-    serde_json::from_value(serde_json::json!({ "kind": kind, "data": data }))
-        .map_err(|error| undecodable("an event", error))
+    decode("an event", &format!("{}{payload}}}", opening(kind)))
 }
 
 pub(super) fn view(connection: &Connection, job: JobId) -> Result<JobView> {

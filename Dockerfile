@@ -1,0 +1,27 @@
+# The server in a container. deploy/compose/compose.yaml says what the container must be allowed to do.
+#
+#   docker build -t caisson .
+#
+# Both images may be replaced, such as by mirrors: --build-arg BUILD_IMAGE=... --build-arg BASE_IMAGE=...
+ARG BUILD_IMAGE=rust:1.95-bookworm
+ARG BASE_IMAGE=debian:bookworm-slim
+
+FROM ${BUILD_IMAGE} AS build
+WORKDIR /src
+COPY . .
+RUN ./build-guest && cargo build --locked --release -p caisson
+
+FROM ${BASE_IMAGE}
+# Sandboxes see this image's /usr: what jobs shall find must be installed here.
+ARG PACKAGES="ca-certificates curl e2fsprogs git mount python3 python3-pip"
+RUN apt-get update \
+  && apt-get install --yes --no-install-recommends ${PACKAGES} \
+  && rm -rf /var/lib/apt/lists/*
+COPY --from=build /src/target/release/caisson /usr/bin/caisson
+COPY caisson.example.toml /etc/caisson/caisson.example.toml
+VOLUME /var/lib/caisson
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s \
+  CMD curl --noproxy '*' --fail --silent --output /dev/null http://127.0.0.1:8000/readyz
+ENTRYPOINT ["/usr/bin/caisson"]
+CMD ["serve"]

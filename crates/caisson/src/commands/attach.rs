@@ -1,0 +1,31 @@
+//! `caisson attach`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::cli::ServerArguments;
+use crate::client::Client;
+use crate::{ids, stream};
+
+/// `caisson attach`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The job goes on while you look around. The exit code is the shell's.
+
+Examples:
+  caisson attach 1c2d4e6f")]
+pub(crate) struct AttachArguments {
+    /// The job or bare sandbox.
+    id: String,
+    #[command(flatten)]
+    server: ServerArguments,
+}
+
+/// Opens the shell and stays until it ends.
+pub(crate) async fn run(arguments: AttachArguments) -> Result<ExitCode> {
+    let client = Client::new(arguments.server.url.as_deref())?;
+    let target = ids::target(&client, &arguments.id).await?;
+    stream::run(&client, &target, super::shell::shell()).await
+}

@@ -1,0 +1,95 @@
+//! `caisson config check`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::cli::{HostArguments, OutputArguments};
+use crate::config_check::{self, Report};
+use crate::table::{Cell, Table};
+use crate::terminal::Colours;
+
+/// `caisson config`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  caisson config check
+  caisson config check --config ./caisson.toml --json")]
+pub(crate) struct ConfigArguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Says what is wrong, where, and what is allowed; and where each setting comes from.
+    #[command(after_help = "\
+Exit code: 0 the configuration is right, 1 it is wrong.
+
+Examples:
+  caisson config check
+  caisson config check --config ./caisson.toml --json")]
+    Check {
+        #[command(flatten)]
+        host: HostArguments,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+}
+
+/// Checks it.
+#[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
+pub(crate) fn run(arguments: ConfigArguments) -> Result<ExitCode> {
+    let Action::Check { host, output } = &arguments.action;
+    let report = config_check::check(host)?;
+    if output.json {
+        super::print_json(&document(&report))?;
+    } else {
+        super::print(&describe(&report))?;
+    }
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(super::EXIT_FAILED) })
+}
+
+fn describe(report: &Report) -> String {
+    let colours = Colours::of_output();
+    let mut text = String::new();
+    for problem in &report.problems {
+        text += &format!("{}: {}\n", colours.paint("31", &problem.place), problem.text);
+        if let Some(about) = &problem.about {
+            text += &format!("    {about}\n");
+        }
+    }
+    if !report.problems.is_empty() {
+        return text;
+    }
+    let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
+    for setting in &report.settings {
+        let origin = match setting.origin.as_str() {
+            "default" => Cell::coloured("default", "2"),
+            other => other.into(),
+        };
+        table.add(vec![setting.key.as_str().into(), setting.value.as_deref().unwrap_or("-").into(), origin]);
+    }
+    let file = report.file.as_ref().map_or_else(
+        || "no configuration file; defaults and environment".to_owned(),
+        |path| path.display().to_string(),
+    );
+    format!("{}: {file}\n\n{}", colours.paint("32", "right"), table.show())
+}
+
+fn document(report: &Report) -> Value {
+    let problems: Vec<Value> = report
+        .problems
+        .iter()
+        .map(|problem| json!({"place": problem.place, "problem": problem.text, "about": problem.about}))
+        .collect();
+    let settings: Vec<Value> = report
+        .settings
+        .iter()
+        .map(|setting| json!({"key": setting.key, "value": setting.value, "from": setting.origin}))
+        .collect();
+    json!({"file": report.file, "ok": problems.is_empty(), "problems": problems, "settings": settings})
+}

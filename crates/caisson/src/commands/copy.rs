@@ -1,0 +1,208 @@
+//! `caisson cp`
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use futures::StreamExt;
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+
+use super::upload::{self, encode, join};
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids::{self, Target};
+
+/// `caisson cp`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One of the two is ID:PATH, a path in the workspace of a job or bare sandbox; the other is a path here. A path here that
+looks like one there is written with ./ before it. Folders are copied with all that is in them, links are left out.
+From a job that is over, files come out of its result.
+
+Examples:
+  caisson cp 1c2d4e6f:report.pdf .
+  caisson cp 1c2d4e6f:src ./src
+  caisson cp data.csv 1c2d4e6f:
+  caisson cp ./fixtures 1c2d4e6f:tests/fixtures")]
+pub(crate) struct CopyArguments {
+    /// What to copy.
+    source: String,
+    /// Where to.
+    destination: String,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// A path here or in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum End {
+    Here(PathBuf),
+    There { id: String, path: String },
+}
+
+impl End {
+    fn parse(text: &str) -> Self {
+        match text.split_once(':') {
+            Some((id, path)) if is_id(id) => Self::There { id: id.to_owned(), path: in_workspace(path) },
+            _ => Self::Here(text.into()),
+        }
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 36 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+/// Paths are relative to the workspace, which has two names inside. A slash at the end stays: it means a folder.
+fn in_workspace(path: &str) -> String {
+    let inside = ["/workspace/", "/app/"].iter().find_map(|root| path.strip_prefix(root));
+    let path = match path {
+        "/workspace" | "/app" | "." | "./" => "",
+        path => inside.unwrap_or(path),
+    };
+    path.strip_prefix("./").unwrap_or(path).to_owned()
+}
+
+/// Copies.
+pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
+    let client = Client::new(arguments.server.url.as_deref())?;
+    let files = match (End::parse(&arguments.source), End::parse(&arguments.destination)) {
+        (End::Here(from), End::There { id, path }) => {
+            let target = ids::target(&client, &id).await?;
+            copy_in(&client, &target, &from, &path).await?
+        }
+        (End::There { id, path }, End::Here(to)) => {
+            let target = ids::target(&client, &id).await?;
+            copy_out(&client, &target, &path, &to).await?
+        }
+        (End::Here(_), End::Here(_)) => bail!("neither path is in a sandbox; write one as ID:PATH"),
+        (End::There { .. }, End::There { .. }) => {
+            bail!("both paths are in a sandbox; copy to here first, then from here")
+        }
+    };
+    if arguments.output.json {
+        super::print_json(&json!({ "files": files }))?;
+    } else {
+        super::print(&format!("{files} {}\n", if files == 1 { "file" } else { "files" }))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn copy_in(client: &Client, target: &Target, from: &Path, to: &str) -> Result<usize> {
+    let name = fs::canonicalize(from).with_context(|| format!("reading {}", from.display()))?;
+    let name = name.file_name().and_then(|name| name.to_str()).context("the name is not UTF-8")?.to_owned();
+    let is_folder = to.is_empty() || to.ends_with('/') || is_folder_there(client, target, to).await?;
+    let to = if is_folder { join(to, &name) } else { to.to_owned() };
+    let mut uploads = Vec::new();
+    upload::add(from, &to, &mut uploads)?;
+    for upload in &uploads {
+        upload::send(client, target, upload).await?;
+    }
+    Ok(uploads.len())
+}
+
+async fn is_folder_there(client: &Client, target: &Target, path: &str) -> Result<bool> {
+    let request = client.request(Method::GET, &target.path(&format!("files/{}", encode(path))));
+    Ok(client.send_or_missing(request).await?.is_some_and(|response| is_listing(&response)))
+}
+
+/// Files come as bytes, whatever they hold; only a listing is JSON.
+fn is_listing(response: &Response) -> bool {
+    let media = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+    media.is_some_and(|media| media.starts_with("application/json"))
+}
+
+async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Result<usize> {
+    let from = from.trim_end_matches('/');
+    let name = from.rsplit('/').next().unwrap_or_default();
+    let to = if to.is_dir() || to.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        to.join(name)
+    } else {
+        to.into()
+    };
+    let mut copied = 0;
+    // Folders whose content is still to be copied, with their places here.
+    let mut waiting = vec![(from.to_owned(), to)];
+    while let Some((from, to)) = waiting.pop() {
+        let rest = if from.is_empty() { "files".to_owned() } else { format!("files/{}", encode(&from)) };
+        let response = client.send(client.request(Method::GET, &target.path(&rest))).await?;
+        if !is_listing(&response) {
+            write_file(response, &to).await?;
+            copied += 1;
+            continue;
+        }
+        fs::create_dir_all(&to).with_context(|| format!("making the folder {}", to.display()))?;
+        let listing: Value = response.json().await.context("reading the listing")?;
+        if listing["truncated"] == true {
+            bail!("`{from}` has too many entries to list; copy its folders one by one");
+        }
+        for entry in listing["entries"].as_array().into_iter().flatten() {
+            let path = entry["path"].as_str().unwrap_or_default();
+            match (entry["kind"].as_str(), name_in(&from, path)) {
+                (Some("file" | "directory"), Some(name)) => waiting.push((path.to_owned(), to.join(name))),
+                (_, Some(name)) => {
+                    super::say(&format!("{} is neither a file nor a folder and is left out", name))
+                }
+                // Deeper ones come with their own folder.
+                (_, None) => {}
+            }
+        }
+    }
+    Ok(copied)
+}
+
+/// The name of an entry right below a folder. What the sandbox says must not lead out of the folder here.
+fn name_in<'a>(folder: &str, path: &'a str) -> Option<&'a str> {
+    let name = if folder.is_empty() { path } else { path.strip_prefix(folder)?.strip_prefix('/')? };
+    (!name.is_empty() && name != "." && name != ".." && !name.contains('/')).then_some(name)
+}
+
+async fn write_file(response: Response, to: &Path) -> Result<()> {
+    let writing = || format!("writing {}", to.display());
+    let mut file = File::create(to).with_context(writing)?;
+    let mut body = response.bytes_stream();
+    while let Some(bytes) = body.next().await {
+        file.write_all(&bytes.context("reading the file")?).with_context(writing)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there(id: &str, path: &str) -> End {
+        End::There { id: id.into(), path: path.into() }
+    }
+
+    #[test]
+    fn an_id_before_a_colon_means_the_sandbox() {
+        assert_eq!(End::parse("1c2d:src/a.txt"), there("1c2d", "src/a.txt"));
+        assert_eq!(End::parse("1c2d:"), there("1c2d", ""));
+        assert_eq!(End::parse("1c2d:/workspace/a"), there("1c2d", "a"));
+        assert_eq!(End::parse("1c2d:/app"), there("1c2d", ""));
+        assert_eq!(End::parse("1c2d:./out/"), there("1c2d", "out/"));
+    }
+
+    #[test]
+    fn anything_else_is_a_path_here() {
+        for text in ["a.txt", "./1c2d:a", "/tmp/x:y", "name:with", ":a"] {
+            assert_eq!(End::parse(text), End::Here(text.into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_listing_cannot_lead_out_of_the_folder() {
+        assert_eq!(name_in("src", "src/a"), Some("a"));
+        assert_eq!(name_in("", "a"), Some("a"));
+        for path in ["src/..", "src/../x", "other/a", "src/", "src/a/b"] {
+            assert_eq!(name_in("src", path), None, "{path}");
+        }
+    }
+}

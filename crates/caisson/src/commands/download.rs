@@ -1,0 +1,91 @@
+//! `caisson download`
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use futures::StreamExt;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids;
+
+/// `caisson download`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  caisson download 1c2d4e6f
+  caisson download 1c2d4e6f --out result
+  caisson download 1c2d4e6f --out - > result.zip")]
+pub(crate) struct DownloadArguments {
+    /// The job.
+    id: String,
+    /// Folder for the result; output.zip is put there. `-` for standard output.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Fetches it.
+pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
+    let client = Client::new(arguments.server.url.as_deref())?;
+    let id = ids::job(&client, &arguments.id).await?;
+    if arguments.out.as_deref() == Some(Path::new("-")) {
+        copy(&client, &id, &mut std::io::stdout()).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (path, bytes) = fetch(&client, &id, arguments.out).await?;
+    if arguments.output.json {
+        super::print_json(&json!({"job_id": id, "path": path, "bytes": bytes}))?;
+    } else {
+        super::print(&format!("{}\n", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts the result into a folder, by default one named after the job. The file is there as a whole or not at all.
+pub(crate) async fn fetch(client: &Client, id: &str, out: Option<PathBuf>) -> Result<(PathBuf, u64)> {
+    let folder = out.unwrap_or_else(|| PathBuf::from(format!("caisson-{id}")));
+    let made = !folder.exists();
+    fs::create_dir_all(&folder).with_context(|| format!("making the folder {}", folder.display()))?;
+    let path = folder.join("output.zip");
+    let partial = folder.join(".output.zip.partial");
+    let write = async {
+        let mut file = File::create(&partial).with_context(|| format!("writing {}", partial.display()))?;
+        let bytes = copy(client, id, &mut file).await?;
+        fs::rename(&partial, &path).with_context(|| format!("writing {}", path.display()))?;
+        Ok(bytes)
+    };
+    match write.await {
+        Ok(bytes) => Ok((path, bytes)),
+        Err(error) => {
+            // Nothing half is left.
+            let _ = fs::remove_file(&partial);
+            if made {
+                let _ = fs::remove_dir(&folder);
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn copy(client: &Client, id: &str, into: &mut impl Write) -> Result<u64> {
+    let response = client.send(client.request(Method::GET, &format!("/jobs/{id}/output.zip"))).await?;
+    let mut body = response.bytes_stream();
+    let mut count = 0;
+    while let Some(bytes) = body.next().await {
+        let bytes = bytes.context("reading the result")?;
+        into.write_all(&bytes).context("writing the result")?;
+        count += bytes.len() as u64;
+    }
+    into.flush().context("writing the result")?;
+    Ok(count)
+}

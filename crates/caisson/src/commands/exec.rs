@@ -1,0 +1,123 @@
+//! `caisson exec`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::cli::{OutputArguments, ServerArguments, parse_pair};
+use crate::client::Client;
+use crate::ids::{self, Target};
+use crate::stream::{self, Input, Start};
+use crate::{config_client, terminal};
+
+/// `caisson exec`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One word after the id is a command line for the shell inside; several are a program and its arguments, as they are.
+The exit code is the command's. Ctrl-C interrupts the command, a second one kills it.
+
+Examples:
+  caisson exec 1c2d4e6f 'ls -la | head'
+  caisson exec 1c2d4e6f -- python3 -c 'print(1)'
+  caisson exec -i 1c2d4e6f 'cat > notes.txt' < notes.txt
+  caisson exec -it 1c2d4e6f top")]
+pub(crate) struct ExecArguments {
+    /// Hands standard input on.
+    #[arg(short, long)]
+    interactive: bool,
+    /// Gives the command a terminal.
+    #[arg(short, long)]
+    terminal: bool,
+    /// Working directory; without it /workspace.
+    #[arg(long, value_name = "FOLDER")]
+    cwd: Option<String>,
+    /// A variable for the command; may be given more than once.
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    environment: Vec<(String, String)>,
+    /// Ends the command after so many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+    /// The job or bare sandbox.
+    id: String,
+    /// What to run.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Runs it.
+pub(crate) async fn run(arguments: ExecArguments) -> Result<ExitCode> {
+    let input = match (arguments.terminal, arguments.interactive) {
+        (true, _) if !terminal::is_interactive() => {
+            bail!("--terminal needs a terminal in front; leave it out in scripts")
+        }
+        (true, _) => Input::Terminal,
+        (false, true) => Input::Pipe,
+        (false, false) => Input::None,
+    };
+    let client = Client::new(arguments.server.url.as_deref())?;
+    let target = ids::target(&client, &arguments.id).await?;
+    let request = request(&arguments, input);
+    if arguments.output.json {
+        return run_at_once(&client, &target, &request).await;
+    }
+    stream::run(&client, &target, Start { request, input }).await
+}
+
+fn request(arguments: &ExecArguments, input: Input) -> Value {
+    let mut environment: Map<String, Value> =
+        arguments.environment.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    if input == Input::Terminal {
+        environment.entry("TERM").or_insert_with(|| json!(config_client::terminal_kind()));
+    }
+    let mut request = match arguments.command.as_slice() {
+        [line] => json!({"command": line}),
+        words => json!({"argv": words}),
+    };
+    request["environment"] = Value::Object(environment);
+    if let Some(cwd) = &arguments.cwd {
+        request["cwd"] = json!(cwd);
+    }
+    if let Some(seconds) = arguments.timeout {
+        request["timeout_s"] = json!(seconds);
+    }
+    request
+}
+
+/// One request, one document with all of the output.
+async fn run_at_once(client: &Client, target: &Target, request: &Value) -> Result<ExitCode> {
+    let reply = client.post(&target.path("exec"), request).await?;
+    super::print_json(&reply)?;
+    let code = reply["exit_code"].as_i64().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(super::EXIT_TROUBLE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(words: &[&str]) -> ExecArguments {
+        let all = ["caisson", "exec"].iter().chain(words);
+        match Cli::try_parse_from(all).unwrap().command {
+            Command::Exec(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_word_is_a_command_line_and_several_are_a_program() {
+        let line = parse(&["6f", "ls | head"]);
+        assert_eq!(request(&line, Input::None), json!({"command": "ls | head", "environment": {}}));
+        let program = parse(&["-e", "A=b", "6f", "--", "ls", "-la"]);
+        assert_eq!(request(&program, Input::None), json!({"argv": ["ls", "-la"], "environment": {"A": "b"}}));
+        assert_eq!(parse(&["6f", "ls", "-la", "--json"]).command, ["ls", "-la", "--json"]);
+    }
+}

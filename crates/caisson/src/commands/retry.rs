@@ -1,0 +1,41 @@
+//! `caisson retry`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids;
+
+/// `caisson retry`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The new job has the same steps, limits and files, and an id of its own, which is printed.
+
+Examples:
+  caisson retry 1c2d4e6f
+  caisson logs -f $(caisson retry 1c2d4e6f)")]
+pub(crate) struct RetryArguments {
+    /// The job.
+    id: String,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Runs it again.
+pub(crate) async fn run(arguments: RetryArguments) -> Result<ExitCode> {
+    let client = Client::new(arguments.server.url.as_deref())?;
+    let id = ids::job(&client, &arguments.id).await?;
+    let accepted = client.post(&format!("/v1/jobs/{id}/retry"), &json!({})).await?;
+    if arguments.output.json {
+        super::print_json(&accepted)?;
+    } else {
+        super::print(&format!("{}\n", super::text(&accepted["job_id"])))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

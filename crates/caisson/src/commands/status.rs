@@ -1,0 +1,93 @@
+//! `caisson status`
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::Value;
+
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids;
+use crate::table::Table;
+use crate::terminal::harmless;
+
+/// `caisson status`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code: 0 the job is complete or on its way, 1 it failed, 3 it was cancelled, 2 it could not be asked for.
+
+Examples:
+  caisson status 1c2d4e6f
+  caisson status 1c2d4e6f --json | jq -r .state")]
+pub(crate) struct StatusArguments {
+    /// The job.
+    id: String,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Says where it stands.
+pub(crate) async fn run(arguments: StatusArguments) -> Result<ExitCode> {
+    let client = Client::new(arguments.server.url.as_deref())?;
+    let id = ids::job(&client, &arguments.id).await?;
+    let job = client.get(&format!("/v1/jobs/{id}")).await?;
+    if arguments.output.json {
+        super::print_json(&job)?;
+    } else {
+        super::print(&describe(&job))?;
+    }
+    Ok(match job["status"].as_str() {
+        Some("pending" | "running") => ExitCode::SUCCESS,
+        status => super::exit_code_of(status),
+    })
+}
+
+fn describe(job: &Value) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "{name:<9}{}", harmless(value));
+        }
+    };
+    line("job", &super::text(&job["job_id"]));
+    line("name", job["name"].as_str().unwrap_or_default());
+    line("state", &super::text(&job["detail"]));
+    line("why", job["reason"].as_str().unwrap_or_default());
+    line("task", job["task"].as_str().and_then(|task| task.lines().next()).unwrap_or_default());
+    line("created", &super::time_text(&job["created_at"]));
+    line("took", &super::duration_text(job["duration_ms"].as_u64()));
+    line("result", job["download_url"].as_str().unwrap_or_default());
+    let steps = job["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if steps.is_empty() {
+        return text;
+    }
+    let mut table = Table::new(&["STEP", "STATE", "EXIT", "TOOK", "WHAT"]);
+    for (index, step) in steps.iter().enumerate() {
+        let what = step["name"].as_str().map_or_else(|| super::text(&step["tool"]), ToOwned::to_owned);
+        table.add(vec![
+            (index + 1).to_string().into(),
+            super::state_cell(&super::text(&step["status"])),
+            super::text(&step["exit_code"]).into(),
+            super::duration_text(step["duration_ms"].as_u64()).into(),
+            what.into(),
+        ]);
+    }
+    text + "\n" + &table.show()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_not_shown() {
+        let text = describe(&json!({"job_id": "1", "detail": "queued", "name": null, "steps": []}));
+        assert_eq!(text, "job      1\nstate    queued\n");
+    }
+}

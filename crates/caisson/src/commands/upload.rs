@@ -1,0 +1,169 @@
+//! Files that a job brings along: sent into a draft, which is started when all are there.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use futures::stream;
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+use std::io::Read;
+
+use crate::client::Client;
+use crate::ids::{Kind, Target};
+
+/// How much of a file is sent at once.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A file here and its path in the workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Upload {
+    pub(crate) from: PathBuf,
+    pub(crate) to: String,
+}
+
+/// All files below the given paths, each under the name of the path it was given by.
+pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
+    let mut uploads = Vec::new();
+    for path in paths {
+        let whole = fs::canonicalize(path).with_context(|| format!("reading {}", path.display()))?;
+        // Of `.` and the like the content is meant.
+        let name = match path.file_name() {
+            Some(name) => workspace_name(name)?,
+            None => String::new(),
+        };
+        add(&whole, &name, &mut uploads)?;
+    }
+    Ok(uploads)
+}
+
+/// Adds a file, or all files below a directory. Links inside are left out: they may lead anywhere.
+pub(crate) fn add(from: &Path, to: &str, uploads: &mut Vec<Upload>) -> Result<()> {
+    let kind = fs::symlink_metadata(from).with_context(|| format!("reading {}", from.display()))?.file_type();
+    if kind.is_symlink() {
+        super::say(&format!("{} is a link and is left out", from.display()));
+    } else if kind.is_dir() {
+        let entries = fs::read_dir(from).with_context(|| format!("reading {}", from.display()))?;
+        let mut entries: Vec<_> = entries.collect::<Result<_, _>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let name = workspace_name(&entry.file_name())?;
+            add(&entry.path(), &join(to, &name), uploads)?;
+        }
+    } else if kind.is_file() {
+        uploads.push(Upload { from: from.to_owned(), to: to.to_owned() });
+    } else {
+        bail!("{} is neither a file nor a folder", from.display());
+    }
+    Ok(())
+}
+
+fn workspace_name(name: &std::ffi::OsStr) -> Result<String> {
+    name.to_str().map(ToOwned::to_owned).with_context(|| format!("the name {} is not UTF-8", name.display()))
+}
+
+/// A path below a folder; an empty folder is the workspace.
+pub(crate) fn join(folder: &str, name: &str) -> String {
+    if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
+}
+
+/// Hands a job in with its files.
+pub(crate) async fn submit(
+    client: &Client,
+    mut job: Map<String, Value>,
+    uploads: &[Upload],
+) -> Result<Value> {
+    if uploads.is_empty() {
+        return client.post("/v1/jobs", &Value::Object(job)).await;
+    }
+    job.insert("start".into(), json!(false));
+    let accepted = client.post("/v1/jobs", &Value::Object(job)).await?;
+    let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
+    let target = Target { kind: Kind::Job, id: id.clone() };
+    let send_all = async {
+        for upload in uploads {
+            send(client, &target, upload).await?;
+        }
+        client.post(&format!("/v1/jobs/{id}/start"), &json!({})).await
+    };
+    let started = send_all.await;
+    if started.is_err() {
+        // A draft that nobody will start is of no use; when it stays, its retention takes it.
+        let _ = client.post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+    }
+    started.map(|mut answer| {
+        answer["job_id"] = json!(id);
+        answer
+    })
+}
+
+/// Writes one file, with its permissions.
+pub(crate) async fn send(client: &Client, target: &Target, upload: &Upload) -> Result<()> {
+    let reading = || format!("reading {}", upload.from.display());
+    let file = File::open(&upload.from).with_context(reading)?;
+    let metadata = file.metadata().with_context(reading)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    let path = target.path(&format!("files/{}?mode={mode:o}", encode(&upload.to)));
+    let chunks = stream::iter(chunks_of(file));
+    let request = client
+        .request(Method::PUT, &path)
+        .header("Content-Length", metadata.len())
+        .header("Content-Type", "application/octet-stream")
+        .body(reqwest::Body::wrap_stream(chunks));
+    client.send(request).await.with_context(|| format!("writing {}", upload.to)).map(drop)
+}
+
+fn chunks_of(mut file: File) -> impl Iterator<Item = std::io::Result<Vec<u8>>> {
+    std::iter::from_fn(move || {
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        match file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk) {
+            Ok(0) => None,
+            Ok(_) => Some(Ok(chunk)),
+            Err(error) => Some(Err(error)),
+        }
+    })
+}
+
+/// A path as it stands in a URL.
+pub(crate) fn encode(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                text.push(char::from(byte))
+            }
+            _ => text += &format!("%{byte:02X}"),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_sent_under_its_name_and_links_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("src");
+        fs::create_dir_all(source.join("deep")).unwrap();
+        fs::write(source.join("deep/a.txt"), "a").unwrap();
+        fs::write(source.join("b.txt"), "b").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", source.join("link")).unwrap();
+        let names = |path: PathBuf| -> Vec<String> {
+            collect(&[path]).unwrap().into_iter().map(|upload| upload.to).collect()
+        };
+        assert_eq!(names(source.clone()), ["src/b.txt", "src/deep/a.txt"]);
+        assert_eq!(names(source.join("b.txt")), ["b.txt"]);
+        assert_eq!(names(source.join("deep/..").join("..").join("src").join("deep")), ["deep/a.txt"]);
+        assert!(collect(&[folder.path().join("missing")]).unwrap_err().to_string().contains("missing"));
+    }
+
+    #[test]
+    fn paths_are_written_so_that_nothing_in_them_is_a_query() {
+        assert_eq!(encode("a b/c?d#e%.txt"), "a%20b/c%3Fd%23e%25.txt");
+        assert_eq!(join("", "a"), "a");
+        assert_eq!(join("x/", "a"), "x/a");
+    }
+}

@@ -1,0 +1,107 @@
+//! What the person or program in front sees of a job: lines, and on a terminal a bar below them.
+
+use std::cell::RefCell;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::progress::Progress;
+use crate::client::Client;
+use crate::events;
+use crate::terminal::{self, Colours};
+
+/// How often the bar is painted anew.
+const TICK: Duration = Duration::from_millis(200);
+/// Goes to the start of the line and clears it.
+const CLEAR: &str = "\r\x1b[2K";
+
+/// Shows a job.
+pub(crate) enum View {
+    /// Lines for people.
+    People { progress: Progress, bar: Bar },
+    /// JSON lines.
+    Programs,
+}
+
+/// The line at the bottom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bar {
+    /// No terminal: no bar.
+    None,
+    /// On a terminal, not painted now.
+    Hidden,
+    /// Painted.
+    Painted,
+}
+
+impl View {
+    pub(crate) fn new(json: bool) -> Self {
+        if json {
+            return Self::Programs;
+        }
+        let is_terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+        let bar = if is_terminal { Bar::Hidden } else { Bar::None };
+        Self::People { progress: Progress::new(Colours::of_output()), bar }
+    }
+
+    /// Says something to people.
+    pub(crate) fn say(&mut self, line: &str) {
+        self.hide_bar();
+        if matches!(self, Self::People { .. }) {
+            let _ = super::print(&format!("{line}\n"));
+        }
+    }
+
+    /// Shows an event.
+    pub(crate) fn show(&mut self, event: &Value) {
+        let text = match self {
+            Self::People { progress, .. } => progress.show(event),
+            Self::Programs => format!("{event}\n"),
+        };
+        if !text.is_empty() {
+            self.hide_bar();
+        }
+        // A reader that has gone does not stop the job.
+        let _ = super::print(&text);
+    }
+
+    /// Shows all events of a job until it is over.
+    pub(crate) async fn watch(&mut self, client: &Client, path: &str) -> Result<()> {
+        let view = RefCell::new(self);
+        let mut following =
+            std::pin::pin!(events::follow(client, path, |event| view.borrow_mut().show(event)));
+        let mut ticks = tokio::time::interval(TICK);
+        // The first tick comes at once; a job that is over sooner needs no bar.
+        ticks.tick().await;
+        loop {
+            tokio::select! {
+                ended = following.as_mut() => {
+                    view.borrow_mut().hide_bar();
+                    return ended;
+                }
+                _ = ticks.tick() => view.borrow_mut().paint_bar(),
+            }
+        }
+    }
+
+    fn paint_bar(&mut self) {
+        if let Self::People { progress, bar: bar @ (Bar::Hidden | Bar::Painted) } = self {
+            let line = progress.bar(usize::from(terminal::size().columns));
+            let mut error = std::io::stderr().lock();
+            // A terminal that is gone needs no bar.
+            let _ = write!(error, "{CLEAR}{line}").and_then(|()| error.flush());
+            *bar = Bar::Painted;
+        }
+    }
+
+    /// Takes the bar away, so that lines can be printed.
+    pub(crate) fn hide_bar(&mut self) {
+        if let Self::People { bar: bar @ Bar::Painted, .. } = self {
+            let mut error = std::io::stderr().lock();
+            let _ = write!(error, "{CLEAR}").and_then(|()| error.flush());
+            *bar = Bar::Hidden;
+        }
+    }
+}

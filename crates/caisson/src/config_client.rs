@@ -1,0 +1,29 @@
+//! What commands take from the environment when they speak with a server and with the terminal.
+
+/// The server where nobody names one.
+const DEFAULT_URL: &str = "http://127.0.0.1:8000";
+
+/// The server that a command speaks with: the flag, then `CAISSON_URL`, then the default.
+pub(crate) fn server_url(flag: Option<&str>) -> String {
+    let url = flag.map(ToOwned::to_owned).or_else(named_url).unwrap_or_else(|| DEFAULT_URL.into());
+    url.trim_end_matches('/').to_owned()
+}
+
+/// The server that `CAISSON_URL` names.
+pub(crate) fn named_url() -> Option<String> {
+    variable("CAISSON_URL")
+}
+
+/// Whether the person in front wants no colours (see no-color.org).
+pub(crate) fn no_colour() -> bool {
+    variable("NO_COLOR").is_some()
+}
+
+/// What kind of terminal is in front, for the programs inside a sandbox.
+pub(crate) fn terminal_kind() -> String {
+    variable("TERM").unwrap_or_else(|| "xterm".into())
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}

@@ -1,0 +1,104 @@
+//! Follows the events of a job, across lost connections.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::StreamExt;
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::client::Client;
+
+/// How often a lost connection is tried again, a second apart.
+const RECONNECTS: u32 = 60;
+
+/// What became of one connection.
+enum Ended {
+    /// The job is over.
+    Over,
+    /// The connection ended before the job.
+    Early,
+}
+
+/// Hands every event to `show` until the job is over; after a lost connection it goes on where it was.
+pub(crate) async fn follow(client: &Client, path: &str, mut show: impl FnMut(&Value)) -> Result<()> {
+    let mut last_id = 0;
+    let mut failures = 0;
+    loop {
+        match follow_once(client, path, &mut show, &mut last_id).await {
+            Ok(Ended::Over) => return Ok(()),
+            Ok(Ended::Early) => failures = 0,
+            // Nothing was shown yet: a wrong id or address gets no better by waiting.
+            Err(error) if failures >= RECONNECTS || last_id == 0 => return Err(error),
+            Err(_) => failures += 1,
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn follow_once(
+    client: &Client,
+    path: &str,
+    show: &mut impl FnMut(&Value),
+    last_id: &mut u64,
+) -> Result<Ended> {
+    let request = client.request(Method::GET, path);
+    let request = request.header("Accept", "text/event-stream").header("Last-Event-ID", last_id.to_string());
+    let mut body = client.send(request).await?.bytes_stream();
+    let mut buffer = Vec::new();
+    while let Some(bytes) = body.next().await {
+        buffer.extend_from_slice(&bytes?);
+        while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
+            let message: Vec<u8> = buffer.drain(..end + 2).collect();
+            match Message::parse(&String::from_utf8_lossy(&message), last_id) {
+                Message::End => return Ok(Ended::Over),
+                Message::Event(event) => show(&event),
+                Message::Nothing => {}
+            }
+        }
+    }
+    Ok(Ended::Early)
+}
+
+/// One message of the stream.
+enum Message {
+    Event(Value),
+    End,
+    Nothing,
+}
+
+impl Message {
+    fn parse(text: &str, last_id: &mut u64) -> Self {
+        let mut data = String::new();
+        let mut kind = "";
+        for line in text.lines() {
+            if let Some(value) = line.strip_prefix("id:") {
+                *last_id = value.trim().parse().unwrap_or(*last_id);
+            } else if let Some(value) = line.strip_prefix("event:") {
+                kind = value.trim();
+            } else if let Some(value) = line.strip_prefix("data:") {
+                data += value.strip_prefix(' ').unwrap_or(value);
+            }
+        }
+        match (kind, serde_json::from_str(&data)) {
+            ("end", _) => Self::End,
+            (_, Ok(event)) => Self::Event(event),
+            _ => Self::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_the_stream_is_taken_apart() {
+        let mut last_id = 0;
+        let parsed = Message::parse("id: 7\nevent: note\ndata: {\"kind\": \"note\"}\n\n", &mut last_id);
+        assert!(matches!(parsed, Message::Event(event) if event["kind"] == "note"));
+        assert_eq!(last_id, 7);
+        assert!(matches!(Message::parse("event: end\ndata: {}\n\n", &mut last_id), Message::End));
+        assert!(matches!(Message::parse(": still here\n\n", &mut last_id), Message::Nothing));
+    }
+}

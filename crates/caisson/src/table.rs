@@ -1,0 +1,119 @@
+//! Tables for people: columns as wide as they need to be, the last one cut where the terminal ends.
+
+use std::io::IsTerminal;
+
+use crate::terminal::{self, Colours, harmless};
+
+/// The narrowest last column.
+const LEAST_LAST: usize = 10;
+
+/// Rows under a head.
+pub(crate) struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<Cell>>,
+}
+
+/// A text and the number of its colour.
+pub(crate) struct Cell {
+    text: String,
+    colour: Option<&'static str>,
+}
+
+impl Cell {
+    /// A text with a colour.
+    pub(crate) fn coloured(text: &str, colour: &'static str) -> Self {
+        Self { text: harmless(text), colour: Some(colour) }
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self { text: harmless(text.as_ref()), colour: None }
+    }
+}
+
+impl Table {
+    /// A table without rows.
+    pub(crate) fn new(head: &[&'static str]) -> Self {
+        Self { head: head.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub(crate) fn add(&mut self, row: Vec<Cell>) {
+        self.rows.push(row);
+    }
+
+    /// The lines, cut to the terminal where there is one.
+    pub(crate) fn show(&self) -> String {
+        let width = std::io::stdout().is_terminal().then(|| usize::from(terminal::size().columns));
+        self.lines(Colours::of_output(), width)
+    }
+
+    fn lines(&self, colours: Colours, width: Option<usize>) -> String {
+        let widths: Vec<usize> = (0..self.head.len()).map(|column| self.width_of(column)).collect();
+        let head: Vec<Cell> = self.head.iter().map(|title| Cell::coloured(title, "1")).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&head).chain(&self.rows) {
+            let mut line = String::new();
+            let mut used = 0;
+            for (index, cell) in row.iter().enumerate() {
+                let is_last = index + 1 == row.len();
+                let shown = match width {
+                    Some(width) if is_last => cut(&cell.text, width.saturating_sub(used).max(LEAST_LAST)),
+                    _ => cell.text.clone(),
+                };
+                line += &cell.colour.map_or_else(|| shown.clone(), |colour| colours.paint(colour, &shown));
+                if !is_last {
+                    line += &" ".repeat(widths[index] - shown.chars().count() + 2);
+                    used += widths[index] + 2;
+                }
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+
+    fn width_of(&self, column: usize) -> usize {
+        let rows = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.text.chars().count());
+        rows.chain([self.head[column].len()]).max().unwrap_or(0)
+    }
+}
+
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["ID", "STATE", "NAME"]);
+        table.add(vec!["1".into(), Cell::coloured("complete", "32"), "a rather long name".into()]);
+        table.add(vec!["22".into(), "failed".into(), "".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let expected = "ID  STATE     NAME\n1   complete  a rather long name\n22  failed\n";
+        assert_eq!(table().lines(Colours::Off, None), expected);
+    }
+
+    #[test]
+    fn the_last_column_ends_where_the_terminal_ends() {
+        let shown = table().lines(Colours::Off, Some(26));
+        assert!(shown.contains("1   complete  a rather lo…\n"), "{shown}");
+    }
+
+    #[test]
+    fn colours_do_not_move_columns_and_cells_cannot_steer_the_terminal() {
+        let shown = table().lines(Colours::On, None);
+        assert!(shown.contains("\x1b[32mcomplete\x1b[0m  a rather"), "{shown}");
+        assert_eq!(Cell::from("a\x1b[2Jb\n").text, "a[2Jb");
+    }
+}

@@ -1,0 +1,335 @@
+//! A process that somebody talks to, over a WebSocket.
+//!
+//! Three things go on at the same time: output goes out, messages come in, input is fed to the process. None of them
+//! waits for another, so that a process that reads nothing can still be ended.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use orchestrator::{
+    CallEnd, ExecRequest, JobId, LiveControl, LiveExec, LiveInput, LiveOutput, LiveUpdate, Talk,
+};
+use protocol::TerminalSize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+
+use crate::body::parse_json;
+use crate::extract::{AppState, JobPath};
+use crate::openapi::{JobProblems, WebSocketProblems};
+use crate::problem::Problem;
+use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
+
+/// How many messages of input wait for a process that does not read; then the client waits.
+const WAITING_INPUT: usize = 4;
+
+/// The first message of a client: what to run.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StreamRequest {
+    /// A command line; either this or `argv`.
+    command: Option<String>,
+    /// A program and its arguments.
+    argv: Option<Vec<String>>,
+    /// Working directory, `/workspace` when absent.
+    cwd: Option<String>,
+    /// Further variables.
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    /// Ends it after so many seconds; never when absent.
+    timeout_s: Option<f64>,
+    /// Gives it a terminal of this size.
+    terminal: Option<Size>,
+    /// The beginning of its standard input.
+    stdin: Option<String>,
+    /// Leaves standard input open for binary messages; that of a terminal always is.
+    #[serde(default)]
+    keep_stdin_open: bool,
+}
+
+/// The size of a terminal.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Size {
+    /// Height in characters.
+    rows: u16,
+    /// Width in characters.
+    columns: u16,
+}
+
+/// What a client says in text afterwards.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum StreamOrder {
+    /// The terminal has another size.
+    Resize {
+        /// Height in characters.
+        rows: u16,
+        /// Width in characters.
+        columns: u16,
+    },
+    /// Standard input has ended.
+    StdinEnd {},
+    /// Send it a signal.
+    Signal {
+        /// Its number.
+        signal: i32,
+    },
+    /// End it with all its processes.
+    Kill {},
+}
+
+/// What the server says in text.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum StreamNotice {
+    /// It runs.
+    Started {
+        /// The call in the log.
+        call: String,
+    },
+    /// The client was too slow: so many bytes of output are missing here.
+    Gap {
+        /// How many.
+        bytes: u64,
+    },
+    /// It has ended; nothing follows.
+    Ended {
+        /// `succeeded`, `failed` or `interrupted`.
+        #[schema(value_type = String)]
+        status: orchestrator::CallStatus,
+        /// Exit code.
+        exit_code: Option<i32>,
+        /// Why it did not succeed, for programs.
+        code: Option<String>,
+        /// Why it did not succeed, for people.
+        reason: Option<String>,
+        /// From start to end.
+        duration_ms: u64,
+    },
+}
+
+/// Run a command and talk to it (WebSocket)
+///
+/// The client's first message is the text of a `StreamRequest`. Then the server sends `StreamNotice` as text and output
+/// as binary messages, whose first byte is 1 for standard output, 2 for standard error, 3 for a terminal. The client
+/// sends standard input as binary messages and `StreamOrder` as text. What cannot be done is told as a text message
+/// with the fields of a problem and `"type": "problem"`. When the client goes away the process goes on and stands in
+/// the log; one with a terminal is hung up.
+#[utoipa::path(
+    get, path = "/exec/stream", tag = "sandbox", operation_id = "job_exec_stream",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 101, description = "A WebSocket"), JobProblems, WebSocketProblems)
+)]
+pub(crate) async fn exec_stream(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    upgrade: Upgrade,
+) -> Response {
+    upgrade.start(move |writer, reader| converse(state, id, writer, reader))
+}
+
+/// How a conversation ends.
+enum Outcome {
+    Ended(CallEnd),
+    Refused(Problem),
+    Gone,
+    Closing,
+}
+
+async fn converse(state: AppState, id: JobId, mut writer: SocketWriter, mut reader: SocketReader) {
+    let outcome = match begin(&state, id, &mut reader).await {
+        Ok(exec) => stay(exec, &mut writer, &mut reader).await,
+        Err(outcome) => outcome,
+    };
+    let goodbye = match outcome {
+        Outcome::Ended(end) => {
+            let notice = StreamNotice::Ended {
+                status: end.status,
+                exit_code: end.exit_code,
+                code: end.code,
+                reason: end.reason,
+                duration_ms: end.duration_ms,
+            };
+            let _ = writer.text(text_of(&notice)).await;
+            Goodbye::Done
+        }
+        Outcome::Refused(problem) => {
+            let _ = writer.text(text_of_problem(&problem)).await;
+            Goodbye::Failed
+        }
+        Outcome::Gone => Goodbye::Done,
+        Outcome::Closing => Goodbye::ServerCloses,
+    };
+    writer.close(goodbye, reader).await;
+}
+
+/// Reads what to run, and runs it.
+async fn begin(state: &AppState, id: JobId, reader: &mut SocketReader) -> Result<LiveExec, Outcome> {
+    let first = tokio::time::timeout(state.settings.request_timeout, reader.next()).await;
+    let text = match first {
+        Ok(Heard::Text(text)) => text,
+        Ok(Heard::Bytes(_)) => {
+            return Err(Outcome::Refused(Problem::bad_request(
+                "malformed_json",
+                "the first message must be text: what to run, as JSON",
+            )));
+        }
+        Ok(Heard::Gone) => return Err(Outcome::Gone),
+        Ok(Heard::Closing) => return Err(Outcome::Closing),
+        Err(_) => {
+            let detail = "the first message, which says what to run, did not arrive in time";
+            return Err(Outcome::Refused(Problem::bad_request("body_timeout", detail)));
+        }
+    };
+    let request: StreamRequest = parse_json(text.as_bytes()).map_err(Outcome::Refused)?;
+    let talk = Talk {
+        terminal: request.terminal.map(|Size { rows, columns }| TerminalSize { rows, columns }),
+        keep_stdin_open: request.keep_stdin_open,
+    };
+    let exec = ExecRequest {
+        command: request.command,
+        argv: request.argv,
+        stdin: request.stdin,
+        cwd: request.cwd,
+        environment: request.environment,
+        timeout_s: request.timeout_s,
+    };
+    state.orchestrator.open_exec(id, exec, talk).await.map_err(|error| Outcome::Refused(error.into()))
+}
+
+/// Stays with a process until one of the two sides ends.
+async fn stay(exec: LiveExec, writer: &mut SocketWriter, reader: &mut SocketReader) -> Outcome {
+    let LiveExec { output, input, control } = exec;
+    let (sender, receiver) = mpsc::channel(WAITING_INPUT);
+    let outcome = tokio::select! {
+        outcome = show(output, control.call(), writer) => outcome,
+        outcome = listen(reader, &control, sender) => outcome,
+        () = feed(input, receiver) => Outcome::Gone,
+    };
+    // What this server leaves behind goes on; only a client that has left hangs up.
+    if matches!(outcome, Outcome::Gone | Outcome::Refused(_)) {
+        control.hang_up().await;
+    }
+    outcome
+}
+
+/// Sends what the process does. Asks for more only when the client has taken what there was.
+async fn show(mut output: LiveOutput, call: &str, writer: &mut SocketWriter) -> Outcome {
+    let started = StreamNotice::Started { call: call.to_owned() };
+    let mut sent = writer.text(text_of(&started)).await;
+    while let Ok(()) = sent {
+        sent = tokio::select! {
+            update = output.next() => match update {
+                Ok(LiveUpdate::Output { stream, bytes }) => writer.bytes(marked(stream as u8, &bytes)).await,
+                Ok(LiveUpdate::Gap { bytes }) => writer.text(text_of(&StreamNotice::Gap { bytes })).await,
+                Ok(LiveUpdate::Ended(end)) => return Outcome::Ended(end),
+                Err(error) => return Outcome::Refused(error.into()),
+            },
+            () = writer.pulse() => writer.ping().await,
+        };
+    }
+    Outcome::Gone
+}
+
+/// What a client wants the process to read.
+enum Input {
+    Bytes(Bytes),
+    End,
+}
+
+/// Does what the client says.
+async fn listen(reader: &mut SocketReader, control: &LiveControl, input: mpsc::Sender<Input>) -> Outcome {
+    loop {
+        let done = match reader.next().await {
+            Heard::Gone => return Outcome::Gone,
+            Heard::Closing => return Outcome::Closing,
+            Heard::Bytes(bytes) => {
+                let _ = input.send(Input::Bytes(bytes)).await;
+                Ok(())
+            }
+            Heard::Text(text) => match parse_json::<StreamOrder>(text.as_bytes()) {
+                Err(problem) => return Outcome::Refused(problem),
+                Ok(StreamOrder::StdinEnd {}) => {
+                    let _ = input.send(Input::End).await;
+                    Ok(())
+                }
+                Ok(StreamOrder::Resize { rows, columns }) => {
+                    control.resize(TerminalSize { rows, columns }).await
+                }
+                Ok(StreamOrder::Signal { signal }) => control.signal(signal).await,
+                Ok(StreamOrder::Kill {}) => control.kill().await,
+            },
+        };
+        // The process may have ended meanwhile, which the client is about to hear.
+        if let Err(error) = done {
+            tracing::debug!(%error, "an order came to nothing");
+        }
+    }
+}
+
+/// Feeds the process. What it does not want to read is thrown away.
+async fn feed(mut process: LiveInput, mut input: mpsc::Receiver<Input>) {
+    while let Some(piece) = input.recv().await {
+        let _ = match piece {
+            Input::Bytes(bytes) => process.write(&bytes).await,
+            Input::End => process.close_input().await,
+        };
+    }
+    // The client's side ends first; this side has nothing to say about it.
+    std::future::pending().await
+}
+
+/// Output with the number of its stream in front.
+fn marked(stream: u8, output: &[u8]) -> Bytes {
+    let mut message = BytesMut::with_capacity(output.len() + 1);
+    message.put_u8(stream);
+    message.put_slice(output);
+    message.freeze()
+}
+
+fn text_of(notice: &StreamNotice) -> String {
+    serde_json::to_string(notice).unwrap_or_default()
+}
+
+fn text_of_problem(problem: &Problem) -> String {
+    let mut json: Value = serde_json::from_slice(&problem.to_json()).unwrap_or_default();
+    json["type"] = json!("problem");
+    json.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_read_and_unknown_ones_refused_by_name() {
+        let order = |text: &str| parse_json::<StreamOrder>(text.as_bytes());
+        assert!(matches!(order(r#"{"type":"kill"}"#), Ok(StreamOrder::Kill {})));
+        assert!(matches!(order(r#"{"type":"stdin_end"}"#), Ok(StreamOrder::StdinEnd {})));
+        assert!(matches!(order(r#"{"type":"signal","signal":2}"#), Ok(StreamOrder::Signal { signal: 2 })));
+        assert!(matches!(
+            order(r#"{"type":"resize","rows":2,"columns":3}"#),
+            Ok(StreamOrder::Resize { rows: 2, columns: 3 })
+        ));
+        assert!(order(r#"{"type":"fly"}"#).unwrap_err().detail().contains("fly"));
+        assert_eq!(order("kill").unwrap_err().code(), "malformed_json");
+    }
+
+    #[test]
+    fn notices_look_as_promised() {
+        let notice = |notice: &StreamNotice| serde_json::from_str::<Value>(&text_of(notice)).unwrap();
+        assert_eq!(
+            notice(&StreamNotice::Started { call: "c".into() }),
+            json!({"type": "started", "call": "c"})
+        );
+        assert_eq!(notice(&StreamNotice::Gap { bytes: 5 }), json!({"type": "gap", "bytes": 5}));
+        let problem: Value =
+            serde_json::from_str(&text_of_problem(&Problem::invalid_field("command", "is empty"))).unwrap();
+        assert_eq!((&problem["type"], &problem["code"]), (&json!("problem"), &json!("invalid_field")));
+        assert_eq!(marked(2, b"ab").as_ref(), b"\x02ab");
+    }
+}

@@ -1,0 +1,138 @@
+//! The ports of a sandbox: which are open, and connections to them over WebSockets.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::BytesMut;
+use orchestrator::{JobId, OrchestratorError, PortStream};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use utoipa::ToSchema;
+
+use crate::extract::{AppState, JobPath, PortPath};
+use crate::openapi::{JobProblems, PortProblems, SandboxProblems, WebSocketProblems};
+use crate::problem::Problem;
+use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
+
+/// The most bytes of one message.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// What listens in a sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PortsAnswer {
+    /// In rising order.
+    ports: Vec<PortAnswer>,
+}
+
+/// A port that something listens on.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PortAnswer {
+    /// Its number.
+    port: u16,
+}
+
+/// List open ports
+///
+/// The ports on the sandbox's loopback that something listens on.
+#[utoipa::path(
+    get, path = "/ports", tag = "sandbox", operation_id = "job_ports",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 200, description = "The ports", body = PortsAnswer), JobProblems, SandboxProblems)
+)]
+pub(crate) async fn list(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+) -> Result<Json<PortsAnswer>, Problem> {
+    let mut ports = state.orchestrator.ports(id).await?;
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(Json(PortsAnswer { ports: ports.into_iter().map(|port| PortAnswer { port }).collect() }))
+}
+
+/// Connect to a port (WebSocket)
+///
+/// Binary messages are the bytes of one TCP connection, both ways. Closing one closes the other.
+#[utoipa::path(
+    get, path = "/ports/{port}", tag = "sandbox", operation_id = "job_port",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("port" = u16, Path, description = "A port that something in the sandbox listens on", minimum = 1),
+    ),
+    responses(
+        (status = 101, description = "A WebSocket"),
+        JobProblems,
+        SandboxProblems,
+        WebSocketProblems,
+        PortProblems
+    )
+)]
+pub(crate) async fn connect(
+    State(state): State<AppState>,
+    PortPath { job, port }: PortPath,
+    upgrade: Upgrade,
+) -> Result<Response, Problem> {
+    let stream = state.orchestrator.open_port(job, port).await.map_err(|error| explain(error, port))?;
+    Ok(upgrade.start(move |writer, reader| relay(stream, writer, reader)))
+}
+
+fn explain(error: OrchestratorError, port: u16) -> Problem {
+    match error {
+        OrchestratorError::Link(protocol::ProtocolError::Refused(why)) => {
+            let detail = format!("port {port} of the sandbox cannot be reached: {why}");
+            Problem::new(StatusCode::BAD_GATEWAY, "port_unreachable", detail)
+        }
+        other => other.into(),
+    }
+}
+
+async fn relay(mut port: PortStream, mut writer: SocketWriter, mut reader: SocketReader) {
+    let goodbye = {
+        let (from_port, to_port) = tokio::io::split(&mut port.stream);
+        tokio::select! {
+            goodbye = outwards(from_port, &mut writer) => goodbye,
+            goodbye = inwards(&mut reader, to_port) => goodbye,
+        }
+    };
+    let _ = port.stream.shutdown().await;
+    writer.close(goodbye, reader).await;
+}
+
+async fn outwards<T: AsyncReadExt>(mut port: ReadHalf<T>, writer: &mut SocketWriter) -> Goodbye {
+    let mut piece = BytesMut::new();
+    loop {
+        piece.reserve(PIECE_BYTES);
+        let mut bounded = (&mut port).take(PIECE_BYTES as u64);
+        let sent = tokio::select! {
+            read = bounded.read_buf(&mut piece) => match read {
+                Ok(0) => return Goodbye::Done,
+                Ok(_) => writer.bytes(piece.split().freeze()).await,
+                Err(_) => return Goodbye::Failed,
+            },
+            () = writer.pulse() => writer.ping().await,
+        };
+        if sent.is_err() {
+            return Goodbye::Done;
+        }
+    }
+}
+
+async fn inwards<T: AsyncWriteExt>(reader: &mut SocketReader, mut port: WriteHalf<T>) -> Goodbye {
+    loop {
+        match reader.next().await {
+            Heard::Bytes(bytes) => {
+                let written = async {
+                    port.write_all(&bytes).await?;
+                    port.flush().await
+                };
+                if written.await.is_err() {
+                    // What the other side has said before it closed is still on its way out.
+                    std::future::pending::<()>().await;
+                }
+            }
+            Heard::Text(_) => return Goodbye::NotUnderstood,
+            Heard::Gone => return Goodbye::Done,
+            Heard::Closing => return Goodbye::ServerCloses,
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Bare sandboxes: make, list, look at, keep, end. What is inside is reached like the sandbox of a job.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::{JobFilter, JobId, JobKind, JobState, NewSandbox, SandboxView};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::answers::{detail_of, timestamp};
+use crate::body::JsonBody;
+use crate::extract::{AppState, JobPath, Parameters, parse_job_id};
+use crate::openapi::{BodyProblems, CreateSandboxProblems, QueryProblems, SandboxIdProblems, StateProblems};
+use crate::problem::Problem;
+use crate::routes::jobs::{parse_label, parse_limit};
+
+/// Where a sandbox stands, in three words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SandboxStatus {
+    /// It is being made.
+    Starting,
+    /// It can be used.
+    Running,
+    /// It is gone; `reason` says why.
+    Ended,
+}
+
+impl From<JobState> for SandboxStatus {
+    fn from(state: JobState) -> Self {
+        match state {
+            JobState::Draft | JobState::Queued | JobState::Starting => Self::Starting,
+            JobState::Running | JobState::Paused | JobState::Collecting => Self::Running,
+            JobState::Complete | JobState::Failed | JobState::Cancelled => Self::Ended,
+        }
+    }
+}
+
+/// A bare sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxAnswer {
+    /// Names it.
+    sandbox_id: JobId,
+    /// Where it stands.
+    status: SandboxStatus,
+    /// More exactly, for people.
+    #[schema(example = "running")]
+    detail: String,
+    /// Why it ended, for programs: `ttl`, `cancelled`, ...
+    code: Option<String>,
+    /// Why it ended, for people.
+    reason: Option<String>,
+    /// For people.
+    name: Option<String>,
+    /// For finding it again.
+    labels: BTreeMap<String, String>,
+    /// When it was asked for.
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// When it ends unless somebody uses it.
+    #[schema(format = DateTime)]
+    expires_at: Option<String>,
+    /// Ends it when nobody has used it for so many seconds.
+    ttl_s: Option<f64>,
+}
+
+impl SandboxAnswer {
+    fn new(SandboxView { view, expires_ms }: SandboxView) -> Self {
+        Self {
+            sandbox_id: view.job_id,
+            status: view.state.into(),
+            detail: detail_of(&view),
+            created_at: timestamp(view.created_ms),
+            expires_at: expires_ms.filter(|_| !view.state.is_over()).map(timestamp),
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "a time that a caller has written as such a number"
+            )]
+            ttl_s: view.idle_ms.map(|idle_ms| idle_ms as f64 / 1000.0),
+            code: view.code,
+            reason: view.reason,
+            name: view.name,
+            labels: view.labels,
+        }
+    }
+}
+
+/// A page of sandboxes, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxListAnswer {
+    /// The sandboxes.
+    sandboxes: Vec<SandboxAnswer>,
+    /// `before` of the next page; null on the last one.
+    next: Option<JobId>,
+}
+
+/// Make a sandbox
+///
+/// The answer comes when it runs, or after 30 seconds. It ends when nobody has used it for `ttl_s` seconds. A command
+/// that runs while somebody waits for it, an open WebSocket and a file that is read or written are uses.
+#[utoipa::path(
+    post, path = "/v1/sandboxes", tag = "sandboxes", operation_id = "create_sandbox",
+    request_body(content = NewSandbox, example = json!({"ttl_s": 600, "limits": {"memory_mib": 512}})),
+    responses(
+        (status = 201, description = "It runs; where `status` says `ended` it could not be made, and `reason` says why",
+            body = SandboxAnswer, headers(("Location" = String, description = "Where it is"))),
+        BodyProblems,
+        CreateSandboxProblems
+    )
+)]
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    JsonBody(new): JsonBody<NewSandbox>,
+) -> Result<Response, Problem> {
+    let orchestrator = state.orchestrator;
+    // A caller that leaves must not stop it half way.
+    let making = tokio::spawn(async move { orchestrator.create_sandbox(new).await });
+    let sandbox = making.await.map_err(|_| Problem::internal("making the sandbox was broken off"))??;
+    let location = HeaderValue::try_from(format!("/v1/sandboxes/{}", sandbox.view.job_id)).ok();
+    let mut response = (StatusCode::CREATED, Json(SandboxAnswer::new(sandbox))).into_response();
+    if let Some(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// Which sandboxes to list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SandboxQuery {
+    /// Also those that have ended.
+    #[serde(default)]
+    all: bool,
+    /// Only sandboxes with this label, written `key:value`.
+    label: Option<String>,
+    /// At most so many, 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// Only sandboxes older than this one: `next` of the page before.
+    #[param(value_type = Option<JobId>)]
+    before: Option<String>,
+}
+
+impl SandboxQuery {
+    fn into_filter(self) -> Result<JobFilter, Problem> {
+        let living = vec![
+            JobState::Queued,
+            JobState::Starting,
+            JobState::Running,
+            JobState::Paused,
+            JobState::Collecting,
+        ];
+        Ok(JobFilter {
+            kind: JobKind::Sandbox,
+            states: if self.all { Vec::new() } else { living },
+            label: parse_label(self.label)?,
+            before: self.before.as_deref().map(parse_job_id).transpose()?,
+            limit: parse_limit(self.limit)?,
+        })
+    }
+}
+
+/// List sandboxes
+///
+/// Newest first. While `next` is not null there are more: ask again with it as `before`.
+#[utoipa::path(
+    get, path = "/v1/sandboxes", tag = "sandboxes", operation_id = "list_sandboxes",
+    params(SandboxQuery),
+    responses((status = 200, description = "A page of sandboxes", body = SandboxListAnswer), QueryProblems)
+)]
+pub(crate) async fn list(
+    State(state): State<AppState>,
+    Parameters(query): Parameters<SandboxQuery>,
+) -> Result<Json<SandboxListAnswer>, Problem> {
+    let (sandboxes, next) = state.orchestrator.sandboxes(query.into_filter()?).await?;
+    Ok(Json(SandboxListAnswer { sandboxes: sandboxes.into_iter().map(SandboxAnswer::new).collect(), next }))
+}
+
+/// Look at a sandbox
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "get_sandbox",
+    params(("id" = JobId, Path, description = "The sandbox")),
+    responses((status = 200, description = "All that is known of it", body = SandboxAnswer), SandboxIdProblems)
+)]
+pub(crate) async fn get(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+) -> Result<Json<SandboxAnswer>, Problem> {
+    Ok(Json(SandboxAnswer::new(state.orchestrator.sandbox(id).await?)))
+}
+
+/// For how long to keep a sandbox.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExtendRequest {
+    /// Ends it when nobody has used it for so many seconds, from now on.
+    #[schema(example = 600)]
+    ttl_s: f64,
+}
+
+/// Keep a sandbox
+///
+/// Sets its `ttl_s`, and counts as a use.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/extend", tag = "sandboxes", operation_id = "extend_sandbox",
+    params(("id" = JobId, Path, description = "The sandbox")),
+    request_body = ExtendRequest,
+    responses(
+        (status = 200, description = "The sandbox", body = SandboxAnswer),
+        SandboxIdProblems,
+        BodyProblems,
+        StateProblems
+    )
+)]
+pub(crate) async fn extend(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    JsonBody(request): JsonBody<ExtendRequest>,
+) -> Result<Json<SandboxAnswer>, Problem> {
+    Ok(Json(SandboxAnswer::new(state.orchestrator.extend_sandbox(id, request.ttl_s).await?)))
+}
+
+/// End a sandbox
+///
+/// Everything in it goes; nothing is collected. May be said more than once.
+#[utoipa::path(
+    delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "delete_sandbox",
+    params(("id" = JobId, Path, description = "The sandbox")),
+    responses((status = 204, description = "It has ended"), SandboxIdProblems)
+)]
+pub(crate) async fn delete(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+) -> Result<StatusCode, Problem> {
+    state.orchestrator.end_sandbox(id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

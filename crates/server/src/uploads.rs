@@ -1,0 +1,243 @@
+//! A job that comes with its files, as a form of several parts.
+//!
+//! The job is stored as a draft, the files stream to disk one after another, then the job starts. When anything goes
+//! wrong the draft is removed, and the caller is told which part it was.
+
+use axum::extract::multipart::{Field, MultipartError};
+use axum::extract::{FromRequest, Multipart, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt;
+use orchestrator::{Accepted, ArchiveKind, JobId, NewJob, Orchestrator, Repeated, Submission};
+
+use utoipa::ToSchema;
+
+use crate::body::{parse_json, parse_list, parse_task};
+use crate::extract::{AppState, Place};
+use crate::problem::Problem;
+
+/// The part whose content is unpacked.
+const ARCHIVE: &str = "archive";
+
+/// A job that brings files.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(crate) struct JobForm {
+    /// The job. It, `task` or `steps` must come before the files.
+    job: Option<NewJob>,
+    /// The task of the job.
+    task: Option<String>,
+    /// The steps of the job.
+    steps: Option<Vec<orchestrator::Step>>,
+    /// A .zip, .tar or .tar.gz, which is unpacked into the workspace. Any number.
+    #[schema(value_type = Option<String>, format = Binary)]
+    archive: Option<Vec<u8>>,
+    /// Any other part is a file: its file name, or else its own, is its path in the workspace.
+    #[schema(value_type = Option<String>, format = Binary)]
+    file: Option<Vec<u8>>,
+}
+
+/// Whether a request is a form of several parts.
+pub(crate) fn is_multipart(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media_type = value.split(';').next().unwrap_or_default().trim();
+    media_type.eq_ignore_ascii_case("multipart/form-data")
+}
+
+/// Takes a job with its files in.
+pub(crate) async fn take_in(
+    state: &AppState,
+    request: Request,
+    idempotency_key: Option<String>,
+) -> Result<Accepted, Problem> {
+    let form = Multipart::from_request(request, state)
+        .await
+        .map_err(|error| Problem::bad_request("malformed_form", error.body_text()))?;
+    let upload = Upload {
+        orchestrator: state.orchestrator.clone(),
+        text_bytes_left: state.limits.max_bytes(),
+        idempotency_key,
+        job: None,
+        accepted: None,
+        afterwards: Afterwards::Start,
+    };
+    // A task of its own: when the caller leaves in the middle, the draft must still be removed.
+    tokio::spawn(upload.run(form))
+        .await
+        .unwrap_or_else(|_| Err(Problem::internal("taking the files in was broken off")))
+}
+
+/// What is done with the draft once its files are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Afterwards {
+    Start,
+    Keep,
+}
+
+struct Upload {
+    orchestrator: Orchestrator,
+    /// What the parts that describe the job may still take.
+    text_bytes_left: usize,
+    idempotency_key: Option<String>,
+    /// The job as far as it was described.
+    job: Option<NewJob>,
+    /// The draft, from the first file on.
+    accepted: Option<Accepted>,
+    afterwards: Afterwards,
+}
+
+impl Upload {
+    async fn run(mut self, form: Multipart) -> Result<Accepted, Problem> {
+        // Boxed: the parser of the form is large.
+        let outcome = Box::pin(self.read(form)).await;
+        match (outcome, self.accepted) {
+            (Ok(()), Some(accepted)) => Ok(accepted),
+            (Ok(()), None) => Err(Problem::internal("the job was not stored")),
+            (Err(problem), Some(accepted)) if accepted.repeated == Repeated::No => {
+                let draft = accepted.view.job_id;
+                if let Err(error) = self.orchestrator.discard_draft(draft).await {
+                    tracing::warn!(job = %draft, %error, "the draft of a refused upload stays");
+                }
+                Err(problem)
+            }
+            (Err(problem), _) => Err(problem),
+        }
+    }
+
+    /// Reads all parts, then starts the job.
+    async fn read(&mut self, mut form: Multipart) -> Result<(), Problem> {
+        while let Some(field) = form.next_field().await.map_err(|error| malformed(&error))? {
+            let name = field.name().unwrap_or_default().to_owned();
+            let describes =
+                name == "job" || (field.file_name().is_none() && ["task", "steps"].contains(&&*name));
+            if describes {
+                let text = self.read_text(field, &name).await?;
+                self.describe(&name, &text).map_err(|problem| in_part(problem, &name))?;
+                continue;
+            }
+            let Some(draft) = self.draft().await? else { return Ok(()) };
+            self.take_file(draft, field, &name).await.map_err(|problem| in_part(problem, &name))?;
+        }
+        let Some(draft) = self.draft().await? else { return Ok(()) };
+        if self.afterwards == Afterwards::Start {
+            let view = self.orchestrator.start_draft(draft).await?;
+            self.accepted = Some(Accepted { hint: view.hint(), view, repeated: Repeated::No });
+        }
+        Ok(())
+    }
+
+    async fn read_text(&mut self, mut field: Field<'_>, name: &str) -> Result<Bytes, Problem> {
+        let mut text = BytesMut::new();
+        while let Some(piece) = field.chunk().await.map_err(|error| malformed(&error))? {
+            let Some(left) = self.text_bytes_left.checked_sub(piece.len()) else {
+                let detail =
+                    "the parts that describe the job are too large; large content belongs into files";
+                let problem = Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail);
+                return Err(in_part(problem, name));
+            };
+            self.text_bytes_left = left;
+            text.extend_from_slice(&piece);
+        }
+        Ok(text.freeze())
+    }
+
+    fn describe(&mut self, name: &str, text: &[u8]) -> Result<(), Problem> {
+        if self.accepted.is_some() {
+            return Err(Problem::invalid_field(name, "must come before the files"));
+        }
+        let job = self.job.get_or_insert_default();
+        match name {
+            "task" if job.task.is_none() => job.task = parse_task(text)?.task,
+            "steps" if job.steps.is_none() => job.steps = Some(parse_list(text)?),
+            "job" if serde_json::to_value(&*job).is_ok_and(|job| job == serde_json::json!({})) => {
+                *job = parse_json(text)?;
+            }
+            _ => return Err(Problem::invalid_field(name, "was already given")),
+        }
+        Ok(())
+    }
+
+    /// The draft; stored when it is first asked for. Nothing when the job was sent before.
+    async fn draft(&mut self) -> Result<Option<JobId>, Problem> {
+        if self.accepted.is_none() {
+            let Some(mut job) = self.job.take() else {
+                let detail =
+                    "the form must begin with the job: a part `job` (JSON), `task` (text) or `steps` (JSON)";
+                return Err(Problem::invalid_field("job", detail));
+            };
+            if job.start == Some(false) {
+                self.afterwards = Afterwards::Keep;
+            }
+            job.start = Some(false);
+            let submission = Submission { job, idempotency_key: self.idempotency_key.take() };
+            self.accepted = Some(self.orchestrator.submit(submission).await?);
+        }
+        let new = self.accepted.as_ref().filter(|accepted| accepted.repeated == Repeated::No);
+        Ok(new.map(|accepted| accepted.view.job_id))
+    }
+
+    async fn take_file(&self, draft: JobId, field: Field<'_>, name: &str) -> Result<(), Problem> {
+        let file_name = field.file_name().unwrap_or(name).to_owned();
+        let body = Box::pin(field.map_err(std::io::Error::other));
+        if name == ARCHIVE {
+            let Some(kind) = ArchiveKind::of_name(&file_name) else {
+                let detail = format!(
+                    "`{}` is no archive that is known; its name must end with .zip, .tar, .tar.gz or .tgz",
+                    file_name.escape_debug()
+                );
+                return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_archive", detail));
+            };
+            return Ok(self.orchestrator.upload_archive(draft, kind, body).await?);
+        }
+        let path = Place::parse(&file_name).and_then(Place::into_file)?;
+        self.orchestrator.upload_file(draft, &path, None, body).await?;
+        Ok(())
+    }
+}
+
+/// Says which part a problem is about.
+fn in_part(problem: Problem, name: &str) -> Problem {
+    let field = match problem.field() {
+        Some(field) if field == name => name.to_owned(),
+        // A field within the job is named as if the job had come alone.
+        Some(field) if name == "job" => field.to_owned(),
+        Some(field) => format!("{name}{field}"),
+        None => name.to_owned(),
+    };
+    problem.with_field(field)
+}
+
+fn malformed(error: &MultipartError) -> Problem {
+    Problem::bad_request("malformed_form", format!("the form cannot be read: {}", error.body_text()))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn forms_are_told_by_their_type() {
+        let is = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
+            is_multipart(&headers)
+        };
+        assert!(is("multipart/form-data; boundary=x"));
+        assert!(is("Multipart/Form-Data;boundary=x"));
+        assert!(!is("application/json"));
+        assert!(!is_multipart(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn problems_name_the_part() {
+        let named = |field: &str, part: &str| {
+            in_part(Problem::invalid_field(field, "is wrong"), part).field().unwrap_or_default().to_owned()
+        };
+        assert_eq!(named("", "archive"), "archive");
+        assert_eq!(named("steps[0].tool", "job"), "steps[0].tool");
+        assert_eq!(named("[0].tool", "steps"), "steps[0].tool");
+        assert_eq!(named("task", "task"), "task");
+    }
+}

@@ -1,0 +1,186 @@
+//! The client's side of a WebSocket.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::Value;
+use tungstenite::client::IntoClientRequest as _;
+use tungstenite::{HandshakeError, Message, WebSocket};
+
+use crate::server::Server;
+
+/// An open WebSocket.
+pub struct Socket {
+    inner: WebSocket<TcpStream>,
+}
+
+/// What the server said.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Said {
+    /// Text, which is always JSON.
+    Text(Value),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Goodbye, with its number.
+    Closed(Option<u16>),
+}
+
+/// All that a process did until its end.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it complained about.
+    pub stderr: Vec<u8>,
+    /// What stood on its terminal.
+    pub terminal: Vec<u8>,
+    /// How many bytes were left out.
+    pub gap: u64,
+    /// The last message.
+    pub end: Value,
+}
+
+impl Socket {
+    /// Opens one.
+    ///
+    /// # Panics
+    /// It is refused.
+    #[must_use]
+    #[track_caller]
+    pub fn open(server: &Server, path: &str) -> Self {
+        Self::try_open(server, path, &[]).unwrap_or_else(|(status, body)| panic!("{path}: {status} {body}"))
+    }
+
+    /// Opens one with further headers, or says how it was refused.
+    ///
+    /// # Panics
+    /// There is no answer at all.
+    pub fn try_open(
+        server: &Server,
+        path: &str,
+        headers: &[(&'static str, &str)],
+    ) -> Result<Self, (u16, String)> {
+        let stream = TcpStream::connect(("127.0.0.1", server.port)).expect("connecting");
+        stream.set_read_timeout(Some(Duration::from_secs(90))).expect("setting a timeout");
+        let address = format!("ws://127.0.0.1:{}{path}", server.port);
+        let mut request = address.into_client_request().expect("a request");
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().expect("a header"));
+        }
+        match tungstenite::client(request, stream) {
+            Ok((inner, _)) => Ok(Self { inner }),
+            Err(HandshakeError::Failure(tungstenite::Error::Http(response))) => {
+                let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+                Err((response.status().as_u16(), body.into_owned()))
+            }
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
+
+    /// Sends JSON as text.
+    ///
+    /// # Panics
+    /// The server is gone.
+    #[track_caller]
+    pub fn send(&mut self, json: &Value) {
+        self.inner.send(Message::text(json.to_string())).expect("sending text");
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Panics
+    /// The server is gone.
+    #[track_caller]
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.inner.send(Message::binary(bytes.to_vec())).expect("sending bytes");
+    }
+
+    /// Sends bytes; whether the server still took them.
+    pub fn offer_bytes(&mut self, bytes: &[u8]) -> bool {
+        self.inner.send(Message::binary(bytes.to_vec())).is_ok()
+    }
+
+    /// What the server says next.
+    ///
+    /// # Panics
+    /// It says nothing for 90 seconds, or breaks the connection without a word.
+    #[track_caller]
+    pub fn next(&mut self) -> Said {
+        loop {
+            match self.inner.read() {
+                Ok(Message::Text(text)) => {
+                    return Said::Text(serde_json::from_str(&text).expect("text is JSON"));
+                }
+                Ok(Message::Binary(bytes)) => return Said::Bytes(bytes.to_vec()),
+                Ok(Message::Close(frame)) => {
+                    let _ = self.inner.flush();
+                    return Said::Closed(frame.map(|frame| frame.code.into()));
+                }
+                Ok(_) => {}
+                Err(error) => panic!("the WebSocket broke: {error}"),
+            }
+        }
+    }
+
+    /// Reads on until output, on any stream, contains a text.
+    ///
+    /// # Panics
+    /// The process ends before.
+    #[track_caller]
+    pub fn until_output(&mut self, wanted: &str) -> String {
+        let mut seen = String::new();
+        while !seen.contains(wanted) {
+            match self.next() {
+                Said::Bytes(bytes) => seen.push_str(&String::from_utf8_lossy(&bytes[1..])),
+                Said::Text(text) if text["type"] == "started" => {}
+                other => panic!("{other:?} came before `{wanted}`; so far: {seen}"),
+            }
+        }
+        seen
+    }
+
+    /// The first message: the call that was begun.
+    ///
+    /// # Panics
+    /// It is another one.
+    #[track_caller]
+    pub fn started(&mut self) -> String {
+        match self.next() {
+            Said::Text(text) if text["type"] == "started" => {
+                text["call"].as_str().expect("a call").to_owned()
+            }
+            other => panic!("{other:?} instead of the start"),
+        }
+    }
+
+    /// Reads to the end of the process, and the goodbye.
+    ///
+    /// # Panics
+    /// The end is none.
+    #[track_caller]
+    pub fn finish(&mut self) -> Finished {
+        let mut finished = Finished::default();
+        loop {
+            match self.next() {
+                Said::Bytes(bytes) => {
+                    let into = match bytes[0] {
+                        1 => &mut finished.stdout,
+                        2 => &mut finished.stderr,
+                        3 => &mut finished.terminal,
+                        other => panic!("output of stream {other}"),
+                    };
+                    into.extend_from_slice(&bytes[1..]);
+                }
+                Said::Text(text) => match text["type"].as_str() {
+                    Some("started") => {}
+                    Some("gap") => finished.gap += text["bytes"].as_u64().expect("a number"),
+                    _ => finished.end = text,
+                },
+                Said::Closed(_) => {
+                    assert!(!finished.end.is_null(), "closed without an end");
+                    return finished;
+                }
+            }
+        }
+    }
+}
