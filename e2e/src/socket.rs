@@ -105,7 +105,7 @@ impl Socket {
     /// # Panics
     /// It says nothing for 90 seconds, or breaks the connection without a word.
     #[track_caller]
-    pub fn next(&mut self) -> Said {
+    pub fn hear(&mut self) -> Said {
         loop {
             match self.inner.read() {
                 Ok(Message::Text(text)) => {
@@ -130,7 +130,7 @@ impl Socket {
     pub fn until_output(&mut self, wanted: &str) -> String {
         let mut seen = String::new();
         while !seen.contains(wanted) {
-            match self.next() {
+            match self.hear() {
                 Said::Bytes(bytes) => seen.push_str(&String::from_utf8_lossy(&bytes[1..])),
                 Said::Text(text) if text["type"] == "started" => {}
                 other => panic!("{other:?} came before `{wanted}`; so far: {seen}"),
@@ -145,7 +145,7 @@ impl Socket {
     /// It is another one.
     #[track_caller]
     pub fn started(&mut self) -> String {
-        match self.next() {
+        match self.hear() {
             Said::Text(text) if text["type"] == "started" => {
                 text["call"].as_str().expect("a call").to_owned()
             }
@@ -161,7 +161,7 @@ impl Socket {
     pub fn finish(&mut self) -> Finished {
         let mut finished = Finished::default();
         loop {
-            match self.next() {
+            match self.hear() {
                 Said::Bytes(bytes) => {
                     let into = match bytes[0] {
                         1 => &mut finished.stdout,

@@ -98,7 +98,11 @@ async fn while_output_is_held_back_the_count_is_told() {
     while seen.progress.last() != Some(&9_000_000) {
         assert!(seen.take(follower.next().await.unwrap()).is_none());
     }
-    assert_eq!(seen.stdout.len(), HEAD);
+    assert!(
+        (HEAD..9_000_000).contains(&seen.stdout.len()),
+        "{} bytes came before the end",
+        seen.stdout.len()
+    );
     client.input(key("held")).await.unwrap().finish().await.unwrap();
     finish_into(&mut follower, &mut seen).await;
     assert_eq!((seen.stdout.len(), seen.gaps.len()), (9_000_000, 0));

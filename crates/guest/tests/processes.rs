@@ -160,7 +160,8 @@ async fn a_timeout_ends_processes_that_ignore_sigterm_and_those_with_their_own_s
         "trap '' TERM; setsid bash -c \"trap '' TERM; echo \\$\\$ > detached; sleep 1000\" & \
          while ! test -s detached; do sleep 0.01; done; sleep 1000; sleep 1000",
     );
-    call.timeout_ms = Some(400);
+    // Long enough for the processes to be there on a busy machine.
+    call.timeout_ms = Some(3000);
     call.kill_grace_ms = 100;
     let (_, outcome) = run(&client, call).await;
     assert_eq!(outcome.end, ExecEnd::TimedOut);

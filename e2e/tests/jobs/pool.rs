@@ -7,7 +7,6 @@ fn server_with_pool() -> Server {
     let config = "[pool]\nsize = 2\n".to_owned();
     let server = Server::start_with(Options { config, ..Options::default() });
     wait_until("the pool is full", || server.launchers().len() == 2);
-    // The second may still be on its way when its launcher is there: a ready one stands still.
     server
 }
 

@@ -184,7 +184,7 @@ fn a_message_that_is_too_large_ends_the_conversation() {
     let mut socket = sandbox.stream(&json!({"command": "cat | wc -c > count", "keep_stdin_open": true}));
     socket.started();
     let taken = socket.offer_bytes(&vec![0; 3 << 20]);
-    assert!(!taken || matches!(socket.next(), Said::Closed(_)));
+    assert!(!taken || matches!(socket.hear(), Said::Closed(_)));
     assert_eq!(sandbox.exec("echo still works")["stdout"], "still works\n");
 }
 
@@ -224,7 +224,7 @@ fn a_server_inside_is_reached_through_its_port() {
     socket.send_bytes(b"\r\n");
     let mut answer = Vec::new();
     loop {
-        match socket.next() {
+        match socket.hear() {
             Said::Bytes(bytes) => answer.extend_from_slice(&bytes),
             Said::Closed(code) => break assert_eq!(code, Some(1000)),
             Said::Text(text) => panic!("{text}"),
@@ -234,7 +234,7 @@ fn a_server_inside_is_reached_through_its_port() {
     assert!(answer.starts_with("HTTP/1.0 200") && answer.ends_with("served from inside"), "{answer}");
     let mut socket = Socket::open(&server, &sandbox.path("ports/8123"));
     socket.send(&json!("text"));
-    assert_eq!(socket.next(), Said::Closed(Some(1003)));
+    assert_eq!(socket.hear(), Said::Closed(Some(1003)));
     http.send(&json!({"type": "kill"}));
     http.finish();
     sandbox.end().expect(204);
@@ -254,8 +254,8 @@ fn a_server_that_stops_says_goodbye_and_leaves_processes_alone() {
     plain.until_output("ready");
     terminal.until_output("ready");
     server.stop();
-    assert_eq!(plain.next(), Said::Closed(Some(1001)));
-    assert_eq!(terminal.next(), Said::Closed(Some(1001)));
+    assert_eq!(plain.hear(), Said::Closed(Some(1001)));
+    assert_eq!(terminal.hear(), Said::Closed(Some(1001)));
     server.restart();
     let reply = sandbox.exec("kill -0 $(cat pid) && kill -0 $(cat terminal_pid) && echo both alive");
     assert_eq!(reply["stdout"], "both alive\n", "{reply}");
