@@ -71,7 +71,8 @@ impl Config {
         let insecure_listen = insecure_flag || raw.insecure_listen.unwrap_or(false);
         check_listen(&listen, insecure_listen)?;
         let data = pick_path(arguments.data.as_deref(), "CAISSON_DATA", raw.data, DEFAULT_DATA)?;
-        let run_default = format!("{DEFAULT_RUN}/{}", short_name(&data));
+        let run_default = run_dir_of(&data);
+        let run_default = run_default.to_string_lossy();
         let run_dir = pick_path(arguments.run_dir.as_deref(), "CAISSON_RUN_DIR", raw.run_dir, &run_default)?;
         let mut http = http_settings(&raw.http)?;
         http.allowed_hosts = raw.allowed_hosts.unwrap_or_default();
@@ -156,6 +157,11 @@ fn pick_path(flag: Option<&Path>, name: &str, file: Option<PathBuf>, default: &s
         .or(file)
         .unwrap_or_else(|| default.into());
     std::path::absolute(&path).with_context(|| format!("finding the folder {}", path.display()))
+}
+
+/// The folder for sockets that belongs to a data folder.
+pub(crate) fn run_dir_of(data: &Path) -> PathBuf {
+    Path::new(DEFAULT_RUN).join(short_name(data))
 }
 
 /// A short name for a folder, so that two servers on one host do not share sockets.

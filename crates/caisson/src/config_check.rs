@@ -155,10 +155,19 @@ fn problem_of(setting: &Written<'_>, name: &str, known: &[Known]) -> Option<Prob
         Ok(raw) => Config::from_raw(raw, &HostArguments::default(), &[], true)
             .err()
             .map(|error| format!("{error:#}")),
-        Err(error) => Some(error.message().trim().replace('\n', ", ")),
+        Err(error) => Some(for_people(error.message())),
     }?;
     let text = if error.starts_with(key.as_str()) { error } else { format!("{key}: {error}") };
     Some(Problem { place, text, about: Some(described.about.clone()).filter(|about| !about.is_empty()) })
+}
+
+/// The names of Rust's numbers mean nothing to most people.
+fn for_people(message: &str) -> String {
+    let mut text = message.trim().replace('\n', ", ");
+    for name in ["u16", "u32", "u64", "usize"] {
+        text = text.replace(&format!("expected {name}"), "expected a whole number that is not negative");
+    }
+    text.replace("expected f64", "expected a number").replace("expected a sequence", "expected a list")
 }
 
 fn unknown_key(key: &str, known: &[Known]) -> String {

@@ -1,6 +1,7 @@
 //! The server's own log, on standard error.
 
 use anyhow::{Context, Result};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -17,10 +18,14 @@ impl LogLevel {
     }
 }
 
-/// What a level lets through.
+/// What a level lets through. A word alone must be a level: as the name of a module it would silence everything else.
 pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
-    EnvFilter::builder().parse(level).with_context(|| {
-        format!("log: `{level}` is not a level (error, warn, info, debug, trace) nor a list such as info,server=debug")
+    let is_known = |part: &str| part.contains(['=', '[']) || part.trim().parse::<LevelFilter>().is_ok();
+    let parsed = level.split(',').all(is_known).then(|| EnvFilter::builder().parse(level).ok()).flatten();
+    parsed.with_context(|| {
+        format!(
+            "log: `{level}` is neither a level (off, error, warn, info, debug, trace) nor a list such as info,server=debug"
+        )
     })
 }
 

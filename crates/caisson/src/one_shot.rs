@@ -1,6 +1,10 @@
 //! A server for one run, inside this process: the same wiring as `serve`, no port, a folder that goes away.
+//!
+//! The folder lies in the data folder and shares with the server there what takes long to make and says nothing of any
+//! job: programs, images, empty disks.
 
 use std::fs;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,12 +18,12 @@ use tower::ServiceExt;
 
 use crate::client::{Client, InProcess};
 use crate::commands;
-use crate::config::Config;
+use crate::config::{self, Config};
 
-/// How the folders of one-shot servers begin, so that the next one finds what a killed one has left.
-const PREFIX: &str = "caisson-run-";
-/// A longer folder could not hold sockets, whose paths have at most 107 bytes.
-const LONGEST_PARENT: usize = 40;
+/// The folder in the data folder where those of one-shot servers are.
+const PARENT: &str = "once";
+/// What is shared with the server of the data folder.
+const SHARED: [&str; 3] = ["bin", "disks", "images"];
 
 /// A server that lives as long as this.
 pub(crate) struct OneShot {
@@ -32,11 +36,7 @@ pub(crate) struct OneShot {
 impl OneShot {
     /// Starts it and hands out a client.
     pub(crate) async fn start(mut config: Config) -> Result<(Self, Client)> {
-        let parent = parent_folder();
-        let folder = tempfile::Builder::new()
-            .prefix(PREFIX)
-            .tempdir_in(&parent)
-            .with_context(|| format!("making a folder for the run in {}", parent.display()))?;
+        let folder = make_folder(&config.data)?;
         move_to(&mut config, folder.path());
         let data = DataFolder::open(&config.data)?;
         let backend = Arc::new(commands::backend(&config)?);
@@ -64,6 +64,8 @@ impl OneShot {
         drop(self.orchestrator);
         let mut config = self.config;
         drop(self.folder);
+        // Nothing depends on it being gone.
+        let _ = fs::remove_dir_all(&config.run_dir);
         for left in parent.iter().flat_map(|parent| left_behind(parent)) {
             move_to(&mut config, &left);
             // Whoever holds the lock lives.
@@ -72,29 +74,41 @@ impl OneShot {
                 destroy_all(&backend).await;
             }
             drop(lock);
-            // Nothing depends on it being gone.
+            // Nothing depends on these being gone.
             let _ = fs::remove_dir_all(&left);
+            let _ = fs::remove_dir_all(&config.run_dir);
         }
     }
 }
 
-/// The folder for temporary files, or the usual one where that is too long.
-fn parent_folder() -> PathBuf {
-    let chosen = std::env::temp_dir();
-    if chosen.as_os_str().len() <= LONGEST_PARENT { chosen } else { "/tmp".into() }
+/// A folder of its own for this run, with links to what is shared.
+fn make_folder(data: &Path) -> Result<TempDir> {
+    let parent = data.join(PARENT);
+    let make = || -> std::io::Result<TempDir> {
+        for folder in SHARED.map(|name| data.join(name)).iter().chain([&parent]) {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let folder = tempfile::Builder::new().prefix("run-").tempdir_in(&parent)?;
+        for name in SHARED {
+            symlink(data.join(name), folder.path().join(name))?;
+        }
+        Ok(folder)
+    };
+    make().with_context(|| {
+        format!("making a folder for the run in {}; CAISSON_DATA names another one", parent.display())
+    })
 }
 
 /// A single run needs one disk, none in reserve.
 fn move_to(config: &mut Config, folder: &Path) {
-    config.data = folder.join("data");
-    config.run_dir = folder.join("run");
+    config.data = folder.to_owned();
+    config.run_dir = config::run_dir_of(folder);
     config.sandbox.ready_disks = Some(0);
 }
 
 fn left_behind(parent: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
-    let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
-    ours.map(|entry| entry.path()).filter(|path| path.join("data").is_dir()).collect()
+    entries.flatten().map(|entry| entry.path()).collect()
 }
 
 async fn destroy_all(backend: &NamespaceBackend) {

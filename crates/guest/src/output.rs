@@ -17,6 +17,9 @@ use protocol::{OutputChunk, OutputStream};
 /// Stream (one byte) and length (two bytes) before the bytes of a record.
 const RECORD_HEADER_BYTES: usize = 3;
 
+/// The most pieces that wait for space; a reader that has lost its patience drops what comes then.
+const MAX_WAITING: usize = 16;
+
 /// Sizes of a store; smaller ones serve tests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
@@ -46,6 +49,15 @@ impl Shape {
     fn tail_bytes(&self) -> u64 {
         (self.segment_bytes * self.tail_segments) as u64
     }
+}
+
+/// What became of a piece of output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    /// It is written, or counted as dropped.
+    Settled,
+    /// The host's disk is full.
+    NoSpace,
 }
 
 /// Which file a segment is in.
@@ -149,6 +161,8 @@ pub(crate) struct OutputStore {
     total_bytes: u64,
     total_lines: u64,
     next_sequence: u64,
+    /// What did not fit the host's disk and waits for space.
+    waiting: VecDeque<(OutputStream, Bytes)>,
 }
 
 impl OutputStore {
@@ -165,6 +179,7 @@ impl OutputStore {
             total_bytes: 0,
             total_lines: 0,
             next_sequence: 0,
+            waiting: VecDeque::new(),
         }
     }
 
@@ -188,25 +203,56 @@ impl OutputStore {
         self.total_bytes - self.segments.iter().map(|segment| segment.data_bytes).sum::<u64>()
     }
 
-    /// Takes output. Never fails: what cannot be written is counted and dropped.
-    pub(crate) fn append(&mut self, stream: OutputStream, mut bytes: &[u8]) {
+    /// Takes output. What cannot be written is counted and dropped, but for lack of space: then it waits in memory, and
+    /// whoever reads for this store stops while [`OutputStore::is_waiting_for_space`].
+    pub(crate) fn append(&mut self, stream: OutputStream, bytes: &[u8]) {
         self.total_lines += count_lines(bytes);
+        if self.waiting.len() >= MAX_WAITING {
+            self.total_bytes += bytes.len() as u64;
+            return;
+        }
+        if !self.waiting.is_empty() {
+            self.waiting.push_back((stream, Bytes::copy_from_slice(bytes)));
+            return;
+        }
+        self.append_pieces(stream, bytes);
+    }
+
+    /// Whether output waits for space on the host's disk; tries once more before it answers.
+    pub(crate) fn is_waiting_for_space(&mut self) -> bool {
+        for (stream, bytes) in std::mem::take(&mut self.waiting) {
+            if self.waiting.is_empty() {
+                self.append_pieces(stream, &bytes);
+            } else {
+                self.waiting.push_back((stream, bytes));
+            }
+        }
+        !self.waiting.is_empty()
+    }
+
+    fn append_pieces(&mut self, stream: OutputStream, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let segment = self.segment_with_room();
             let room = self.shape.segment_bytes - usize::try_from(segment.data_bytes).unwrap_or(0);
             let (piece, rest) = bytes.split_at(bytes.len().min(room).min(MAX_OUTPUT_BYTES));
-            self.store(segment, stream, piece);
+            if self.store(segment, stream, piece) == Stored::NoSpace {
+                self.waiting.push_back((stream, Bytes::copy_from_slice(bytes)));
+                return;
+            }
             bytes = rest;
         }
     }
 
-    fn store(&mut self, mut segment: Segment, stream: OutputStream, piece: &[u8]) {
+    fn store(&mut self, mut segment: Segment, stream: OutputStream, piece: &[u8]) -> Stored {
         let written = self.write(&segment, stream, piece);
+        if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
+            return Stored::NoSpace;
+        }
         self.next_sequence += 1;
         self.total_bytes += piece.len() as u64;
         if written.is_err() {
             self.is_open = false;
-            return;
+            return Stored::Settled;
         }
         segment.end += (RECORD_HEADER_BYTES + piece.len()) as u64;
         segment.records += 1;
@@ -217,6 +263,7 @@ impl OutputStore {
         }
         self.segments.push_back(segment);
         self.is_open = true;
+        Stored::Settled
     }
 
     /// The last segment, or a new one; a new one is not in the list before it has a record.
@@ -285,11 +332,17 @@ impl OutputStore {
         let header = [stream as u8, length[0], length[1]];
         let parts = [IoSlice::new(&header), IoSlice::new(piece)];
         let written = rustix::io::pwritev(&*file, &parts, segment.slot + segment.end)?;
-        if written == header.len() + piece.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        // A disk that fills up takes a part.
+        if written == header.len() + piece.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
     }
 
     /// Nothing more will come: gives up the oldest chunks beyond the size of the tail.
     pub(crate) fn seal(&mut self) {
+        for (_, bytes) in std::mem::take(&mut self.waiting) {
+            // The wait was in vain: counted as dropped.
+            self.total_bytes += bytes.len() as u64;
+            self.next_sequence += 1;
+        }
         let start = self.tail_start();
         let mut kept: u64 = self.segments.iter().skip(start).map(|segment| segment.data_bytes).sum();
         while let Some(oldest) = self.segments.get(start).copied() {

@@ -25,6 +25,9 @@ const READS_IN_A_ROW: u32 = 16;
 const READ_BYTES: usize = 128 * 1024;
 /// How long a terminal may take to hand over its last output after the process has ended.
 const TERMINAL_DRAIN: Duration = Duration::from_millis(500);
+/// How long output waits for space on the host's disk, and how often it is looked for.
+const SPACE_PATIENCE: Duration = Duration::from_secs(120);
+const SPACE_PAUSE: Duration = Duration::from_millis(100);
 /// How long a killed process may take to be reaped.
 const REAP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -189,6 +192,7 @@ impl Running {
             }
             let mut left = rustix::io::ioctl_fionread(fd.get_ref()).unwrap_or(0);
             while left > 0 {
+                wait_for_space(&self.call).await;
                 match read_some(
                     &self.call,
                     *stream,
@@ -200,6 +204,16 @@ impl Running {
                 }
             }
         }
+        wait_for_space(&self.call).await;
+    }
+}
+
+/// While the host's disk is full nothing is read: the process waits at its full pipe and nothing is lost. Not for ever,
+/// though: a call must come to its end.
+async fn wait_for_space(call: &ProcessCall) {
+    let patience = Instant::now() + SPACE_PATIENCE;
+    while call.store.borrow_mut().is_waiting_for_space() && Instant::now() < patience {
+        tokio::time::sleep(SPACE_PAUSE).await;
     }
 }
 
@@ -228,6 +242,7 @@ async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailure> {
 async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: Watched) {
     let mut reads = 0;
     loop {
+        wait_for_space(&call).await;
         let Ok(mut guard) = fd.readable().await else { return };
         match guard.try_io(|fd| read_some(&call, stream, fd.get_ref(), usize::MAX)) {
             Ok(Ok(0)) => return,

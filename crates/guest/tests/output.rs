@@ -21,7 +21,8 @@ async fn of_a_long_output_the_first_and_last_8_mib_are_kept_and_the_guest_stays_
     let (from, to, missing) = seen.gaps[0];
     assert_eq!(missing, outcome.dropped_bytes);
     assert_eq!(total - missing, seen.stdout.len() as u64);
-    assert!((2 * HEAD - 65_536..=2 * HEAD).contains(&seen.stdout.len()), "{}", seen.stdout.len());
+    // Whole chunks, so a little more than twice 8 MiB.
+    assert!((2 * HEAD..=2 * HEAD + HEAD / 4).contains(&seen.stdout.len()), "{}", seen.stdout.len());
     assert!(seen.stdout.starts_with(b"1\n2\n3\n"));
     let expected: Vec<u64> = (0..from).chain(to..outcome.next_sequence).collect();
     assert_eq!(seen.sequences, expected);
@@ -33,7 +34,7 @@ async fn of_a_long_output_the_first_and_last_8_mib_are_kept_and_the_guest_stays_
     assert!(peak < 24 * 1024, "the guest grew to {peak} kB");
     let files = std::fs::read_dir(guest.state().join("calls/long.1")).unwrap();
     let on_disk: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
-    assert!(on_disk <= 20 * 1024 * 1024, "{on_disk}");
+    assert!(on_disk <= 24 * 1024 * 1024, "{on_disk}");
 }
 
 #[tokio::test]

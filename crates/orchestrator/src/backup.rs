@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ pub(crate) const FORMAT: u32 = 1;
 /// How often the database is copied again because a checkpoint was replaced meanwhile.
 const ATTEMPTS: u32 = 5;
 const LEVEL: i32 = 3;
+/// For files that are ours alone.
+const OWN_MODE: u32 = 0o600;
 
 /// What an archive holds; its last entry.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,6 +44,7 @@ pub(crate) struct Manifest {
 pub(crate) struct ManifestFile {
     pub(crate) path: String,
     pub(crate) size: u64,
+    pub(crate) mode: u32,
     pub(crate) sha256: String,
 }
 
@@ -123,7 +126,7 @@ fn write(data: &Path, partial: &Path, scratch: &Scratch) -> Result<BackupReport,
     let encoder = zstd::Encoder::new(BufWriter::new(file), LEVEL).map_err(failed())?;
     let mut archive = Archive { tar: Builder::new(encoder), files: Vec::new() };
     let database = File::open(&scratch.database).map_err(failed())?;
-    archive.add(DATABASE, database)?;
+    archive.add(DATABASE, database, OWN_MODE)?;
     let mut gone = Vec::new();
     for job in &jobs {
         if !add_job(&mut archive, data, job, &checkpoints, scratch)? {
@@ -196,6 +199,11 @@ fn is_partial(name: &str) -> bool {
     name.ends_with("partial")
 }
 
+/// Not part of a backup: half-written files, uploads on their way, and checkpoints, which are added by themselves.
+fn is_passing(name: &str) -> bool {
+    is_partial(name) || name.starts_with("incoming-") || name.starts_with("checkpoint-")
+}
+
 /// The names in a folder, sorted; an error when there is no such folder.
 fn entries(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
@@ -219,19 +227,23 @@ fn add_job(
         && let Some(file) = checkpoints.get(path)
     {
         let file = file.try_clone().map_err(OrchestratorError::io(format!("reading {path}")))?;
-        archive.add(path, file)?;
+        archive.add(path, file, OWN_MODE)?;
     }
     let mut found_result = false;
-    let mut folders = vec![format!("jobs/{}", job.job_id)];
+    let top = format!("jobs/{}", job.job_id);
+    let result = format!("{top}/output.zip");
+    let mut folders = vec![top.clone()];
     while let Some(folder) = folders.pop() {
         for name in entries(&data.join(&folder)).unwrap_or_default() {
             let path = format!("{folder}/{name}");
             let Ok(metadata) = fs::symlink_metadata(data.join(&path)) else { continue };
             if metadata.is_dir() {
                 folders.push(path);
-            } else if metadata.is_file() && !is_partial(&name) && !is_checkpoint(&name) {
-                let added = add_file(archive, data, &path, scratch)?;
-                found_result |= added && name == "output.zip";
+            } else if metadata.is_file() && !(folder == top && is_passing(&name)) {
+                let is_result = path == result;
+                let still = if is_result { None } else { Some(scratch) };
+                let added = add_file(archive, data, &path, still)?;
+                found_result |= added && is_result;
             }
         }
     }
@@ -243,14 +255,15 @@ fn add_file(
     archive: &mut Archive<impl Write>,
     data: &Path,
     path: &str,
-    scratch: &Scratch,
+    may_change: Option<&Scratch>,
 ) -> Result<bool, OrchestratorError> {
     let reading = || OrchestratorError::io(format!("reading {path}"));
     let mut file = match File::open(data.join(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other.map_err(reading())?,
     };
-    if !path.ends_with("/output.zip") {
+    let mode = file.metadata().map_err(reading())?.permissions().mode() & 0o777;
+    if let Some(scratch) = may_change {
         let mut still = OpenOptions::new()
             .create(true)
             .truncate(true)
@@ -262,7 +275,7 @@ fn add_file(
         io::copy(&mut file, &mut still).and_then(|_| still.rewind()).map_err(reading())?;
         file = still;
     }
-    archive.add(path, file)?;
+    archive.add(path, file, mode)?;
     Ok(true)
 }
 
@@ -273,10 +286,10 @@ struct Archive<W: Write> {
 }
 
 impl<W: Write> Archive<W> {
-    fn add(&mut self, path: &str, file: File) -> Result<(), OrchestratorError> {
+    fn add(&mut self, path: &str, file: File, mode: u32) -> Result<(), OrchestratorError> {
         let size = file.metadata().map_err(OrchestratorError::io(format!("reading {path}")))?.len();
         let mut reader = Hashed::new(file.take(size));
-        self.append(path, size, &mut reader)
+        self.append(path, size, mode, &mut reader)
             .map_err(OrchestratorError::io(format!("adding {path} to the backup")))?;
         let (sha256, read) = reader.finish();
         if read != size {
@@ -284,14 +297,14 @@ impl<W: Write> Archive<W> {
                 "{path} became shorter while it was read; try again"
             )));
         }
-        self.files.push(ManifestFile { path: path.to_owned(), size, sha256 });
+        self.files.push(ManifestFile { path: path.to_owned(), size, mode, sha256 });
         Ok(())
     }
 
-    fn append(&mut self, path: &str, size: u64, reader: impl Read) -> io::Result<()> {
+    fn append(&mut self, path: &str, size: u64, mode: u32, reader: impl Read) -> io::Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(size);
-        header.set_mode(0o600);
+        header.set_mode(mode);
         self.tar.append_data(&mut header, path, reader)
     }
 }
@@ -301,7 +314,7 @@ impl Archive<zstd::Encoder<'_, BufWriter<File>>> {
         let files = std::mem::take(&mut self.files);
         let manifest = Manifest { format: FORMAT, caisson: env!("CARGO_PKG_VERSION").into(), created, files };
         let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
-        self.append(MANIFEST, text.len() as u64, text.as_slice())?;
+        self.append(MANIFEST, text.len() as u64, OWN_MODE, text.as_slice())?;
         let writer = self.tar.into_inner()?.finish()?;
         writer.into_inner().map_err(io::IntoInnerError::into_error)
     }

@@ -1,6 +1,7 @@
 //! Backups of a folder that is written to, and what is refused when one is restored.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sandbox::SandboxId;
@@ -58,6 +59,10 @@ impl Host {
             .await;
         fs::write(self.folder.checkpoint(running, 1), "saved").unwrap();
         fs::write(self.folder.job(running).join("checkpoint-2.partial"), "half").unwrap();
+        let upload = self.folder.upload(running).join("checkpoint-of-the-impartial");
+        fs::create_dir_all(self.folder.upload(running)).unwrap();
+        fs::write(&upload, "theirs").unwrap();
+        fs::set_permissions(&upload, fs::Permissions::from_mode(0o755)).unwrap();
         let archive = self.path("backup.tar.zst");
         let report = back_up(&self.path("data"), &archive).unwrap();
         assert_eq!((report.jobs, report.unfinished, report.gone.len()), (2, 1, 0));
@@ -91,6 +96,8 @@ async fn what_was_backed_up_comes_back_while_the_first_server_runs_on() {
     assert_eq!(fs::read_to_string(folder.agent_log(over)).unwrap(), format!("log of {over}\n"));
     assert_eq!(fs::read_to_string(folder.checkpoint(running, 1)).unwrap(), "saved");
     assert!(!folder.job(running).join("checkpoint-2.partial").exists());
+    let upload = folder.upload(running).join("checkpoint-of-the-impartial");
+    assert_eq!(fs::metadata(upload).unwrap().permissions().mode() & 0o777, 0o755);
     let store = SqliteStore::open(&folder.database()).unwrap();
     assert_eq!(store.events(over, 0, 10).await.unwrap().len(), 3, "what came after the backup is not in it");
     let (before, after) = (host.store.job(running).await.unwrap(), store.job(running).await.unwrap());

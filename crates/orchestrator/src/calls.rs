@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use protocol::{CallFollower, CallKey, Exec, ExecEvent, ExecUpdate, Follow, GuestClient, Program};
 use sandbox::Usage;
+use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use crate::answers::{ExecReply, ExecRequest};
@@ -122,7 +123,16 @@ pub(crate) async fn follow(
     timeout_s: f64,
 ) -> Result<CallEnd, OrchestratorError> {
     let outcome = loop {
-        match follower.next().await? {
+        let flush_at = sink.flush_at();
+        let update = tokio::select! {
+            update = follower.next() => update?,
+            // Who watches the log must not wait for the next output to see this one.
+            () = sleep_until(flush_at.unwrap_or_else(Instant::now)), if flush_at.is_some() => {
+                sink.flush().await?;
+                continue;
+            }
+        };
+        match update {
             ExecUpdate::Output(chunk) => sink.take(chunk).await?,
             ExecUpdate::Event(ExecEvent::Ended(outcome)) => break outcome,
             ExecUpdate::Event(ExecEvent::Gap { to_sequence, bytes, .. }) => {

@@ -70,6 +70,17 @@ impl LiveJobs {
         }
     }
 
+    /// Returns when the job is not driven any more.
+    pub(crate) async fn has_left(&self, job: JobId) {
+        loop {
+            let left = self.left.notified();
+            if !self.contains(job) {
+                return;
+            }
+            left.await;
+        }
+    }
+
     /// A job that is driven.
     pub(crate) fn get(&self, job: JobId) -> Option<LiveJob> {
         self.lock().get(&job).cloned().flatten()

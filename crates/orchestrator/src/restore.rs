@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
@@ -121,7 +121,8 @@ fn unpack(archive: &Path, aside: &Path) -> Result<Manifest, OrchestratorError> {
         if entry.header().entry_type() != EntryType::Regular || !is_ours(&path) {
             return Err(damaged(format!("{} does not belong in it", path.display())));
         }
-        let unpacked = unpack_file(&mut entry, aside, &path)?;
+        let mode = entry.header().mode().map_err(damaged)? & 0o777;
+        let unpacked = unpack_file(&mut entry, aside, &path, mode)?;
         found.insert(unpacked.path.clone(), unpacked);
     }
     Err(damaged("it ends before its list of files"))
@@ -143,7 +144,12 @@ fn is_ours(path: &Path) -> bool {
     }
 }
 
-fn unpack_file(entry: &mut impl Read, aside: &Path, path: &Path) -> Result<ManifestFile, OrchestratorError> {
+fn unpack_file(
+    entry: &mut impl Read,
+    aside: &Path,
+    path: &Path,
+    mode: u32,
+) -> Result<ManifestFile, OrchestratorError> {
     let target = aside.join(path);
     let writing = || OrchestratorError::io(format!("writing {}", target.display()));
     if let Some(folder) = target.parent() {
@@ -160,9 +166,11 @@ fn unpack_file(entry: &mut impl Read, aside: &Path, path: &Path) -> Result<Manif
         }
         io::Write::write_all(&mut file, &buffer[..count]).map_err(writing())?;
     }
-    file.sync_all().map_err(writing())?;
+    file.set_permissions(fs::Permissions::from_mode(mode))
+        .and_then(|()| file.sync_all())
+        .map_err(writing())?;
     let (sha256, size) = reader.finish();
-    Ok(ManifestFile { path: path.to_string_lossy().into_owned(), size, sha256 })
+    Ok(ManifestFile { path: path.to_string_lossy().into_owned(), size, mode, sha256 })
 }
 
 fn compare(text: &str, found: &HashMap<String, ManifestFile>) -> Result<Manifest, OrchestratorError> {

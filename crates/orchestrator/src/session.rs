@@ -27,6 +27,8 @@ const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 86_400);
 const RETRY_AFTER_S: u64 = 10;
 /// How long a caller waits for a new sandbox.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a caller waits until everything of an ended one is removed.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A sandbox as a caller asks for it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -204,6 +206,8 @@ impl Orchestrator {
                 break;
             }
         }
+        // It counts as living until everything of it is removed.
+        let _ = tokio::time::timeout(END_PATIENCE, self.core.live.has_left(id)).await;
         Ok(())
     }
 }

@@ -138,7 +138,7 @@ problems! {
         "408": "`body_timeout`: the body did not arrive in time",
         "413": "`body_too_large`",
         "415": "`unsupported_media_type`",
-        "422": "`invalid_field`: `field` says which; `idempotency_mismatch`: the key came with another job; `limit_unenforceable`",
+        "422": "`invalid_field`: `field` says which; `idempotency_mismatch`: the key came with another job; `limit_unenforceable`; `unknown_archive`, `broken_archive`: `field` names the part",
         "429": "`queue_full`: `Retry-After` says when to try again",
         "503": "`shutting_down`",
         "507": "`server_disk_full`",

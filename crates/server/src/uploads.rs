@@ -8,7 +8,10 @@ use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
-use orchestrator::{Accepted, ArchiveKind, JobId, NewJob, Orchestrator, Repeated, Submission};
+use orchestrator::{
+    Accepted, ArchiveKind, JobId, NewJob, Orchestrator, OrchestratorError, Repeated, Submission,
+};
+use protocol::FileErrorCode;
 
 use utoipa::ToSchema;
 
@@ -187,7 +190,12 @@ impl Upload {
                 );
                 return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_archive", detail));
             };
-            return Ok(self.orchestrator.upload_archive(draft, kind, body).await?);
+            return match self.orchestrator.upload_archive(draft, kind, body).await {
+                Err(OrchestratorError::File(error)) if error.code == FileErrorCode::Other => {
+                    Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "broken_archive", error.message))
+                }
+                other => Ok(other?),
+            };
         }
         let path = Place::parse(&file_name).and_then(Place::into_file)?;
         self.orchestrator.upload_file(draft, &path, None, body).await?;

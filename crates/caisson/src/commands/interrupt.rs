@@ -2,8 +2,10 @@
 
 use std::io::{BufRead, Write};
 
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use super::view::Question;
 use crate::terminal;
 
 /// What is to be done.
@@ -19,7 +21,8 @@ pub(crate) struct Asked {
     way: Way,
     count: u32,
     /// The answer of the person in front, once there is one.
-    question: Option<oneshot::Receiver<Answer>>,
+    answer: Option<oneshot::Receiver<Answer>>,
+    question: Question,
 }
 
 /// What Ctrl-C means.
@@ -35,51 +38,68 @@ enum Way {
 
 impl Asked {
     /// For a job that goes on without us.
-    pub(crate) fn on_a_server() -> Self {
+    pub(crate) fn on_a_server(question: Question) -> Self {
         let way = if terminal::is_interactive() { Way::Ask } else { Way::Leave };
-        Self { way, count: 0, question: None }
+        Self { way, count: 0, answer: None, question }
     }
 
     /// For a job that ends with us.
-    pub(crate) fn in_this_process() -> Self {
-        Self { way: Way::Cancel, count: 0, question: None }
+    pub(crate) fn in_this_process(question: Question) -> Self {
+        Self { way: Way::Cancel, count: 0, answer: None, question }
     }
 }
 
 /// Waits for Ctrl-C, and for the answer where somebody is asked. May be dropped and called again.
 pub(crate) async fn next(asked: &mut Asked) -> Answer {
     tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => {
+        () = told_to_stop(asked.way) => {
             asked.count += 1;
-            match after_interrupt(asked.way, asked.count, interrupted.is_ok()) {
+            match after_interrupt(asked.way, asked.count) {
                 Some(answer) => answer,
                 None => {
-                    asked.question = Some(ask());
+                    asked.question.set(true);
+                    asked.answer = Some(ask());
                     Answer::GoOn
                 }
             }
         }
-        answer = answered(&mut asked.question) => {
-            asked.question = None;
+        answer = answered(&mut asked.answer) => {
+            asked.answer = None;
+            asked.question.set(false);
             asked.count = 0;
             answer
         }
     }
 }
 
+/// Returns at Ctrl-C. Where the job would be lost with this process, also at SIGTERM.
+async fn told_to_stop(way: Way) {
+    let interrupt = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    // Listening alone would already keep the signal from ending the process.
+    let terminate = (way == Way::Cancel).then(|| signal(SignalKind::terminate()).ok()).flatten();
+    let Some(mut terminate) = terminate else { return interrupt.await };
+    tokio::select! {
+        () = interrupt => {}
+        _ = terminate.recv() => {}
+    }
+}
+
 /// The answer to the so-manieth Ctrl-C; nothing when a person is to be asked.
-fn after_interrupt(way: Way, count: u32, is_signal: bool) -> Option<Answer> {
+fn after_interrupt(way: Way, count: u32) -> Option<Answer> {
     match (way, count) {
-        _ if !is_signal => Some(Answer::Leave),
         (_, 2..) | (Way::Leave, _) => Some(Answer::Leave),
         (Way::Cancel, _) => Some(Answer::Cancel),
         (Way::Ask, _) => None,
     }
 }
 
-async fn answered(question: &mut Option<oneshot::Receiver<Answer>>) -> Answer {
-    match question {
-        Some(question) => question.await.unwrap_or(Answer::Leave),
+async fn answered(answer: &mut Option<oneshot::Receiver<Answer>>) -> Answer {
+    match answer {
+        Some(answer) => answer.await.unwrap_or(Answer::Leave),
         None => std::future::pending().await,
     }
 }
@@ -112,11 +132,11 @@ mod tests {
 
     #[test]
     fn a_second_interrupt_leaves_at_once() {
-        assert_eq!(after_interrupt(Way::Ask, 1, true), None);
-        assert_eq!(after_interrupt(Way::Ask, 2, true), Some(Answer::Leave));
-        assert_eq!(after_interrupt(Way::Cancel, 1, true), Some(Answer::Cancel));
-        assert_eq!(after_interrupt(Way::Cancel, 2, true), Some(Answer::Leave));
-        assert_eq!(after_interrupt(Way::Leave, 1, true), Some(Answer::Leave));
+        assert_eq!(after_interrupt(Way::Ask, 1), None);
+        assert_eq!(after_interrupt(Way::Ask, 2), Some(Answer::Leave));
+        assert_eq!(after_interrupt(Way::Cancel, 1), Some(Answer::Cancel));
+        assert_eq!(after_interrupt(Way::Cancel, 2), Some(Answer::Leave));
+        assert_eq!(after_interrupt(Way::Leave, 1), Some(Answer::Leave));
     }
 
     #[test]

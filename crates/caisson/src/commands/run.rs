@@ -31,7 +31,7 @@ Examples:
   caisson run --detach \"Write a poem about caissons into poem.txt\"")]
 pub(crate) struct RunArguments {
     /// What to do, in plain words; needs a server with a model.
-    #[arg(value_name = "TASK", required_unless_present = "steps", conflicts_with = "steps")]
+    #[arg(value_name = "TASK", conflicts_with = "steps")]
     task: Option<String>,
     /// Steps as JSON: a list of steps, or a whole job; `-` for standard input.
     #[arg(long, value_name = "FILE")]
@@ -43,8 +43,11 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Prints the job's id and leaves it running.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "here")]
     detach: bool,
+    /// Runs the job in this process, also where a server answers.
+    #[arg(long, conflicts_with = "url")]
+    here: bool,
     /// A name for people.
     #[arg(long)]
     name: Option<String>,
@@ -77,7 +80,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
     let uploads = upload::collect(&arguments.file)?;
     let client = Client::new(arguments.server.url.as_deref())?;
     let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
-    if is_named || client.is_answered().await {
+    if !arguments.here && (is_named || client.is_answered().await) {
         return follow_job(&client, Place::Server, arguments, job, uploads).await;
     }
     if arguments.detach {
@@ -94,7 +97,8 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
 fn job_of(arguments: &RunArguments) -> Result<Map<String, Value>> {
     let mut job = match (&arguments.steps, &arguments.task) {
         (Some(path), _) => steps_file::read(path)?,
-        (None, task) => Map::from_iter([("task".to_owned(), json!(task))]),
+        (None, Some(task)) => Map::from_iter([("task".to_owned(), json!(task))]),
+        (None, None) => bail!("say what to run: `caisson run --steps FILE`, or `caisson run \"TASK\"`"),
     };
     if let Some(name) = &arguments.name {
         job.insert("name".into(), json!(name));
@@ -152,8 +156,8 @@ enum Watched {
 async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Result<Watched> {
     let path = format!("/v1/jobs/{id}/events");
     let mut asked = match place {
-        Place::Server => Asked::on_a_server(),
-        Place::Here => Asked::in_this_process(),
+        Place::Server => Asked::on_a_server(view.question()),
+        Place::Here => Asked::in_this_process(view.question()),
     };
     // Dropping the watching at a signal and starting it anew would show everything again.
     let mut watching = std::pin::pin!(view.watch(client, &path));

@@ -1,7 +1,8 @@
 //! What the person or program in front sees of a job: lines, and on a terminal a bar below them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,10 +21,13 @@ const CLEAR: &str = "\r\x1b[2K";
 /// Shows a job.
 pub(crate) enum View {
     /// Lines for people.
-    People { progress: Progress, bar: Bar },
+    People { progress: Progress, bar: Bar, question: Question },
     /// JSON lines.
     Programs,
 }
+
+/// Whether a person is being asked something on the last line, where the bar would be.
+pub(crate) type Question = Rc<Cell<bool>>;
 
 /// The line at the bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +47,15 @@ impl View {
         }
         let is_terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let bar = if is_terminal { Bar::Hidden } else { Bar::None };
-        Self::People { progress: Progress::new(Colours::of_output()), bar }
+        Self::People { progress: Progress::new(Colours::of_output()), bar, question: Question::default() }
+    }
+
+    /// Set while a person is asked: the bar stays away.
+    pub(crate) fn question(&self) -> Question {
+        match self {
+            Self::People { question, .. } => Rc::clone(question),
+            Self::Programs => Question::default(),
+        }
     }
 
     /// Says something to people.
@@ -87,7 +99,9 @@ impl View {
     }
 
     fn paint_bar(&mut self) {
-        if let Self::People { progress, bar: bar @ (Bar::Hidden | Bar::Painted) } = self {
+        if let Self::People { progress, bar: bar @ (Bar::Hidden | Bar::Painted), question } = self
+            && !question.get()
+        {
             let line = progress.bar(usize::from(terminal::size().columns));
             let mut error = std::io::stderr().lock();
             // A terminal that is gone needs no bar.

@@ -1,0 +1,52 @@
+//! `caisson config check`, completions and manual pages.
+
+use crate::typed::{Outcome, command, finish};
+
+fn check(text: &str, more: &[&str]) -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("caisson.toml"), text).unwrap();
+    let words: Vec<&str> =
+        ["config", "check", "--config", "caisson.toml"].iter().chain(more).copied().collect();
+    finish(command(folder.path(), &words), "")
+}
+
+#[test]
+fn a_right_configuration_is_shown_with_where_each_value_comes_from() {
+    let shown = check("[jobs]\nmax_running = 3\n", &[]).expect(0).stdout;
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap_or_default().to_owned();
+    assert!(line("jobs.max_running").ends_with("caisson.toml:2"), "{shown}");
+    assert!(line("data").ends_with("environment CAISSON_DATA"), "{shown}");
+    assert!(line("jobs.max_queued").ends_with("default"), "{shown}");
+}
+
+#[test]
+fn each_error_names_its_line_and_what_is_allowed() {
+    let wrong = "log = \"loud\"\n[jobs]\nmax_runing = 3\nmax_losses = -1\n[limits]\ncpus = 0.0\n";
+    let shown = check(wrong, &[]).expect(1).stdout;
+    for (line, words) in [
+        (1, "log:"),
+        (3, "did you mean jobs.max_running?"),
+        (4, "expected a whole number"),
+        (6, "0.01 and 1024"),
+    ] {
+        let told = shown
+            .lines()
+            .any(|text| text.starts_with(&format!("caisson.toml:{line}:")) && text.contains(words));
+        assert!(told, "no line {line} with `{words}` in:\n{shown}");
+    }
+    let document = check(wrong, &["--json"]).expect(1).json();
+    assert_eq!(document["ok"], false);
+    assert_eq!(document["problems"].as_array().unwrap().len(), 4, "{document:#}");
+}
+
+#[test]
+fn completions_and_manual_pages_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = finish(command(folder.path(), &["completions", shell]), "").expect(0).stdout;
+        assert!(script.contains("sandboxes"), "{shell}");
+    }
+    finish(command(folder.path(), &["man", "pages"]), "").expect(0);
+    let page = std::fs::read_to_string(folder.path().join("pages/caisson-run.1")).unwrap();
+    assert!(page.contains("Examples:"), "{page}");
+}

@@ -1,0 +1,147 @@
+//! `caisson run`, on a server and without one.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use e2e::{Archive, Server};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::typed::{command, finish, typed, typed_with};
+
+const HELLO: &str = r#"[{"tool": "shell", "command": "echo hello | tee hello.txt"}]"#;
+
+#[test]
+fn a_run_without_a_server_hands_back_the_result_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["run", "--here", "--steps", "-", "--out", "result"];
+    let outcome = finish(command(folder.path(), &words), HELLO).expect(0);
+    assert!(outcome.stdout.contains("[1/1] shell echo hello") && outcome.stdout.contains("\n  hello\n"));
+    assert!(outcome.stdout.ends_with("complete\n"), "{}", outcome.stdout);
+    let mut zip = Archive::open(std::fs::read(folder.path().join("result/output.zip")).unwrap());
+    assert_eq!(zip.text("hello.txt"), "hello\n");
+    let left: Vec<_> = std::fs::read_dir(folder.path().join("data/once")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn what_a_killed_run_has_left_is_cleared_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let steps = folder.path().join("wait.json");
+    std::fs::write(&steps, r#"[{"tool": "shell", "command": "echo started; sleep 600"}]"#).unwrap();
+    let mut waiting = command(folder.path(), &["run", "--here", "--json", "--steps", "wait.json"]);
+    let mut child = waiting.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("call_output")), "the step never printed");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let once = folder.path().join("data/once");
+    assert_eq!(std::fs::read_dir(&once).unwrap().count(), 1);
+    finish(command(folder.path(), &["run", "--here", "--steps", "-", "--out", "result"]), HELLO).expect(0);
+    assert_eq!(std::fs::read_dir(&once).unwrap().count(), 0);
+}
+
+#[test]
+fn exit_codes_tell_how_the_job_ended() {
+    let server = Server::start();
+    typed_with(&server, &["run", "--steps", "-", "--out", "good"], HELLO).expect(0);
+    let failing = r#"[{"tool": "shell", "command": "exit 4"}]"#;
+    let failed = typed_with(&server, &["run", "--steps", "-", "--out", "bad"], failing).expect(1);
+    assert!(failed.stdout.contains("failed: step 1: exit code 4"), "{}", failed.stdout);
+    assert!(server.folder().join("bad/output.zip").is_file(), "the workspace of a failed job comes home too");
+}
+
+#[test]
+fn a_job_that_is_cancelled_ends_with_three() {
+    let server = Server::start();
+    let steps = r#"[{"tool": "shell", "command": "sleep 600"}]"#;
+    let detached = typed_with(&server, &["run", "--detach", "--steps", "-"], steps).expect(0);
+    let id = detached.stdout.trim();
+    typed(&server, &["cancel", id]).expect(0);
+    typed(&server, &["logs", "-f", id]).expect(3);
+    typed(&server, &["status", id]).expect(3);
+}
+
+#[test]
+fn events_are_json_lines_for_programs() {
+    let server = Server::start();
+    let words = ["run", "--json", "--steps", "-", "--name", "first", "--label", "a=b", "--memory", "256m"];
+    let lines = typed_with(&server, &words, HELLO).expect(0).lines();
+    assert_eq!(lines[0]["kind"], "job_created");
+    assert_eq!(lines[0]["data"]["spec"]["name"], "first");
+    assert_eq!(lines[0]["data"]["spec"]["labels"], json!({"a": "b"}));
+    assert!(lines.iter().any(|line| line["kind"] == "artifact_stored"));
+}
+
+#[test]
+fn files_and_folders_come_along() {
+    let server = Server::start();
+    let folder = server.folder();
+    std::fs::create_dir_all(folder.join("src/deep")).unwrap();
+    std::fs::write(folder.join("src/deep/a.txt"), "deep").unwrap();
+    std::fs::write(folder.join("notes and more.txt"), "notes").unwrap();
+    let steps = r#"[{"tool": "shell", "command": "cat src/deep/a.txt 'notes and more.txt'"}]"#;
+    let words = ["run", "--steps", "-", "--file", "src", "--file", "notes and more.txt", "--out", "result"];
+    let outcome = typed_with(&server, &words, steps).expect(0);
+    assert!(outcome.stdout.contains("deepnotes"), "{}", outcome.stdout);
+}
+
+#[test]
+fn an_interrupt_without_a_terminal_leaves_the_job_running() {
+    let server = Server::start();
+    let steps = server.folder().join("wait.json");
+    std::fs::write(&steps, r#"[{"tool": "shell", "command": "sleep 600"}]"#).unwrap();
+    let mut waiting = command(server.folder(), &["run", "--steps", "wait.json"]);
+    waiting.env("CAISSON_URL", server.url("")).stdin(Stdio::null());
+    let mut child = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("[1/1]")), "the step never started");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("goes on") && said.contains("caisson cancel"), "{said}");
+    let running = typed(&server, &["jobs", "--state", "running", "--json"]).expect(0).json();
+    let id = running["jobs"][0]["job_id"].as_str().unwrap().to_owned();
+    typed(&server, &["cancel", &id]).expect(0);
+    typed(&server, &["logs", "-f", &id]).expect(3);
+}
+
+#[test]
+fn a_run_without_a_server_is_cancelled_when_it_is_told_to_stop() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = tempfile::tempdir().unwrap();
+        let steps = r#"[{"tool": "shell", "command": "sleep 600"}]"#;
+        std::fs::write(folder.path().join("wait.json"), steps).unwrap();
+        let mut waiting =
+            command(folder.path(), &["run", "--here", "--steps", "wait.json", "--out", "result"]);
+        let mut child = waiting.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().starts_with("[1/1]")), "the step never started");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        // What it prints must go somewhere.
+        lines.for_each(drop);
+        assert_eq!(child.wait().unwrap().code(), Some(3), "{signal:?}");
+        assert_eq!(std::fs::read_dir(folder.path().join("data/once")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn wrong_input_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let fails = |words: &[&str], input: &str, said: &[&str]| {
+        finish(command(folder.path(), words), input).expect_message(2, said);
+    };
+    fails(&["run"], "", &["caisson run --steps FILE"]);
+    fails(&["run", "--steps", "missing.json"], "", &["missing.json"]);
+    fails(&["run", "--steps", "-"], "3", &["list of steps"]);
+    fails(&["run", "--steps", "-", "--memory", "much"], HELLO, &["--memory", "512m"]);
+    fails(&["run", "--steps", "-", "--file", "absent"], HELLO, &["absent"]);
+    fails(
+        &["run", "--steps", "-", "--url", "http://127.0.0.1:9"],
+        HELLO,
+        &["127.0.0.1:9", "caisson serve", "--url"],
+    );
+    let unknown = r#"[{"tool": "fly"}]"#;
+    fails(&["run", "--here", "--steps", "-"], unknown, &["not accepted", "fly", "shell"]);
+}

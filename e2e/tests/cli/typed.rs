@@ -1,0 +1,90 @@
+//! A command as it is typed, and what came of it.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use e2e::{Server, binary};
+use serde_json::Value;
+
+/// What a command has printed and how it ended.
+pub(crate) struct Outcome {
+    typed: String,
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    /// Checks the exit code.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}\n{}{}", self.typed, self.stdout, self.stderr);
+        self
+    }
+
+    /// Checks that it failed, and said all of these on standard error.
+    #[track_caller]
+    pub(crate) fn expect_message(self, code: i32, words: &[&str]) {
+        let outcome = self.expect(code);
+        for word in words {
+            assert!(outcome.stderr.contains(word), "{}: no `{word}` in: {}", outcome.typed, outcome.stderr);
+        }
+    }
+
+    /// The one document that was printed.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{}: {error}: {}", self.typed, self.stdout))
+    }
+
+    /// The JSON lines that were printed.
+    #[track_caller]
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        self.stdout.lines().map(parse).collect()
+    }
+}
+
+/// A command without a server, in an environment that says nothing.
+pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(words).current_dir(folder);
+    for name in ["CAISSON_URL", "CAISSON_CONFIG", "CAISSON_LISTEN", "CAISSON_LOG", "CAISSON_RUN_DIR"] {
+        command.env_remove(name);
+    }
+    command.env("CAISSON_DATA", folder.join("data")).env("NO_COLOR", "1");
+    command
+}
+
+/// Types a command that speaks with a server.
+#[track_caller]
+pub(crate) fn typed(server: &Server, words: &[&str]) -> Outcome {
+    typed_with(server, words, "")
+}
+
+/// The same, with something on standard input.
+#[track_caller]
+pub(crate) fn typed_with(server: &Server, words: &[&str], input: &str) -> Outcome {
+    let mut command = command(server.folder(), words);
+    command.env("CAISSON_URL", server.url(""));
+    finish(command, input)
+}
+
+/// Runs a command to its end.
+#[track_caller]
+pub(crate) fn finish(mut command: Command, input: &str) -> Outcome {
+    let typed = format!("{command:?}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starting the command");
+    // A command that ends without reading is fine.
+    let _ = child.stdin.take().expect("its input").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("waiting for the command");
+    Outcome {
+        typed,
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
