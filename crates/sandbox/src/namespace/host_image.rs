@@ -4,6 +4,7 @@
 //! read. The skeleton is a directory named by what went into it, so a running sandbox keeps the one that it has.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -80,25 +81,66 @@ impl HostImages {
         let recipe: Recipe = serde_json::from_str(SOURCE)
             .map_err(|error| failed("reading the recipe of", &self.directory, io::Error::other(error)))?;
         let partial = self.directory.join(format!("host-{}.partial", std::process::id()));
-        let build = || -> io::Result<(PathBuf, Vec<Bind>)> {
-            remove_if_there(&partial)?;
-            let binds = self.build(&recipe, &partial, extra_ca)?;
-            let mut hasher = DefaultHasher::new();
-            hash_tree(&partial, &mut hasher)?;
-            let target = self.directory.join(format!("host-{:016x}", hasher.finish()));
-            if target.exists() {
-                fs::remove_dir_all(&partial)?;
-            } else {
-                fs::rename(&partial, &target)?;
+        let build = || -> io::Result<Root> {
+            let lower = self.directory.join(format!("host-{:016x}", self.key(&recipe, extra_ca)?));
+            if !lower.exists() {
+                remove_if_there(&partial)?;
+                self.build(&recipe, &partial, extra_ca)?;
+                // Another process may have been faster.
+                match fs::rename(&partial, &lower) {
+                    Err(_) if lower.exists() => fs::remove_dir_all(&partial)?,
+                    other => other?,
+                }
             }
-            Ok((target, binds))
+            Ok(Root { lower, binds: self.binds(&recipe)? })
         };
-        let (lower, binds) =
-            build().map_err(|source| failed("building the host image in", &partial, source))?;
-        Ok(Root { lower, binds })
+        build().map_err(|source| failed("building the host image in", &partial, source))
     }
 
-    fn build(&self, recipe: &Recipe, root: &Path, extra_ca: &[String]) -> io::Result<Vec<Bind>> {
+    /// Changes with everything that goes into the skeleton. Files count by size and time: reading them all would take
+    /// longer than the rest of a start.
+    fn key(&self, recipe: &Recipe, extra_ca: &[String]) -> io::Result<u64> {
+        let mut hasher = DefaultHasher::new();
+        (SOURCE, extra_ca, rustix::process::getuid().as_raw()).hash(&mut hasher);
+        for name in &recipe.links {
+            hash_facts(&self.host.join(name), Depth::Itself, &mut hasher)?;
+        }
+        let etc = self.host.join("etc");
+        for entry in &recipe.etc {
+            for name in self.names(&entry.name)? {
+                hash_facts(&etc.join(name), Depth::Tree, &mut hasher)?;
+            }
+        }
+        Ok(hasher.finish())
+    }
+
+    /// What is shown of the host beside the skeleton.
+    fn binds(&self, recipe: &Recipe) -> io::Result<Vec<Bind>> {
+        let mut binds = vec![Bind { source: self.host.join("usr"), target: "usr".into() }];
+        for name in &recipe.links {
+            let source = self.host.join(name);
+            if fs::symlink_metadata(&source).is_ok_and(|metadata| !metadata.is_symlink()) {
+                binds.push(Bind { source, target: name.into() });
+            }
+        }
+        Ok(binds)
+    }
+
+    /// The entry of the host's `/etc` with this name, or all that begin with a name that ends in `*`.
+    fn names(&self, name: &str) -> io::Result<Vec<OsString>> {
+        let Some(prefix) = name.strip_suffix('*') else { return Ok(vec![name.into()]) };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.host.join("etc"))? {
+            let name = entry?.file_name();
+            if name.to_string_lossy().starts_with(prefix) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn build(&self, recipe: &Recipe, root: &Path, extra_ca: &[String]) -> io::Result<()> {
         fs::create_dir_all(root)?;
         fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
         for directory in &recipe.directories {
@@ -110,9 +152,8 @@ impl HostImages {
                 chown(&path, Some(owner), Some(owner))?;
             }
         }
-        let mut binds = vec![Bind { source: self.host.join("usr"), target: "usr".into() }];
         for name in &recipe.links {
-            binds.extend(self.link_or_bind(name, root)?);
+            self.link_or_place(name, root)?;
         }
         for entry in &recipe.etc {
             self.take(&entry.name, root)?;
@@ -120,39 +161,29 @@ impl HostImages {
         for file in &recipe.files {
             fs::write(root.join(&file.path), file.lines.join("\n") + "\n")?;
         }
-        trust(root, extra_ca)?;
-        Ok(binds)
+        trust(root, extra_ca)
     }
 
-    /// On most hosts `/bin` and the like are links into `/usr`; on others they are directories of their own.
-    fn link_or_bind(&self, name: &str, root: &Path) -> io::Result<Option<Bind>> {
+    /// On most hosts `/bin` and the like are links into `/usr`; on others they are directories that will be shown here.
+    fn link_or_place(&self, name: &str, root: &Path) -> io::Result<()> {
         let source = self.host.join(name);
-        let Ok(metadata) = fs::symlink_metadata(&source) else { return Ok(None) };
+        let Ok(metadata) = fs::symlink_metadata(&source) else { return Ok(()) };
         if metadata.is_symlink() {
-            symlink(fs::read_link(&source)?, root.join(name))?;
-            return Ok(None);
+            return symlink(fs::read_link(&source)?, root.join(name));
         }
-        fs::create_dir(root.join(name))?;
-        Ok(Some(Bind { source, target: name.into() }))
+        fs::create_dir(root.join(name))
     }
 
-    /// Copies an entry of the host's `/etc`, or all that begin with a name that ends in `*`.
+    /// Copies from the host's `/etc`.
     fn take(&self, name: &str, root: &Path) -> io::Result<()> {
-        let etc = self.host.join("etc");
-        if let Some(prefix) = name.strip_suffix('*') {
-            for entry in fs::read_dir(&etc)? {
-                let entry = entry?.file_name();
-                if entry.to_string_lossy().starts_with(prefix) {
-                    copy(&etc.join(&entry), &root.join("etc").join(&entry))?;
-                }
+        for name in self.names(name)? {
+            let target = root.join("etc").join(&name);
+            if let Some(parent) = target.parent() {
+                fs::create_dir_all(parent)?;
             }
-            return Ok(());
+            copy(&self.host.join("etc").join(name), &target)?;
         }
-        let target = root.join("etc").join(name);
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        copy(&etc.join(name), &target)
+        Ok(())
     }
 }
 
@@ -198,6 +229,9 @@ fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
     }
     let mut text = fs::read_to_string(&bundle).unwrap_or_default();
     for certificate in extra_ca {
+        if text.contains(certificate.trim()) {
+            continue;
+        }
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
@@ -207,20 +241,27 @@ fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
     fs::write(bundle, text)
 }
 
-fn hash_tree(path: &Path, hasher: &mut DefaultHasher) -> io::Result<()> {
-    let mut names: Vec<_> =
-        fs::read_dir(path)?.map(|entry| entry.map(|e| e.file_name())).collect::<Result<_, _>>()?;
-    names.sort();
-    for name in names {
-        let path = path.join(&name);
-        let metadata = fs::symlink_metadata(&path)?;
-        (name, metadata.mode(), metadata.uid()).hash(hasher);
-        if metadata.is_symlink() {
-            fs::read_link(&path)?.hash(hasher);
-        } else if metadata.is_dir() {
-            hash_tree(&path, hasher)?;
-        } else {
-            fs::read(&path)?.hash(hasher);
+/// How far facts are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Itself,
+    Tree,
+}
+
+fn hash_facts(path: &Path, depth: Depth, hasher: &mut DefaultHasher) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    (path, metadata.mode(), metadata.uid()).hash(hasher);
+    if metadata.is_symlink() {
+        fs::read_link(path)?.hash(hasher);
+    } else if metadata.is_file() {
+        (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(hasher);
+    } else if metadata.is_dir() && depth == Depth::Tree {
+        let mut names: Vec<_> = fs::read_dir(path)?
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .collect::<Result<_, _>>()?;
+        names.sort();
+        for name in names {
+            hash_facts(&path.join(name), depth, hasher)?;
         }
     }
     Ok(())
