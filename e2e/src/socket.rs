@@ -1,7 +1,7 @@
 //! The client's side of a WebSocket.
 
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tungstenite::client::IntoClientRequest as _;
@@ -117,7 +117,10 @@ impl Socket {
     /// It says nothing for 90 seconds, or breaks the connection without a word.
     #[track_caller]
     pub fn hear(&mut self) -> Said {
+        let deadline = Instant::now() + Duration::from_secs(90);
         loop {
+            // Pings come all the time.
+            assert!(Instant::now() < deadline, "the server said nothing for 90 seconds");
             match self.inner.read() {
                 Ok(Message::Text(text)) => {
                     return Said::Text(serde_json::from_str(&text).expect("text is JSON"));

@@ -77,9 +77,10 @@ fn a_terminal_has_a_size_and_takes_what_is_typed() {
     socket.send_bytes(b"echo now $(stty size)\n");
     socket.until_output("now 40 120");
     // Ctrl-C ends what runs in the foreground, not the shell.
-    socket.send_bytes(b"echo begin$((1)); sleep 600\n");
+    socket.send_bytes(b"sh -c 'echo begin$((1)); exec sleep 600'\n");
     socket.until_output("begin1");
     socket.send_bytes(b"\x03");
+    socket.until_output("^C");
     socket.send_bytes(b"exit 5\n");
     let finished = socket.finish();
     assert_eq!(finished.end["exit_code"], 5, "{}", String::from_utf8_lossy(&finished.terminal));
