@@ -304,17 +304,16 @@ impl Budget {
 
     /// Copies what really comes, whatever the archive claims.
     fn copy(&mut self, from: &mut impl Read, to: &mut File) -> Result<(), OrchestratorError> {
-        let copied =
-            io::copy(&mut from.take(self.bytes.saturating_add(1)), to).map_err(|error| {
-                match error.kind() {
-                    // What the readers of archives say of content that is damaged.
-                    io::ErrorKind::InvalidData
-                    | io::ErrorKind::InvalidInput
-                    | io::ErrorKind::UnexpectedEof
-                    | io::ErrorKind::Other => broken(error),
-                    _ => OrchestratorError::io("unpacking an archive")(error),
-                }
-            })?;
+        let copied = io::copy(&mut from.take(self.bytes.saturating_add(1)), to).map_err(|error| {
+            match error.kind() {
+                // What the readers of archives say of content that is damaged.
+                io::ErrorKind::InvalidData
+                | io::ErrorKind::InvalidInput
+                | io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::Other => broken(error),
+                _ => OrchestratorError::io("unpacking an archive")(error),
+            }
+        })?;
         self.bytes = self.bytes.checked_sub(copied).ok_or_else(|| too_large(self.whole))?;
         Ok(())
     }
