@@ -7,7 +7,7 @@ use crate::error::GuestError;
 use crate::sys::Agent;
 
 /// How the guest is called.
-pub(crate) const USAGE: &str = "usage: caisson-guest serve (--listen-fd N | --listen PATH) --state DIRECTORY \
+pub(crate) const USAGE: &str = "usage: caisson-guest serve (--listen-fd N | --listen PATH) (--state-fd N | --state DIRECTORY) \
     --workspace DIRECTORY [--agent-uid N] [--agent-gid N] [--egress-port N]\n       caisson-guest relay --socket PATH";
 
 /// Where links arrive.
@@ -19,13 +19,22 @@ pub(crate) enum Listen {
     Path(PathBuf),
 }
 
+/// Where journal and output go.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// An inherited descriptor of a directory that has no path here: what the guest runs cannot name it.
+    Descriptor(RawFd),
+    /// A directory.
+    Path(PathBuf),
+}
+
 /// What `serve` was told.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Serve {
     /// Where links arrive.
     pub(crate) listen: Listen,
     /// Where journal and output go.
-    pub(crate) state: PathBuf,
+    pub(crate) state: State,
     /// The directory of all file requests.
     pub(crate) workspace: PathBuf,
     /// Whom processes run as when the guest is root.
@@ -66,7 +75,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Comma
 #[derive(Default)]
 struct Options {
     listen: Option<Listen>,
-    state: Option<PathBuf>,
+    state: Option<State>,
     workspace: Option<PathBuf>,
     socket: Option<PathBuf>,
     agent_uid: Option<u32>,
@@ -79,7 +88,8 @@ impl Options {
         match name {
             "--listen-fd" => self.listen = Some(Listen::Descriptor(number(name, &value)?)),
             "--listen" => self.listen = Some(Listen::Path(value.into())),
-            "--state" => self.state = Some(value.into()),
+            "--state-fd" => self.state = Some(State::Descriptor(number(name, &value)?)),
+            "--state" => self.state = Some(State::Path(value.into())),
             "--workspace" => self.workspace = Some(value.into()),
             "--socket" => self.socket = Some(value.into()),
             "--agent-uid" => self.agent_uid = Some(number(name, &value)?),
@@ -93,7 +103,7 @@ impl Options {
     fn serve(self) -> Result<Serve, GuestError> {
         Ok(Serve {
             listen: required("--listen-fd or --listen", self.listen)?,
-            state: required("--state", self.state)?,
+            state: required("--state-fd or --state", self.state)?,
             workspace: required("--workspace", self.workspace)?,
             agent: Agent { uid: self.agent_uid.unwrap_or(1000), gid: self.agent_gid.unwrap_or(1000) },
             egress_port: self.egress_port,
@@ -121,9 +131,10 @@ mod tests {
 
     #[test]
     fn the_line_of_the_launcher_is_understood() {
-        let line = "serve --listen-fd 3 --state /run/caisson --workspace /workspace --egress-port 3128";
+        let line = "serve --listen-fd 3 --state-fd 4 --workspace /workspace --egress-port 3128";
         let Command::Serve(serve) = parse_words(line).unwrap() else { panic!("not serve") };
         assert_eq!(serve.listen, Listen::Descriptor(3));
+        assert_eq!(serve.state, State::Descriptor(4));
         assert_eq!(serve.agent, Agent { uid: 1000, gid: 1000 });
         assert_eq!(serve.egress_port, Some(3128));
     }

@@ -1,9 +1,9 @@
 //! Prepares the process and starts everything that runs for ever.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::arguments::{Listen, Serve};
+use crate::arguments::{Listen, Serve, State};
 use crate::calls::Journal;
 use crate::error::GuestError;
 use crate::files::resolve::Workspace;
@@ -25,20 +25,17 @@ use crate::{egress, serve};
 
 /// Is the guest until the process is killed.
 pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
-    let inherited = match options.listen {
-        Listen::Descriptor(fd) => Some(fd),
-        Listen::Path(_) => None,
-    };
     sys::harden_process();
-    sys::close_others(inherited);
+    sys::close_others(inherited(&options));
+    let state = open_state(&options.state)?;
     let null = fill_standard_descriptors()?;
     let is_root = rustix::process::geteuid().is_root();
     let agent = is_root.then_some(options.agent).filter(|agent| agent.uid != 0);
     if agent.is_some() {
         sys::clear_groups();
     }
-    let journal = Journal::open(&options.state)?;
-    private(&options.state)?;
+    let journal = Journal::open(&state)?;
+    private(&state)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Before the threads: they must not take these signals.
     let signals = sys::child_signals().map_err(GuestError::io("listening for ended children"))?;
@@ -81,6 +78,32 @@ async fn run(
     let reaper = guest.reaper.clone();
     tokio::join!(reaper.run(signals), serve::accept(guest, listener));
     Ok(())
+}
+
+fn inherited(options: &Serve) -> Vec<RawFd> {
+    let listen = match options.listen {
+        Listen::Descriptor(fd) => Some(fd),
+        Listen::Path(_) => None,
+    };
+    let state = match options.state {
+        State::Descriptor(fd) => Some(fd),
+        State::Path(_) => None,
+    };
+    listen.into_iter().chain(state).collect()
+}
+
+/// A path to the state directory that this process, and no other, can follow.
+fn open_state(state: &State) -> Result<PathBuf, GuestError> {
+    match state {
+        State::Path(path) => Ok(path.clone()),
+        State::Descriptor(fd) => {
+            let directory =
+                sys::inherit(*fd).map_err(GuestError::io(format!("taking over descriptor {fd}")))?;
+            // Kept open for the life of the process: the directory is reached only through it.
+            std::mem::forget(directory);
+            Ok(format!("/proc/self/fd/{fd}").into())
+        }
+    }
 }
 
 /// Opens `/dev/null` for whichever of 0, 1 and 2 is closed, and once more above them.

@@ -275,20 +275,18 @@ pub(crate) fn forbid_ptrace() {
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
-/// Closes every descriptor above 2 but `keep`.
-pub(crate) fn close_others(keep: Option<RawFd>) {
-    let close = |from: RawFd, to: u32| {
-        if u32::try_from(from).is_ok_and(|from| from <= to) {
+/// Closes every descriptor above 2 but those of `keep`.
+pub(crate) fn close_others(mut keep: Vec<RawFd>) {
+    keep.sort_unstable();
+    let mut from: RawFd = 3;
+    let ends = keep.iter().map(|keep| keep - 1).chain([RawFd::MAX]);
+    let nexts = keep.iter().map(|keep| keep + 1).chain([RawFd::MAX]);
+    for (end, next) in ends.zip(nexts) {
+        if from <= end {
             // SAFETY: called at the start, before anything of ours has opened a descriptor.
-            unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
+            unsafe { libc::syscall(libc::SYS_close_range, from, end, 0) };
         }
-    };
-    match keep {
-        Some(keep) => {
-            close(3, u32::try_from(keep - 1).unwrap_or(0));
-            close(keep + 1, u32::MAX);
-        }
-        None => close(3, u32::MAX),
+        from = next;
     }
 }
 

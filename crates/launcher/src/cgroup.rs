@@ -31,7 +31,7 @@ pub enum Controller {
 }
 
 impl Controller {
-    const ALL: [Self; 5] = [Self::Memory, Self::Cpu, Self::Cpuacct, Self::Pids, Self::Freezer];
+    pub(crate) const ALL: [Self; 5] = [Self::Memory, Self::Cpu, Self::Cpuacct, Self::Pids, Self::Freezer];
 
     /// The kernel's name for it.
     #[must_use]

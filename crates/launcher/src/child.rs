@@ -6,15 +6,16 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::cgroup;
 use crate::channel::{Channel, Word};
 use crate::error::{LaunchError, Step};
-use crate::mounts::{self, Layers};
+use crate::layers::{Ids, Layers};
+use crate::mounts;
 use crate::privileges;
-use crate::spec::{LISTEN_FD, LaunchSpec};
+use crate::spec::{LISTEN_FD, LaunchSpec, STATE_FD, Users};
 use crate::sys;
 use crate::trace::Stopwatch;
 
@@ -44,7 +45,7 @@ fn become_guest(
 ) -> Result<Infallible, LaunchError> {
     let channel = &inheritance.channel;
     channel.hear(Word::Mapped).named("waiting for user ids")?;
-    take_root_identity().named("becoming user 0 of the namespace")?;
+    take_root_identity(&spec.users).named("becoming user 0 of the namespace")?;
     // After the change of user, which clears it. Should the owner be gone already, the next word never comes.
     set_parent_process_death_signal(Some(Signal::KILL)).named("tying the sandbox to its launcher")?;
     watch.lap("identity");
@@ -56,14 +57,14 @@ fn become_guest(
     set_limits(spec)?;
     watch.lap("parts");
 
-    let mut descriptors = channel.hear(Word::Layers).named("waiting for layers")?.into_iter();
-    let mut next =
-        || descriptors.next().ok_or_else(|| io::Error::other("too few descriptors")).named("taking layers");
-    let (listener, disk, lower, guest) = (next()?, next()?, next()?, next()?);
-    let layers = Layers { disk, lower, guest, binds: descriptors.collect() };
+    let layers = match spec.users {
+        Users::Ranges(_) => Layers::received(channel.hear(Word::Layers).named("waiting for layers")?)?,
+        Users::Lent { .. } | Users::Single => Layers::open(spec, Ids::Own)?,
+    };
     watch.lap("layers came");
     mounts::enter(spec, &layers, &parts)?;
-    drop((layers, parts, socket));
+    let Layers { listener, guest: state, .. } = layers;
+    drop((parts, socket));
     watch.lap("root entered");
 
     for door in channel.hear(Word::Limited).named("waiting for limits")? {
@@ -71,13 +72,17 @@ fn become_guest(
     }
     sys::enter_cgroup_namespace().named("entering a cgroup namespace")?;
     watch.lap("limits came");
-    privileges::give_up(spec, inheritance.guest.as_fd())?;
+    privileges::give_up(spec, inheritance.guest.as_fd(), state.as_fd())?;
     watch.lap("privileges given up");
-    execute(spec, inheritance, &listener)
+    execute(spec, inheritance, &listener, &state)
 }
 
-fn take_root_identity() -> rustix::io::Result<()> {
-    set_thread_groups(&[])?;
+/// Becomes user 0 of the namespace.
+pub(crate) fn take_root_identity(users: &Users) -> rustix::io::Result<()> {
+    // The kernel lets nobody drop groups in exchange for a map of one's own id alone: they may take rights away.
+    if !matches!(users, Users::Single) {
+        set_thread_groups(&[])?;
+    }
     set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
 }
@@ -85,6 +90,9 @@ fn take_root_identity() -> rustix::io::Result<()> {
 fn set_limits(spec: &LaunchSpec) -> Result<(), LaunchError> {
     let exactly = |value| Rlimit { current: Some(value), maximum: Some(value) };
     setrlimit(Resource::Nofile, exactly(spec.limits.open_files)).named("limiting open files")?;
+    // Counted for each user of each user namespace: another sandbox of the same user does not count.
+    let most = getrlimit(Resource::Nproc).maximum.map_or(spec.limits.pids, |most| most.min(spec.limits.pids));
+    setrlimit(Resource::Nproc, exactly(most)).named("limiting processes")?;
     setrlimit(Resource::Core, exactly(0)).named("forbidding core dumps")
 }
 
@@ -92,6 +100,7 @@ fn execute(
     spec: &LaunchSpec,
     inheritance: &Inheritance,
     listener: &OwnedFd,
+    state: &OwnedFd,
 ) -> Result<Infallible, LaunchError> {
     let strings = |texts: &[String]| -> Result<Vec<CString>, LaunchError> {
         texts
@@ -107,15 +116,16 @@ fn execute(
         "LANG=C.UTF-8".into(),
     ])?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    place_descriptors(inheritance, listener).named("placing the guest's descriptors")?;
+    place_descriptors(inheritance, listener, state).named("placing the guest's descriptors")?;
     Err(LaunchError::new("executing the guest", sys::execute(&inheritance.guest, &arguments, &environment)))
 }
 
-/// Only the standard three and the listening socket survive. The owner has kept the socket's number free from the start.
-fn place_descriptors(inheritance: &Inheritance, listener: &OwnedFd) -> io::Result<()> {
+/// Only the standard three, the listening socket and the journal's directory survive. The owner has kept the numbers free.
+fn place_descriptors(inheritance: &Inheritance, listener: &OwnedFd, state: &OwnedFd) -> io::Result<()> {
     sys::place_descriptor(&inheritance.null, 0)?;
     sys::place_descriptor(&inheritance.log, 1)?;
     sys::place_descriptor(&inheritance.log, 2)?;
     sys::close_on_exec_from(LISTEN_FD as u32)?;
-    sys::place_descriptor(listener, LISTEN_FD)
+    sys::place_descriptor(listener, LISTEN_FD)?;
+    sys::place_descriptor(state, STATE_FD)
 }

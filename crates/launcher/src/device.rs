@@ -7,6 +7,7 @@ use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
 use crate::error::{LaunchError, Step};
 use crate::mounts::{Place, place, tmpfs, virtual_file_system};
+use crate::spec::Users;
 
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const LINKS: [(&str, &str); 5] = [
@@ -26,14 +27,15 @@ pub(crate) struct Devices {
 }
 
 /// Prepares `/dev`. Needs the host's `/dev`, so it comes before the old root is left.
-pub(crate) fn prepare(shared_memory_bytes: u64) -> Result<Devices, LaunchError> {
+pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices, LaunchError> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let directory = tmpfs(&[("size", "64k"), ("mode", "0755")], flags)?;
-    let terminals = virtual_file_system(
-        "devpts",
-        &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")],
-        flags,
-    )?;
+    let mut options = vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+    // The group of terminals; an ordinary user's sandbox has no such id.
+    if let Users::Ranges(_) = users {
+        options.push(("gid", "5"));
+    }
+    let terminals = virtual_file_system("devpts", &options, flags)?;
     let size = shared_memory_bytes.to_string();
     let shared_memory =
         tmpfs(&[("size", &size), ("mode", "1777")], flags | MountAttrFlags::MOUNT_ATTR_NODEV)?;

@@ -1,23 +1,32 @@
 //! The small program that enters namespaces and owns one sandbox, and the types by which it is told what to do.
 //!
 //! One process, one thread. [`run`] reads a [`LaunchSpec`], makes the namespaces, becomes the parent of the guest and
-//! stays until the guest is gone. Who starts it needs only [`spec`] and [`cgroup`].
+//! stays until the guest is gone. [`remove`] deletes what a sandbox has left, [`probe`] tries what a sandbox needs. Who
+//! starts it needs only [`spec`], [`cgroup`] and [`delegation`].
 
 pub mod cgroup;
 mod channel;
 mod child;
+pub mod delegation;
 mod device;
 mod disk;
 mod error;
+mod layers;
 mod mounts;
 mod owner;
 mod privileges;
+mod probe;
+pub mod process;
+mod removal;
 mod slot;
 pub mod spec;
 mod sys;
 mod trace;
+mod users;
 
 pub use error::LaunchError;
 pub use owner::{fail, run};
 pub use privileges::landlock_version;
+pub use probe::probe;
+pub use removal::remove;
 pub use spec::LaunchSpec;

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, openat2};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
@@ -16,11 +16,14 @@ use rustix::process::{chdir, fchdir, pivot_root};
 
 use crate::device::{self, Devices};
 use crate::error::{LaunchError, Step};
-use crate::spec::LaunchSpec;
+use crate::layers::Layers;
+use crate::spec::{AGENT_ID, LaunchSpec, Users};
 use crate::sys;
 
 /// A directory that every host has. The disk is mounted over it, in this namespace alone, while the root is built.
-const STAGE: &str = "/tmp";
+pub(crate) const STAGE: &str = "/tmp";
+/// The agent's home, where an image has it.
+const AGENT_HOME: &str = "home/agent";
 /// What `/run` can hold.
 const RUN_BYTES: &str = "16m";
 /// Parts of `/proc` that are hidden: they tell about the host or are doors into it.
@@ -29,18 +32,6 @@ const HIDDEN_FILES: [&str; 6] =
 const HIDDEN_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
 /// Parts of `/proc` that change the kernel when written to.
 const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
-
-/// Detached mounts that come from the owner: only it may open them.
-pub(crate) struct Layers {
-    /// Holds all that is written.
-    pub(crate) disk: OwnedFd,
-    /// The lower layer.
-    pub(crate) lower: OwnedFd,
-    /// The guest's own directory.
-    pub(crate) guest: OwnedFd,
-    /// As many as the specification has binds.
-    pub(crate) binds: Vec<OwnedFd>,
-}
 
 /// Detached mounts that need nothing from the owner.
 pub(crate) struct Parts {
@@ -132,7 +123,7 @@ pub(crate) fn prepare(spec: &LaunchSpec) -> Result<Parts, LaunchError> {
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     Ok(Parts {
-        devices: device::prepare(spec.limits.memory_bytes / 2)?,
+        devices: device::prepare(spec.limits.memory_bytes / 2, &spec.users)?,
         processes: virtual_file_system("proc", &[], sealed)?,
         run: tmpfs(
             &[("size", RUN_BYTES), ("mode", "0755")],
@@ -149,6 +140,10 @@ pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result
     let root = overlay()?;
     move_to_path(root.as_fd(), &format!("{STAGE}/root"))?;
     let root = root.as_fd();
+    if let Users::Lent { .. } = spec.users {
+        give_to_agent(layers.disk.as_fd(), "workspace")?;
+        give_to_agent(root, AGENT_HOME)?;
+    }
     for (bind, mount) in spec.root.binds.iter().zip(&layers.binds) {
         place(mount.as_fd(), root, &bind.target.to_string_lossy(), Place::Present)?;
     }
@@ -160,11 +155,19 @@ pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result
     place(parts.processes.as_fd(), root, "proc", Place::MadeIfMissing)?;
     seal_proc(root, parts)?;
     place(parts.run.as_fd(), root, "run", Place::MadeIfMissing)?;
-    place(layers.guest.as_fd(), root, "run/caisson", Place::MadeIfMissing)?;
     leave_old_root(root)
 }
 
-fn overlay() -> Result<OwnedFd, LaunchError> {
+/// Without mapped mounts nothing on the host can belong to the agent before the sandbox has its user ids.
+fn give_to_agent(root: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
+    let Some(place) = open_if_there(root, path)? else { return Ok(()) };
+    let (user, group) = (Uid::from_raw(AGENT_ID), Gid::from_raw(AGENT_ID));
+    chownat(place, "", Some(user), Some(group), AtFlags::EMPTY_PATH)
+        .step(|| format!("giving /{path} to the agent"))
+}
+
+/// The root of a sandbox: what is written goes to the disk on the stage.
+pub(crate) fn overlay() -> Result<OwnedFd, LaunchError> {
     let (lower, upper, work) = (format!("{STAGE}/lower"), format!("{STAGE}/upper"), format!("{STAGE}/work"));
     virtual_file_system(
         "overlay",
@@ -175,7 +178,8 @@ fn overlay() -> Result<OwnedFd, LaunchError> {
     )
 }
 
-fn move_to_path(mount: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
+/// Mounts at a path of the namespace for a while.
+pub(crate) fn move_to_path(mount: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
     move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .step(|| format!("mounting {path} for the time of the set-up"))
 }

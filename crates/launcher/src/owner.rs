@@ -5,29 +5,29 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, fcntl_lock, open};
-use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::fs::{FlockOperation, Mode, OFlags, fcntl_lock, open};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::cgroup::{CgroupUsage, Hierarchy};
 use crate::channel::{self, Channel, Word};
 use crate::child::{self, Inheritance};
-use crate::disk;
 use crate::error::{LaunchError, Step};
-use crate::slot::{self, Slot};
+use crate::layers::{Ids, Layers};
+use crate::process;
+use crate::slot::Slot;
 use crate::spec::{
-    ENDED_FILE, EndRecord, GUEST_DIRECTORY, GuestEnd, LISTEN_FD, LaunchSpec, RUNNING_FILE, Report, Running,
-    UIDS_PER_SANDBOX,
+    ENDED_FILE, EndRecord, GuestEnd, LISTEN_FD, LaunchSpec, RUNNING_FILE, Report, Running, STATE_FD, Users,
 };
-use crate::sys::{self, Cloned};
+use crate::sys::{self, Cloned, Namespaces};
 use crate::trace::Stopwatch;
+use crate::users;
 
 /// The most bytes of the guest's own messages that are kept.
 const LOG_LIMIT: usize = 1 << 20;
@@ -57,15 +57,15 @@ impl Child {
 /// # Errors
 /// The sandbox could not be made; nothing is left of it but its directory.
 pub fn run(file: &Path) -> Result<(), LaunchError> {
-    let null = keep_listen_number_free().named("opening /dev/null")?;
+    let null = keep_numbers_free().named("opening /dev/null")?;
     // A session of its own: signals to the server's terminal do not come here.
     let _ = rustix::process::setsid();
     let (spec, _lock) = read_locked(file)?;
     let mut watch = Stopwatch::start("owner", spec.trace);
-    let slot = slot::take(&spec.slots)?;
+    let slot = users::take(&spec.users)?;
     let child = give_birth(&spec, null.as_fd(), &watch)?;
     watch.lap("child born");
-    let result = set_up(&spec, &slot, &child, &mut watch);
+    let result = set_up(&spec, slot.as_ref(), &child, &mut watch);
     if let Err(error) = result {
         // The process may be gone already, which is what is wanted.
         let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
@@ -96,17 +96,15 @@ fn tell(report: &Report) {
     let _ = io::stdout().write_all(&line).and_then(|()| io::stdout().flush());
 }
 
-/// Descriptors opened later must not get the number that the guest's socket will have.
-fn keep_listen_number_free() -> io::Result<OwnedFd> {
-    let null = || open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    let first = null()?;
-    if first.as_raw_fd() == LISTEN_FD {
-        // Given away for good: the number stays taken until exec.
-        std::mem::forget(first);
-        return Ok(null()?);
+/// Descriptors opened later must not get the numbers that the guest's own will have.
+fn keep_numbers_free() -> io::Result<OwnedFd> {
+    let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    // Above both: whatever has such a number already stays open only here, and is replaced.
+    let null = rustix::io::fcntl_dupfd_cloexec(null, STATE_FD + 1)?;
+    for number in [LISTEN_FD, STATE_FD] {
+        sys::place_descriptor(&null, number)?;
     }
-    sys::place_descriptor(&first, LISTEN_FD)?;
-    Ok(first)
+    Ok(null)
 }
 
 /// The lock tells others that this sandbox has an owner, and which process it is. It holds while the file is open.
@@ -143,7 +141,9 @@ fn give_birth(spec: &LaunchSpec, null: BorrowedFd<'_>, watch: &Stopwatch) -> Res
         birthplace = group.birthplace()?;
     }
     let null = null.try_clone_to_owned().named("copying /dev/null")?;
-    match sys::clone_into_namespaces(birthplace.as_ref().map(AsFd::as_fd)).named("making namespaces")? {
+    match sys::clone_into_namespaces(Namespaces::All, birthplace.as_ref().map(AsFd::as_fd))
+        .named("making namespaces")?
+    {
         Cloned::Owner { pid, pidfd } => Ok(Child { pid, pidfd, channel: ours, log }),
         Cloned::Child => {
             drop(ours);
@@ -153,11 +153,20 @@ fn give_birth(spec: &LaunchSpec, null: BorrowedFd<'_>, watch: &Stopwatch) -> Res
     }
 }
 
-fn set_up(spec: &LaunchSpec, slot: &Slot, child: &Child, watch: &mut Stopwatch) -> Result<(), LaunchError> {
-    map_users(child.pid, slot.first_uid)?;
+fn set_up(
+    spec: &LaunchSpec,
+    slot: Option<&Slot>,
+    child: &Child,
+    watch: &mut Stopwatch,
+) -> Result<(), LaunchError> {
+    users::map(child.pid, &spec.users, slot)?;
     child.channel.say(Word::Mapped, &[]).named("telling of user ids")?;
     watch.lap("users mapped");
-    let loop_device = send_layers(spec, slot, child, watch)?;
+    let mut loop_device = None;
+    // An ordinary user may open mounts only where it is root: there the child does it.
+    if let (Users::Ranges(slots), Some(slot)) = (&spec.users, slot) {
+        loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch)?;
+    }
     let mut doors = Vec::new();
     if let Some(group) = &spec.cgroup
         && matches!(group.hierarchy, Hierarchy::V1 { .. })
@@ -171,86 +180,37 @@ fn set_up(spec: &LaunchSpec, slot: &Slot, child: &Child, watch: &mut Stopwatch) 
     if let Some(complaint) = child.complaint() {
         return Err(complaint);
     }
-    let running = Running { guest_pid: child.pid.unsigned_abs(), first_uid: slot.first_uid, loop_device };
+    let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
+    let running = Running {
+        guest_pid: child.pid.unsigned_abs(),
+        guest_started: started.named("looking at the guest")?,
+        loop_device,
+    };
     write_json(&spec.directory.join(RUNNING_FILE), &running)
 }
 
-fn map_users(pid: i32, first_uid: u32) -> Result<(), LaunchError> {
-    let map = format!("0 {first_uid} {UIDS_PER_SANDBOX}");
-    for file in ["uid_map", "gid_map"] {
-        fs::write(format!("/proc/{pid}/{file}"), &map).step(|| format!("writing {file}"))?;
-    }
-    Ok(())
-}
-
-/// Opens what only the owner may open and hands it over; the child's user namespace decides whose files they show.
+/// Opens what only the owner may open and hands it over.
 fn send_layers(
     spec: &LaunchSpec,
-    slot: &Slot,
+    first_uid: u32,
     child: &Child,
     watch: &mut Stopwatch,
 ) -> Result<Option<u32>, LaunchError> {
     let users = open_namespace(child.pid, "user")?;
-    let listener = listen(spec, child.pid)?;
-    watch.lap("listening");
-    let read_only = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-    let lower = clone_tree(&spec.root.lower)?;
-    sys::set_mount_attributes(&lower, read_only, Some(users.as_fd()))
-        .step(|| format!("mapping the ids of {}", spec.root.lower.display()))?;
-    let mut binds = Vec::new();
-    for bind in &spec.root.binds {
-        let mount = clone_tree(&bind.source)?;
-        // Where the file system cannot map ids the files belong to nobody inside, which is enough to read them.
-        sys::set_mount_attributes(&mount, read_only, Some(users.as_fd()))
-            .or_else(|_| sys::set_mount_attributes(&mount, read_only, None))
-            .step(|| format!("making {} read-only", bind.source.display()))?;
-        binds.push(mount);
-    }
-    let guest = open_guest_directory(spec, slot)?;
-    watch.lap("trees opened");
-    let disk = disk::open(&spec.disk)?;
-    sys::set_mount_attributes(&disk.mount, 0, Some(users.as_fd())).named("mapping the ids of the disk")?;
-    watch.lap("disk opened");
-    let mut descriptors = vec![listener.as_fd(), disk.mount.as_fd(), lower.as_fd(), guest.as_fd()];
-    descriptors.extend(binds.iter().map(AsFd::as_fd));
-    child.channel.say(Word::Layers, &descriptors).named("handing over layers")?;
-    Ok(disk.loop_device)
+    // A socket belongs to the network namespace that it was made in, and its holder can look into that one. So the owner
+    // enters the sandbox's first, and stays there: it needs no network.
+    let network = open_namespace(child.pid, "net")?;
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        .named("entering the sandbox's network")?;
+    let layers = Layers::open(spec, Ids::Mapped { users: users.as_fd(), first_uid })?;
+    watch.lap("layers opened");
+    child.channel.say(Word::Layers, &layers.descriptors()).named("handing over layers")?;
+    Ok(layers.loop_device)
 }
 
 fn open_namespace(pid: i32, kind: &str) -> Result<OwnedFd, LaunchError> {
     let path = format!("/proc/{pid}/ns/{kind}");
     open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).step(|| format!("opening {path}"))
-}
-
-/// A socket belongs to the network namespace that it was made in, and its holder can look into that one. So the owner
-/// enters the sandbox's first, and stays there: it needs no network.
-fn listen(spec: &LaunchSpec, pid: i32) -> Result<std::os::unix::net::UnixListener, LaunchError> {
-    let network = open_namespace(pid, "net")?;
-    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
-        .named("entering the sandbox's network")?;
-    std::os::unix::net::UnixListener::bind(&spec.socket)
-        .step(|| format!("listening at {}", spec.socket.display()))
-}
-
-fn clone_tree(path: &Path) -> Result<OwnedFd, LaunchError> {
-    open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-        .step(|| format!("opening {}", path.display()))
-}
-
-/// Ids are not mapped here: what the guest writes to the host's own file system must never belong to a user of the host.
-fn open_guest_directory(spec: &LaunchSpec, slot: &Slot) -> Result<OwnedFd, LaunchError> {
-    let path = spec.directory.join(GUEST_DIRECTORY);
-    let directory = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
-        .open(&path)
-        .step(|| format!("opening {}", path.display()))?;
-    fchown(&directory, Some(slot.first_uid), Some(slot.first_uid))
-        .step(|| format!("changing the owner of {}", path.display()))?;
-    let mount = clone_tree(&path)?;
-    let sealed = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
-    sys::set_mount_attributes(&mount, sealed, None).step(|| format!("sealing {}", path.display()))?;
-    Ok(mount)
 }
 
 /// Waits for the guest's end; copies its messages to the log, up to a limit; passes the wish to end on.

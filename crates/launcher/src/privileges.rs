@@ -14,7 +14,7 @@ use rustix::thread::{
 };
 
 use crate::error::{LaunchError, Step};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, Users};
 use crate::sys;
 
 /// What the guest needs to run things as another user, and to end them.
@@ -27,13 +27,22 @@ pub fn landlock_version() -> i32 {
 }
 
 /// Gives up everything that the guest does not need. There is no way back.
-pub(crate) fn give_up(spec: &LaunchSpec, guest: BorrowedFd<'_>) -> Result<(), LaunchError> {
-    drop_capabilities().named("dropping capabilities")?;
+pub(crate) fn give_up(
+    spec: &LaunchSpec,
+    guest: BorrowedFd<'_>,
+    state: BorrowedFd<'_>,
+) -> Result<(), LaunchError> {
+    let kept = match spec.users {
+        Users::Ranges(_) | Users::Lent { .. } => KEPT,
+        // What the guest runs has its user id and would gain what it keeps. There is nobody else to become or to end.
+        Users::Single => CapabilitySet::empty(),
+    };
+    drop_capabilities(kept).named("dropping capabilities")?;
     set_no_new_privs(true).named("setting no_new_privs")?;
     if let Some(profile) = &spec.apparmor_profile {
         choose_profile(profile).step(|| format!("choosing AppArmor profile {profile}"))?;
     }
-    restrict_files(spec, guest).map_err(io::Error::other).named("applying Landlock")?;
+    restrict_files(spec, guest, state).map_err(io::Error::other).named("applying Landlock")?;
     for program in &spec.seccomp {
         let program = decode_hexadecimal(program).named("decoding a seccomp program")?;
         sys::install_filter(&program).named("installing a seccomp program")?;
@@ -42,10 +51,10 @@ pub(crate) fn give_up(spec: &LaunchSpec, guest: BorrowedFd<'_>) -> Result<(), La
 }
 
 /// The bounding set must be exactly what is kept: executing a program as user 0 gains all that it allows.
-fn drop_capabilities() -> rustix::io::Result<()> {
+fn drop_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        if KEPT.contains(capability) {
+        if kept.contains(capability) {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
@@ -61,7 +70,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
             | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
             | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED,
     )?;
-    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets)
 }
 
@@ -77,6 +86,7 @@ fn choose_profile(profile: &str) -> io::Result<()> {
 fn restrict_files(
     spec: &LaunchSpec,
     guest: BorrowedFd<'_>,
+    state: BorrowedFd<'_>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let all = AccessFs::from_all(ABI::V5);
     let read = AccessFs::from_read(ABI::V5);
@@ -86,8 +96,9 @@ fn restrict_files(
         .scope(Scope::from_all(ABI::V6))?
         .create()?
         .add_rule(PathBeneath::new(PathFd::new("/")?, read))?
-        // The guest's program lies outside the root.
+        // The guest's program and its journal lie outside the root.
         .add_rule(PathBeneath::new(guest, AccessFs::Execute | AccessFs::ReadFile))?
+        .add_rule(PathBeneath::new(state, all))?
         // Processes write to their own entries; permissions and read-only mounts guard the rest.
         .add_rule(PathBeneath::new(PathFd::new("/proc")?, read | AccessFs::WriteFile))?
         .add_rule(PathBeneath::new(PathFd::new("/dev")?, all))?;

@@ -15,14 +15,18 @@ pub const LAUNCH_FILE: &str = "launch.json";
 pub const RUNNING_FILE: &str = "running.json";
 /// Name of the file that holds an [`EndRecord`].
 pub const ENDED_FILE: &str = "ended.json";
-/// Name of the directory that the guest sees as `/run/caisson`.
+/// Name of the directory of the guest's journal. The guest has it as a descriptor; it has no path inside.
 pub const GUEST_DIRECTORY: &str = "guest";
-/// How many user ids a sandbox has: 0 is the guest, 1000 what it runs.
+/// How many user ids a sandbox of root's has: 0 is the guest, 1000 what it runs.
 pub const UIDS_PER_SANDBOX: u32 = 65_536;
 /// The descriptor on which the guest finds its listening socket.
 pub const LISTEN_FD: i32 = 3;
+/// The descriptor on which the guest finds the directory of its journal.
+pub const STATE_FD: i32 = 4;
 /// Directories that the root of every disk must have: two for the overlay, two as mount points, the workspace.
 pub const DISK_DIRECTORIES: [&str; 5] = ["upper", "work", "lower", "root", "workspace"];
+/// Programs of the package `uidmap` that give lent user and group ids to a namespace; an ordinary user may not.
+pub const ID_HELPERS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
 /// User and group id that the workspace belongs to, inside.
 pub const AGENT_ID: u32 = 1000;
 
@@ -42,8 +46,8 @@ pub struct LaunchSpec {
     pub root: Root,
     /// Where everything that is written goes.
     pub disk: Disk,
-    /// Where user ids come from.
-    pub slots: Slots,
+    /// Whose user ids the sandbox has.
+    pub users: Users,
     /// The control group, where the host has them.
     pub cgroup: Option<Group>,
     /// What the sandbox may use.
@@ -88,7 +92,24 @@ pub enum Disk {
     Directory(PathBuf),
 }
 
-/// Ranges of user ids, one for each sandbox at a time.
+/// Whose user ids a sandbox has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Users {
+    /// The launcher is root. Each sandbox has a range of ids that nobody else has, and its mounts map ids.
+    Ranges(Slots),
+    /// The launcher is an ordinary user to whom the host lends ids: 0 inside is that user, 1000 is a lent one.
+    Lent {
+        /// Lent user ids, one for each sandbox.
+        slots: Slots,
+        /// The group id that goes with the first of them.
+        first_gid: u32,
+    },
+    /// The launcher is an ordinary user: 0 inside is that user, and there is no other.
+    Single,
+}
+
+/// User ids of which each sandbox has its part for itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
@@ -100,6 +121,26 @@ pub struct Slots {
     pub count: u32,
     /// The slot to try first.
     pub preferred: u32,
+}
+
+/// A tree that shall be deleted, whoever of a sandbox's users its files belong to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Removal {
+    /// Whose user ids the sandbox had.
+    pub users: Users,
+    /// The tree.
+    pub directory: PathBuf,
+}
+
+/// A question to the host: can namespaces be made and file systems be mounted in them?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probe {
+    /// Whose user ids a sandbox would have.
+    pub users: Users,
+    /// An empty directory on the file system that would hold disks.
+    pub directory: PathBuf,
 }
 
 /// What a sandbox may use; the disk's limit is its size.
@@ -148,8 +189,8 @@ pub enum Report {
 pub struct Running {
     /// The guest's process id on the host.
     pub guest_pid: u32,
-    /// First user id of the sandbox on the host.
-    pub first_uid: u32,
+    /// When it started, as the kernel counts: tells it from a later process with the same id.
+    pub guest_started: u64,
     /// Number of the loop device under the disk.
     pub loop_device: Option<u32>,
 }

@@ -19,6 +19,15 @@ pub(crate) enum Cloned {
     Child,
 }
 
+/// Which namespaces are made.
+#[derive(Clone, Copy)]
+pub(crate) enum Namespaces {
+    /// Every kind but cgroup.
+    All,
+    /// Only that of user ids.
+    User,
+}
+
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNS
@@ -33,12 +42,16 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Forks into new namespaces of every kind but cgroup, and into a control group (v2) if one is given.
-pub(crate) fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+/// Forks into new namespaces, and into a control group (v2) if one is given.
+pub(crate) fn clone_into_namespaces(kinds: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
     // SAFETY: all-zero is a valid clone_args.
     let mut arguments: libc::clone_args = unsafe { zeroed() };
-    arguments.flags = (NAMESPACES | libc::CLONE_PIDFD) as u64;
+    let namespaces = match kinds {
+        Namespaces::All => NAMESPACES,
+        Namespaces::User => libc::CLONE_NEWUSER,
+    };
+    arguments.flags = (namespaces | libc::CLONE_PIDFD) as u64;
     arguments.pidfd = (&raw mut pidfd) as u64;
     arguments.exit_signal = libc::SIGCHLD as u64;
     if let Some(cgroup) = cgroup {
@@ -57,7 +70,7 @@ pub(crate) fn clone_into_namespaces(cgroup: Option<BorrowedFd<'_>>) -> io::Resul
     Ok(Cloned::Owner { pid: pid as i32, pidfd })
 }
 
-/// Changes a detached mount: attributes to set, and the user namespace whose ids it shows.
+/// Changes a detached mount and what is mounted below it: attributes to set, and the user namespace whose ids it shows.
 pub(crate) fn set_mount_attributes(
     mount: impl AsFd,
     set: u64,
@@ -76,7 +89,7 @@ pub(crate) fn set_mount_attributes(
             libc::SYS_mount_setattr,
             mount.as_fd().as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
+            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
             &raw const attributes,
             size_of::<libc::mount_attr>(),
         )

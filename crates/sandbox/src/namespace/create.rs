@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use launcher::LaunchSpec;
 use launcher::cgroup::Group;
 use launcher::spec::{
-    AGENT_ID, Disk, GUEST_DIRECTORY, LAUNCH_FILE, LISTEN_FD, RUNNING_FILE, Report, Root, Slots,
+    AGENT_ID, Disk, GUEST_DIRECTORY, LAUNCH_FILE, LISTEN_FD, RUNNING_FILE, Report, Root, STATE_FD, Users,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
@@ -17,6 +17,7 @@ use tokio::process::Command;
 
 use super::layout::{failed, make_private_directory};
 use super::limits::{Plan, Unenforced};
+use super::observe::read_json;
 use super::{Inner, destroy, disk, owner, preflight, seccomp};
 use crate::error::SandboxError;
 use crate::spec::{Image, Isolation, SandboxId, SandboxSpec};
@@ -36,6 +37,8 @@ const WRITABLE: [&str; 9] = ["/workspace", "/app", "/tmp", "/var", "/home", "/ru
 pub(super) struct Record {
     pub(super) spec: SandboxSpec,
     pub(super) unenforced: Vec<Unenforced>,
+    /// The control group, which a later server might have to look for elsewhere.
+    pub(super) cgroup: Option<Group>,
 }
 
 /// A sandbox that only needs its launcher.
@@ -107,7 +110,8 @@ fn lay_out(
     make_private_directory(&inner.layout.run_directory(id))?;
     let disk = make_disk(inner, plan, directory)?;
     let launch = describe(inner, id, plan, root, disk, directory)?;
-    let record = Record { spec: spec.clone(), unenforced: plan.unenforced.clone() };
+    let record =
+        Record { spec: spec.clone(), unenforced: plan.unenforced.clone(), cgroup: launch.cgroup.clone() };
     write_json(&directory.join(RECORD_FILE), &record)?;
     // Last: its presence means that a launcher may come.
     write_json(&directory.join(LAUNCH_FILE), &launch)
@@ -120,7 +124,8 @@ fn make_disk(inner: &Inner, plan: &Plan, directory: &Path) -> Result<Disk, Sandb
         return Ok(Disk::Image(image));
     }
     let tree = directory.join("disk");
-    disk::make_directories(&tree).map_err(|source| failed("making", &tree, source))?;
+    disk::make_directories(&tree, inner.identity.owners())
+        .map_err(|source| failed("making", &tree, source))?;
     Ok(Disk::Directory(tree))
 }
 
@@ -137,21 +142,15 @@ fn describe(
         what: format!("the seccomp filter cannot be compiled: {why}"),
         remedy: "use a supported processor".into(),
     })?;
-    let preferred = u32::try_from(id.as_u128() % u128::from(config.slots)).unwrap_or(0);
     Ok(LaunchSpec {
         directory: directory.to_path_buf(),
         socket: inner.layout.socket(id)?,
         guest: config.guest.clone(),
-        guest_arguments: guest_arguments(config.egress_port),
+        guest_arguments: guest_arguments(&inner.identity.users, config.egress_port),
         root,
         disk,
-        slots: Slots {
-            directory: inner.layout.slots(),
-            first_uid: config.first_uid,
-            count: config.slots,
-            preferred,
-        },
-        cgroup: group(inner, id),
+        users: inner.identity.preferring(id.as_u128()),
+        cgroup: new_group(inner, id),
         limits: plan.limits,
         seccomp: seccomp.to_vec(),
         writable: WRITABLE.map(String::from).to_vec(),
@@ -160,20 +159,32 @@ fn describe(
     })
 }
 
-/// The control group of a sandbox, where the host has any.
+/// The control group that a sandbox has, where it has one.
 pub(super) fn group(inner: &Inner, id: SandboxId) -> Option<Group> {
+    let record: Option<Record> = read_json(&inner.layout.sandbox(id).join(RECORD_FILE)).ok().flatten();
+    record.map_or_else(|| new_group(inner, id), |record| record.cgroup)
+}
+
+/// The control group of a new sandbox, where the host has any.
+fn new_group(inner: &Inner, id: SandboxId) -> Option<Group> {
     let hierarchy = inner.offer.hierarchy.clone()?;
     Some(Group { hierarchy, name: format!("{}/{id}", inner.config.cgroup_parent) })
 }
 
-fn guest_arguments(egress_port: u16) -> Vec<String> {
-    let (agent, listen, port) = (AGENT_ID.to_string(), LISTEN_FD.to_string(), egress_port.to_string());
+fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
+    let agent = match users {
+        Users::Ranges(_) | Users::Lent { .. } => AGENT_ID,
+        // There is no other id: the guest runs everything as itself.
+        Users::Single => 0,
+    };
+    let (agent, listen, state) = (agent.to_string(), LISTEN_FD.to_string(), STATE_FD.to_string());
+    let port = egress_port.to_string();
     let words = [
         "serve",
         "--listen-fd",
         &listen,
-        "--state",
-        "/run/caisson",
+        "--state-fd",
+        &state,
         "--workspace",
         "/workspace",
         "--agent-uid",

@@ -5,12 +5,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use launcher::cgroup::{Frozen, Group};
-use launcher::spec::{LAUNCH_FILE, RUNNING_FILE, Running};
+use launcher::spec::{LAUNCH_FILE, RUNNING_FILE, Removal, Running, Users};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -38,7 +37,7 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
             .map_err(|error| SandboxError::Io { doing: error.step, source: error.source })?;
     }
     remove_tree(&inner.layout.run_directory(id))?;
-    throw_away(&directory, &inner.layout.trash().join(id.to_string()))
+    throw_away(inner, &directory, &inner.layout.trash().join(id.to_string()))
 }
 
 fn end_processes(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
@@ -96,17 +95,14 @@ fn end_stragglers(directory: &Path, group: Option<&Group>, patience: Duration) -
     }
 }
 
-/// The guest's process, if the number still means a process of this sandbox's user ids.
+/// The guest's process, if the number still means that process.
 fn guest_handle(directory: &Path) -> io::Result<Option<std::os::fd::OwnedFd>> {
     let Some(running) = running(directory) else { return Ok(None) };
-    let Some(pid) = i32::try_from(running.guest_pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    let Ok(number) = i32::try_from(running.guest_pid) else { return Ok(None) };
+    let Some(pid) = Pid::from_raw(number) else { return Ok(None) };
     let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
-    let owner = fs::metadata(format!("/proc/{}", running.guest_pid)).map(|metadata| metadata.uid());
-    let status = fs::read_to_string(format!("/proc/{}/status", running.guest_pid)).unwrap_or_default();
-    let uid = format!("\t{}\t", running.first_uid);
-    let is_ours = owner.is_ok_and(|uid| uid == running.first_uid)
-        || status.lines().any(|line| line.starts_with("Uid:") && line.contains(&uid));
-    Ok(is_ours.then_some(handle))
+    // After the handle was opened: what it means now it means for ever.
+    Ok((launcher::process::started(number) == Some(running.guest_started)).then_some(handle))
 }
 
 fn running(directory: &Path) -> Option<Running> {
@@ -151,31 +147,56 @@ fn remove_tree(path: &Path) -> Result<(), SandboxError> {
 }
 
 /// Deleting a large disk takes longer than all the rest, so that is done later by somebody else.
-fn throw_away(directory: &Path, trash: &Path) -> Result<(), SandboxError> {
+fn throw_away(inner: &Inner, directory: &Path, trash: &Path) -> Result<(), SandboxError> {
     if !directory.exists() {
         return Ok(());
     }
     fs::rename(directory, trash).map_err(|source| failed("removing", directory, source))?;
-    remove_later(vec![trash.to_path_buf()]);
+    remove_later(inner, vec![trash.to_path_buf()]);
     Ok(())
 }
 
-/// Deletes what an earlier server has not come to delete, in the background.
-pub(super) fn empty_trash(trash: &Path) {
-    let entries = fs::read_dir(trash).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
-    remove_later(entries.unwrap_or_default());
+/// Deletes what a probe of the host has left, in the background.
+pub(super) fn throw_away_probe(inner: &Inner, directory: PathBuf) {
+    remove_later(inner, vec![directory]);
 }
 
-fn remove_later(paths: Vec<PathBuf>) {
+/// Deletes what an earlier server has not come to delete, in the background.
+pub(super) fn empty_trash(inner: &Inner) {
+    let entries = fs::read_dir(inner.layout.trash());
+    let entries = entries.map(|entries| entries.flatten().map(|entry| entry.path()).collect());
+    remove_later(inner, entries.unwrap_or_default());
+}
+
+fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
     if paths.is_empty() {
         return;
     }
+    let (launcher, users) = (inner.config.launcher.clone(), inner.identity.users.clone());
     let work = move || {
-        for error in paths.iter().filter_map(|path| remove_tree(path).err()) {
-            tracing::warn!(error = %error, "garbage is left");
+        for path in paths {
+            let removed = match users {
+                Users::Ranges(_) => remove_tree(&path),
+                Users::Lent { .. } | Users::Single => remove_by_launcher(&launcher, &users, path),
+            };
+            if let Err(error) = removed {
+                tracing::warn!(error = %error, "garbage is left");
+            }
         }
     };
     if let Err(error) = std::thread::Builder::new().name("trash".into()).spawn(work) {
         tracing::warn!(error = %error, "no thread to remove garbage");
     }
+}
+
+/// An ordinary user may not delete what belongs to ids that it was lent, nor what is closed even to itself.
+fn remove_by_launcher(launcher: &Path, users: &Users, directory: PathBuf) -> Result<(), SandboxError> {
+    let path = directory.clone();
+    let ask = || -> io::Result<()> {
+        match owner::ask(launcher, "--remove", &Removal { users: users.clone(), directory })? {
+            None => Ok(()),
+            Some(error) => Err(io::Error::other(format!("{}: {}", error.step, error.source))),
+        }
+    };
+    ask().map_err(|source| failed("removing", &path, source))
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use launcher::spec::{AGENT_ID, DISK_DIRECTORIES};
 use rustix::fs::{SeekFrom, ftruncate, ioctl_ficlone, seek};
 
+use super::host_image::Owners;
 use super::layout::failed;
 use crate::error::SandboxError;
 
@@ -124,7 +125,7 @@ impl DiskStore {
         let content = self.directory.join(format!("content-{unique}"));
         let partial = self.directory.join(format!("template-{unique}.partial"));
         let make = || -> io::Result<()> {
-            make_directories(&content)?;
+            make_directories(&content, Owners::AsInside)?;
             let file = create(&partial)?;
             ftruncate(&file, mib * MEBIBYTE)?;
             let output =
@@ -143,13 +144,16 @@ impl DiskStore {
 }
 
 /// The directories that the launcher expects at the root of a disk.
-pub(super) fn make_directories(root: &Path) -> io::Result<()> {
+pub(super) fn make_directories(root: &Path, owners: Owners) -> io::Result<()> {
     for name in DISK_DIRECTORIES {
         let directory = root.join(name);
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
     }
-    chown(root.join("workspace"), Some(AGENT_ID), Some(AGENT_ID))
+    match owners {
+        Owners::AsInside => chown(root.join("workspace"), Some(AGENT_ID), Some(AGENT_ID)),
+        Owners::Server => Ok(()),
+    }
 }
 
 fn create(path: &Path) -> io::Result<File> {

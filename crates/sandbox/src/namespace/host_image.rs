@@ -53,17 +53,27 @@ struct TextFile {
     lines: Vec<String>,
 }
 
+/// Who owns the directories of those who run inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owners {
+    /// Those whom the recipe names: the server is root, and mounts map ids.
+    AsInside,
+    /// The server's user: the launcher gives them away inside.
+    Server,
+}
+
 /// Skeletons of one server, by the certificates that were added.
 pub(super) struct HostImages {
     directory: PathBuf,
     host: PathBuf,
+    owners: Owners,
     made: Mutex<BTreeMap<Vec<String>, Root>>,
 }
 
 impl HostImages {
     /// Skeletons are made below `directory` from the host's root.
-    pub(super) fn new(directory: PathBuf, host: impl Into<PathBuf>) -> Self {
-        Self { directory, host: host.into(), made: Mutex::default() }
+    pub(super) fn new(directory: PathBuf, host: impl Into<PathBuf>, owners: Owners) -> Self {
+        Self { directory, host: host.into(), owners, made: Mutex::default() }
     }
 
     /// The layers of image `host` with these certificates added. Made at first use.
@@ -148,7 +158,7 @@ impl HostImages {
             fs::create_dir(&path)?;
             let mode = u32::from_str_radix(&directory.mode, 8).map_err(io::Error::other)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
-            if let Some(owner) = directory.owner {
+            if let (Some(owner), Owners::AsInside) = (directory.owner, self.owners) {
                 chown(&path, Some(owner), Some(owner))?;
             }
         }
@@ -288,7 +298,7 @@ mod tests {
     #[test]
     fn secrets_of_the_host_stay_outside() {
         let (host, images) = (host(), tempfile::tempdir().unwrap());
-        let root = HostImages::new(images.path().into(), host.path()).get(&[]).unwrap();
+        let root = HostImages::new(images.path().into(), host.path(), Owners::AsInside).get(&[]).unwrap();
         assert!(!root.lower.join("etc/shadow").exists());
         assert!(!root.lower.join("etc/profile").exists(), "not for everybody to read");
         assert!(!fs::read_to_string(root.lower.join("etc/passwd")).unwrap().contains("someone"));
@@ -298,12 +308,12 @@ mod tests {
     #[test]
     fn certificates_are_added_and_the_same_content_is_built_once() {
         let (host, directory) = (host(), tempfile::tempdir().unwrap());
-        let images = HostImages::new(directory.path().into(), host.path());
+        let images = HostImages::new(directory.path().into(), host.path(), Owners::AsInside);
         let plain = images.get(&[]).unwrap();
         let trusting = images.get(&["NEW".into()]).unwrap();
         assert_ne!(plain.lower, trusting.lower);
         assert_eq!(fs::read_to_string(trusting.lower.join(BUNDLE)).unwrap(), "OLD\nNEW\n");
-        let again = HostImages::new(directory.path().into(), host.path());
+        let again = HostImages::new(directory.path().into(), host.path(), Owners::AsInside);
         assert_eq!(again.get(&[]).unwrap(), plain);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::SandboxError;
@@ -29,7 +29,8 @@ impl Layout {
         for directory in [self.sandboxes(), self.trash(), self.disks(), self.images(), self.slots()] {
             make_private_directory(&directory)?;
         }
-        Ok(())
+        make_private_directory(&self.run)?;
+        refuse_foreign(&self.run)
     }
 
     pub(super) fn sandboxes(&self) -> PathBuf {
@@ -80,6 +81,18 @@ pub(super) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
         .mode(0o700)
         .create(path)
         .map_err(|source| failed("making", path, source))
+}
+
+/// A folder of sockets in `/tmp` may have been put there by somebody else.
+fn refuse_foreign(path: &Path) -> Result<(), SandboxError> {
+    let metadata = fs::metadata(path).map_err(|source| failed("looking at", path, source))?;
+    if metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(SandboxError::HostUnfit {
+        what: format!("{} belongs to another user, or others may write to it", path.display()),
+        remedy: "choose another run directory".into(),
+    })
 }
 
 /// An error that names what was being done to which path.

@@ -20,6 +20,8 @@ const DISK_MIB: (u64, u64) = (16, 1 << 24);
 #[derive(Debug, Clone)]
 pub(super) struct Offer {
     pub(super) hierarchy: Option<Hierarchy>,
+    /// Why there are no control groups, where there are none.
+    pub(super) no_groups: Option<String>,
     /// Why disks cannot be sized, where they cannot.
     pub(super) no_disks: Option<String>,
     /// The most open files that the host lets a process have.
@@ -48,13 +50,13 @@ impl Offer {
         let controller = match kind {
             LimitKind::Memory => Controller::Memory,
             LimitKind::Cpu => Controller::Cpu,
-            LimitKind::Pids => Controller::Pids,
-            LimitKind::OpenFiles => return None,
+            // Without a control group the kernel counts a user's processes in its user namespace, which is the sandbox's.
+            LimitKind::Pids | LimitKind::OpenFiles => return None,
             LimitKind::Disk => return self.no_disks.clone(),
         };
         let controllers = self.hierarchy.as_ref().map(Hierarchy::controllers).unwrap_or_default();
-        (!controllers.contains(&controller))
-            .then(|| format!("the host has no {} control group for it", controller.name()))
+        let missing = || format!("the host has no {} control group for it", controller.name());
+        (!controllers.contains(&controller)).then(|| self.no_groups.clone().unwrap_or_else(missing))
     }
 
     /// The limits that are really enforced.
@@ -111,7 +113,7 @@ mod tests {
 
     fn offer() -> Offer {
         let roots = [(Controller::Memory, "/m".into()), (Controller::Pids, "/p".into())].into();
-        Offer { hierarchy: Some(Hierarchy::V1 { roots }), no_disks: None, open_files: 1000 }
+        Offer { hierarchy: Some(Hierarchy::V1 { roots }), no_groups: None, no_disks: None, open_files: 1000 }
     }
 
     #[test]

@@ -15,7 +15,9 @@ mod limits;
 mod observe;
 mod owner;
 mod preflight;
+mod probe;
 mod seccomp;
+mod users;
 
 use std::io;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use self::disk::DiskStore;
 use self::host_image::HostImages;
 use self::layout::{Layout, failed};
 use self::limits::Offer;
+use self::users::Identity;
 use crate::error::SandboxError;
 use crate::spec::{BackendKind, Capabilities, Check, Observed, SandboxId, SandboxSpec};
 use crate::{Backend, Freezer, GuestStream};
@@ -50,6 +53,9 @@ struct Inner {
     disks: DiskStore,
     host_images: HostImages,
     offer: Offer,
+    identity: Identity,
+    /// Why namespaces cannot be used here, once that was tried.
+    namespaces: std::sync::OnceLock<Result<(), users::Obstacle>>,
 }
 
 impl NamespaceBackend {
@@ -60,14 +66,17 @@ impl NamespaceBackend {
     pub fn new(config: NamespaceConfig) -> Result<Self, SandboxError> {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         layout.prepare()?;
+        let identity = Identity::find(&config, &layout);
         let inner = Arc::new(Inner {
             disks: DiskStore::new(layout.disks(), config.ready_disks),
-            host_images: HostImages::new(layout.images(), "/"),
-            offer: preflight::offer(&config),
+            host_images: HostImages::new(layout.images(), "/", identity.owners()),
+            offer: preflight::offer(&config, &identity),
+            identity,
+            namespaces: std::sync::OnceLock::new(),
             layout,
             config,
         });
-        destroy::empty_trash(&inner.layout.trash());
+        destroy::empty_trash(&inner);
         Ok(Self { inner, locks: (0..LOCKS).map(|_| Mutex::new(())).collect() })
     }
 

@@ -8,7 +8,7 @@ use launcher::cgroup::{CgroupUsage, Group};
 use launcher::spec::{ENDED_FILE, EndRecord, GuestEnd, RUNNING_FILE};
 use serde::de::DeserializeOwned;
 
-use super::create::{RECORD_FILE, Record, group};
+use super::create::{RECORD_FILE, Record};
 use super::layout::failed;
 use super::{Inner, owner};
 use crate::error::SandboxError;
@@ -25,7 +25,8 @@ pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxE
     let ran = directory.join(RUNNING_FILE).exists();
     let ended: Option<EndRecord> = read_json(&directory.join(ENDED_FILE))?;
     let record: Option<Record> = read_json(&directory.join(RECORD_FILE))?;
-    let live = || group(inner, id).as_ref().map(Group::usage).unwrap_or_default();
+    let group = record.as_ref().and_then(|record| record.cgroup.as_ref());
+    let live = || group.map(Group::usage).unwrap_or_default();
     let usage = ended.as_ref().map_or_else(live, |ended| ended.usage);
     let phase = match (owned, ran, ended) {
         (_, true, Some(ended)) => Phase::Ended(explain(&ended)),

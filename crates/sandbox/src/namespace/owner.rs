@@ -2,16 +2,19 @@
 //! so a process id that was used again is never taken for it.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use launcher::spec::LAUNCH_FILE;
+use launcher::LaunchError;
+use launcher::spec::{LAUNCH_FILE, Report};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Flock, FlockOffsetType, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, pidfd_open, pidfd_send_signal,
 };
+use serde::Serialize;
 
 /// The launcher of a sandbox.
 pub(super) struct Owner {
@@ -57,6 +60,31 @@ impl Owner {
     pub(super) fn wait(&self, patience: Duration) -> io::Result<bool> {
         wait_for_exit(&self.handle, patience)
     }
+}
+
+/// Has a launcher do one thing and waits for it; gives its complaint, if it has one.
+pub(super) fn ask(launcher: &Path, what: &str, order: &impl Serialize) -> io::Result<Option<LaunchError>> {
+    let mut child = Command::new(launcher)
+        .arg(what)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(&serde_json::to_vec(order)?)?;
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(None);
+    }
+    Ok(Some(match serde_json::from_slice(&output.stdout) {
+        Ok(Report::Failed { step, cause, errno }) => {
+            let source = errno.map_or_else(|| io::Error::other(cause), io::Error::from_raw_os_error);
+            LaunchError::new(step, source)
+        }
+        _ => LaunchError::new("asking the launcher", io::Error::other("it ended without a word")),
+    }))
 }
 
 /// Waits for the end of a process; false when `patience` is over.

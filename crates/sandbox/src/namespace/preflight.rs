@@ -4,10 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use launcher::cgroup::{Controller, Hierarchy};
+use launcher::delegation;
+use launcher::spec::Users;
 use rustix::process::{Resource, getrlimit};
 
+use super::host_image::Owners;
 use super::limits::Offer;
-use super::{Inner, NamespaceConfig, create, disk};
+use super::users::Identity;
+use super::{Inner, NamespaceConfig, create, disk, probe, users};
 use crate::error::SandboxError;
 use crate::spec::{Capabilities, Check, CheckState};
 
@@ -19,17 +23,25 @@ const LANDLOCK_WITH_SCOPES: i32 = 6;
 const LITTLE_DISK_GIB: u64 = 5;
 
 /// What the host offers for limits.
-pub(super) fn offer(config: &NamespaceConfig) -> Offer {
-    let hierarchy =
-        Hierarchy::find().filter(|hierarchy| match hierarchy.prepare_parent(&config.cgroup_parent) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(step = error.step, error = %error.source, "control groups cannot be used");
-                false
-            }
-        });
+pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> Offer {
     let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    Offer { hierarchy, no_disks: disk_obstacle(), open_files }
+    let (found, no_groups, no_disks) = match identity.owners() {
+        Owners::AsInside => (Hierarchy::find(), None, disk_obstacle()),
+        Owners::Server => (
+            delegation::find(),
+            Some("no control group is delegated to this user".into()),
+            Some("loop devices need root".into()),
+        ),
+    };
+    let hierarchy = found.filter(|hierarchy| match hierarchy.prepare_parent(&config.cgroup_parent) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(step = error.step, error = %error.source, "control groups cannot be used");
+            false
+        }
+    });
+    let no_groups = no_groups.filter(|_| hierarchy.is_none());
+    Offer { hierarchy, no_groups, no_disks, open_files }
 }
 
 fn disk_obstacle() -> Option<String> {
@@ -59,20 +71,22 @@ pub(super) fn preflight(inner: &Inner) -> Result<Capabilities, SandboxError> {
 
 /// Everything that is looked at.
 pub(super) fn checks(inner: &Inner) -> Vec<Check> {
-    vec![
+    let mut checks = vec![
         kernel(),
-        privileges(),
-        user_namespaces(),
+        user(&inner.identity),
+        namespaces(inner),
         overlay(),
         program("guest", &inner.config.guest),
         program("launcher", &inner.config.launcher),
-        control_groups(&inner.offer),
-        disks(&inner.offer),
+        control_groups(&inner.offer, &inner.identity),
+        disks(&inner.offer, &inner.identity),
         landlock(launcher::landlock_version()),
         seccomp(),
         apparmor(),
         free_disk(&inner.config.state_dir),
-    ]
+    ];
+    checks.extend(lingering(&inner.config.run_dir, &inner.identity));
+    checks
 }
 
 fn good(name: &str, found: impl Into<String>) -> Check {
@@ -96,23 +110,43 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn privileges() -> Check {
-    let name = "privileges";
-    if rustix::process::geteuid().is_root() {
-        return good(name, "root");
+fn user(identity: &Identity) -> Check {
+    let name = "user ids";
+    match (&identity.users, &identity.obstacle) {
+        (Users::Ranges(slots), _) => good(name, format!("root: {} ranges of 65536", slots.count)),
+        (Users::Lent { slots, .. }, _) => {
+            good(name, format!("an ordinary user with {} lent ids from {} on", slots.count, slots.first_uid))
+        }
+        (Users::Single, obstacle) => {
+            let (found, remedy) =
+                obstacle.as_ref().map_or(("", ""), |o| (o.found.as_str(), o.remedy.as_str()));
+            let found = format!("an ordinary user's own id alone, for the guest and what it runs: {found}");
+            flawed(CheckState::Weaker, name, found, remedy)
+        }
     }
-    flawed(CheckState::Missing, name, "an ordinary user", "start the server as root")
 }
 
-fn user_namespaces() -> Check {
-    let name = "user namespaces";
-    match fs::read_to_string("/proc/sys/user/max_user_namespaces").map(|text| text.trim().to_owned()) {
-        Ok(most) if most != "0" => good(name, format!("up to {most}")),
-        Ok(_) => {
-            flawed(CheckState::Missing, name, "switched off", "sysctl -w user.max_user_namespaces=15000")
-        }
-        Err(_) => flawed(CheckState::Missing, name, "not in this kernel", "use a kernel with CONFIG_USER_NS"),
+fn namespaces(inner: &Inner) -> Check {
+    let name = "namespaces";
+    match probe::namespaces(inner) {
+        Ok(()) => good(name, "made, with file systems mounted in them"),
+        Err(obstacle) => flawed(CheckState::Missing, name, &obstacle.found, &obstacle.remedy),
     }
+}
+
+/// A login manager removes the folder of sockets when its user has logged out, unless told that the user stays.
+fn lingering(run_dir: &Path, identity: &Identity) -> Option<Check> {
+    let name = "after logging out";
+    if identity.owners() == Owners::AsInside || !run_dir.starts_with("/run/user") {
+        return None;
+    }
+    let users = fs::read_dir("/var/lib/systemd/linger").ok()?;
+    let own = users::own_name().unwrap_or_default();
+    if users.flatten().any(|entry| entry.file_name() == own.as_str()) {
+        return Some(good(name, "sandboxes go on"));
+    }
+    let found = format!("{} is removed, and sandboxes are out of reach", run_dir.display());
+    Some(flawed(CheckState::Weaker, name, found, "loginctl enable-linger"))
 }
 
 fn overlay() -> Check {
@@ -131,17 +165,16 @@ fn program(name: &str, path: &Path) -> Check {
     flawed(CheckState::Missing, name, format!("{} is missing", path.display()), "start the server anew")
 }
 
-fn control_groups(offer: &Offer) -> Check {
+fn control_groups(offer: &Offer, identity: &Identity) -> Check {
     let name = "control groups";
     let wanted = [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::Freezer];
     let Some(hierarchy) = &offer.hierarchy else {
-        let found = "none that can be used; memory, cpu and processes have no limit";
-        return flawed(
-            CheckState::Weaker,
-            name,
-            found,
-            "mount cgroup2 at /sys/fs/cgroup and let the server write to it",
-        );
+        let found = "none that can be used; memory and cpu have no limit, processes are counted by the user namespace";
+        let remedy = match identity.owners() {
+            Owners::AsInside => "mount cgroup2 at /sys/fs/cgroup and let the server write to it",
+            Owners::Server => "start the server by: systemd-run --user --scope -p Delegate=yes caisson serve",
+        };
+        return flawed(CheckState::Weaker, name, found, remedy);
     };
     let version = if matches!(hierarchy, Hierarchy::V2 { .. }) { "version 2" } else { "version 1" };
     let controllers = hierarchy.controllers();
@@ -153,16 +186,17 @@ fn control_groups(offer: &Offer) -> Check {
     flawed(CheckState::Weaker, name, found, "enable the missing controllers on the kernel's command line")
 }
 
-fn disks(offer: &Offer) -> Check {
+fn disks(offer: &Offer, identity: &Identity) -> Check {
     let name = "sized disks";
     match &offer.no_disks {
         None => good(name, "loop devices and mkfs.ext4"),
-        Some(why) => flawed(
-            CheckState::Weaker,
-            name,
-            format!("{why}; disks have no limit"),
-            "modprobe loop, and install the package e2fsprogs",
-        ),
+        Some(why) => {
+            let remedy = match identity.owners() {
+                Owners::AsInside => "modprobe loop && apt-get install e2fsprogs",
+                Owners::Server => "start the server as root",
+            };
+            flawed(CheckState::Weaker, name, format!("{why}; disks have no limit"), remedy)
+        }
     }
 }
 

@@ -1,0 +1,128 @@
+//! Control groups of an ordinary user: a subtree that root has delegated to it.
+//!
+//! The place is the group that this process is in, or for version 2 one above it, where the user may make groups and
+//! give them controllers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use crate::cgroup::{Controller, Hierarchy};
+
+/// Where the server goes when its own group must be emptied before it can be divided.
+const SERVER_GROUP: &str = "caisson-server";
+const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
+
+/// Finds control groups in which this process may make others; `None` when nothing was delegated.
+#[must_use]
+pub fn find() -> Option<Hierarchy> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let own = own_groups(&mounts, &fs::read_to_string("/proc/self/cgroup").ok()?);
+    if let Some(group) = &own.version_2
+        && let Some(root) = group.ancestors().take_while(|group| is_ours(group)).find(|group| divide(group))
+    {
+        return Some(Hierarchy::V2 { root: root.to_path_buf() });
+    }
+    let ours = |group: &PathBuf| may_write(group) && may_write(&group.join("tasks"));
+    let roots: BTreeMap<_, _> = own.version_1.into_iter().filter(|(_, group)| ours(group)).collect();
+    (!roots.is_empty()).then_some(Hierarchy::V1 { roots })
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct OwnGroups {
+    version_2: Option<PathBuf>,
+    version_1: BTreeMap<Controller, PathBuf>,
+}
+
+/// The directories of the groups that a process is in.
+fn own_groups(mounts: &str, memberships: &str) -> OwnGroups {
+    let mut found = OwnGroups::default();
+    for line in mounts.lines() {
+        let Some((before, after)) = line.split_once(" - ") else { continue };
+        let mut before = before.split(' ').skip(3);
+        let (Some(root), Some(target)) = (before.next(), before.next()) else { continue };
+        let mut kind = after.split(' ');
+        let (kind, options) = (kind.next(), kind.nth(1).unwrap_or_default());
+        let place = |names: &str| {
+            let path = membership(memberships, names)?;
+            let below = Path::new(path).strip_prefix(root).ok()?;
+            Some(Path::new(target).join(below))
+        };
+        match kind {
+            Some("cgroup2") => found.version_2 = found.version_2.take().or_else(|| place("")),
+            Some("cgroup") => {
+                for controller in Controller::ALL {
+                    if options.split(',').any(|option| option == controller.name())
+                        && let Some(group) = place(controller.name())
+                    {
+                        found.version_1.insert(controller, group);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The path of a group in the tree of a controller; the empty name is that of version 2.
+fn membership<'a>(memberships: &'a str, controller: &str) -> Option<&'a str> {
+    memberships.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (names, path) = (parts.next()?, parts.next()?);
+        names.split(',').any(|name| name == controller).then_some(path)
+    })
+}
+
+fn may_write(path: &Path) -> bool {
+    access(path, Access::WRITE_OK).is_ok()
+}
+
+fn is_ours(group: &Path) -> bool {
+    may_write(group)
+        && ["cgroup.procs", "cgroup.subtree_control"].iter().all(|name| may_write(&group.join(name)))
+}
+
+/// Lets groups below this one have limits. A group with processes of its own cannot: when the only one is this process,
+/// it steps aside.
+fn divide(group: &Path) -> bool {
+    let owned = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+    if !WANTED.iter().all(|name| owned.split_whitespace().any(|word| word == *name)) {
+        return false;
+    }
+    let enable = || fs::write(group.join("cgroup.subtree_control"), "+memory +cpu +pids").is_ok();
+    enable() || (step_aside(group) && enable())
+}
+
+fn step_aside(group: &Path) -> bool {
+    let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let own = std::process::id().to_string();
+    if processes.trim() != own {
+        return false;
+    }
+    let aside = group.join(SERVER_GROUP);
+    // It may be there from an earlier server.
+    let _ = fs::create_dir(&aside);
+    fs::write(aside.join("cgroup.procs"), own).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_in_every_tree() {
+        let mounts = "\
+35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+36 31 0:33 /box /sys/fs/cgroup/cpu,cpuacct rw shared:3 - cgroup cgroup rw,cpu,cpuacct
+41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+";
+        let found = own_groups(mounts, "4:memory:/user/me\n3:cpu,cpuacct:/box/me\n0::/user.slice/a:b\n");
+        assert_eq!(found.version_2.as_deref(), Some(Path::new("/sys/fs/cgroup/unified/user.slice/a:b")));
+        assert_eq!(found.version_1[&Controller::Memory], Path::new("/sys/fs/cgroup/memory/user/me"));
+        assert_eq!(found.version_1[&Controller::Cpu], Path::new("/sys/fs/cgroup/cpu,cpuacct/me"));
+        assert!(!found.version_1.contains_key(&Controller::Pids));
+    }
+}

@@ -1,0 +1,36 @@
+//! Trying what every sandbox needs. Some hosts let anybody make namespaces and then refuse to mount anything in them.
+
+use std::os::fd::AsFd;
+
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_change};
+
+use crate::error::{LaunchError, Step};
+use crate::layers::clone_tree;
+use crate::mounts::{self, STAGE};
+use crate::removal::in_user_namespace;
+use crate::spec::{DISK_DIRECTORIES, Probe, Users};
+use crate::sys::Namespaces;
+
+/// Makes namespaces with mapped ids, and mounts in them what a sandbox has. Nothing stays.
+///
+/// # Errors
+/// Names the step that the host refuses.
+pub fn probe(probe: &Probe) -> Result<(), LaunchError> {
+    for name in DISK_DIRECTORIES {
+        let directory = probe.directory.join(name);
+        std::fs::create_dir_all(&directory).step(|| format!("making {}", directory.display()))?;
+    }
+    in_user_namespace(Namespaces::All, &probe.users, || {
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .named("cutting the mounts off from the host's")?;
+        mounts::tmpfs(&[("size", "4k")], MountAttrFlags::empty())?;
+        mounts::virtual_file_system("proc", &[], MountAttrFlags::empty())?;
+        if let Users::Ranges(_) = probe.users {
+            // Layers of root's sandboxes are opened outside, with rights that this process does not have.
+            return Ok(());
+        }
+        let disk = clone_tree(&probe.directory)?;
+        mounts::move_to_path(disk.as_fd(), STAGE)?;
+        mounts::overlay().map(drop)
+    })
+}

@@ -1,0 +1,72 @@
+//! Deleting what a sandbox of an ordinary user has left.
+//!
+//! Its files may belong to lent ids, and its directories may be closed even to their owner. Root of a user namespace that
+//! has all those ids may delete them.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::channel::{self, Word};
+use crate::child;
+use crate::error::{LaunchError, Step};
+use crate::spec::{Removal, Report};
+use crate::sys::{self, Cloned, Namespaces};
+use crate::users;
+
+/// Deletes a tree; succeeds when there is none.
+///
+/// # Errors
+/// The host has no user namespaces, or something could not be deleted.
+pub fn remove(removal: &Removal) -> Result<(), LaunchError> {
+    in_user_namespace(Namespaces::User, &removal.users, || match fs::remove_dir_all(&removal.directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.step(|| format!("removing {}", removal.directory.display())),
+    })
+}
+
+/// Runs work in a process of its own, as root of new namespaces with all ids of these users.
+pub(crate) fn in_user_namespace(
+    kinds: Namespaces,
+    users: &crate::spec::Users,
+    work: impl FnOnce() -> Result<(), LaunchError>,
+) -> Result<(), LaunchError> {
+    let (ours, theirs) = channel::pair().named("making a channel")?;
+    match sys::clone_into_namespaces(kinds, None).named("making namespaces")? {
+        Cloned::Child => {
+            drop(ours);
+            let result = theirs
+                .hear(Word::Mapped)
+                .named("waiting for user ids")
+                .and_then(|_| child::take_root_identity(users).named("becoming user 0 of the namespace"))
+                .and_then(|()| work());
+            if let Err(error) = &result {
+                theirs.complain(error);
+            }
+            sys::leave(i32::from(result.is_err()))
+        }
+        Cloned::Owner { pid, .. } => {
+            drop(theirs);
+            let mapped = users::map_all(pid, users);
+            if mapped.is_ok() {
+                ours.say(Word::Mapped, &[]).named("telling of user ids")?;
+            }
+            let said = if mapped.is_ok() { ours.wait_for_guest() } else { Ok(None) };
+            // Without this end a process that still waits for its ids gives up.
+            drop(ours);
+            let status = waitpid(Pid::from_raw(pid), WaitOptions::empty()).named("waiting for a process")?;
+            mapped?;
+            if let Ok(Some(Report::Failed { step, cause, errno })) = said {
+                let source = errno.map_or_else(|| io::Error::other(cause), io::Error::from_raw_os_error);
+                return Err(LaunchError::new(step, source));
+            }
+            match status {
+                Some((_, status)) if status.exit_status() == Some(0) => Ok(()),
+                _ => {
+                    Err(LaunchError::new("working in a user namespace", io::Error::other("the process died")))
+                }
+            }
+        }
+    }
+}

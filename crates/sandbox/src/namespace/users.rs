@@ -1,0 +1,153 @@
+//! Whose user ids sandboxes get: ranges where the server is root, else ids that the host lends to its user, else that
+//! user's own alone.
+
+use std::fs;
+use std::path::Path;
+
+use launcher::spec::{ID_HELPERS, Slots, Users};
+use rustix::process::geteuid;
+
+use super::NamespaceConfig;
+use super::host_image::Owners;
+use super::layout::Layout;
+
+const PASSWD: &str = "/etc/passwd";
+const LENT_UIDS: &str = "/etc/subuid";
+const LENT_GIDS: &str = "/etc/subgid";
+
+/// Whose user ids sandboxes get, and why not better ones.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    pub(super) users: Users,
+    /// Why an ordinary user has no lent ids.
+    pub(super) obstacle: Option<Obstacle>,
+}
+
+/// What stands in the way, and the command that removes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    pub(super) found: String,
+    pub(super) remedy: String,
+}
+
+impl Identity {
+    /// Looks at the host.
+    pub(super) fn find(config: &NamespaceConfig, layout: &Layout) -> Self {
+        let slots = |first_uid, count| Slots { directory: layout.slots(), first_uid, count, preferred: 0 };
+        if geteuid().is_root() {
+            let users = Users::Ranges(slots(config.first_uid, config.slots));
+            return Self { users, obstacle: None };
+        }
+        match lent(geteuid().as_raw(), |path| Path::new(path).exists(), read) {
+            Ok(loan) => {
+                let slots = slots(loan.first_uid, loan.count.min(config.slots));
+                Self { users: Users::Lent { slots, first_gid: loan.first_gid }, obstacle: None }
+            }
+            Err(obstacle) => Self { users: Users::Single, obstacle: Some(obstacle) },
+        }
+    }
+
+    /// The same users for one sandbox: those are tried first that others do not try first.
+    pub(super) fn preferring(&self, number: u128) -> Users {
+        let mut users = self.users.clone();
+        match &mut users {
+            Users::Ranges(slots) | Users::Lent { slots, .. } => {
+                slots.preferred = u32::try_from(number % u128::from(slots.count.max(1))).unwrap_or(0);
+            }
+            Users::Single => {}
+        }
+        users
+    }
+
+    /// Who owns the agent's directories on disks and in images.
+    pub(super) fn owners(&self) -> Owners {
+        match self.users {
+            Users::Ranges(_) => Owners::AsInside,
+            Users::Lent { .. } | Users::Single => Owners::Server,
+        }
+    }
+}
+
+/// The name of the user that the server runs as.
+pub(super) fn own_name() -> Option<String> {
+    user_name(&read(PASSWD), geteuid().as_raw()).map(String::from)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Loan {
+    first_uid: u32,
+    first_gid: u32,
+    count: u32,
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The ids that the host lends to a user.
+fn lent(uid: u32, exists: impl Fn(&str) -> bool, read: impl Fn(&str) -> String) -> Result<Loan, Obstacle> {
+    if let Some(missing) = ID_HELPERS.iter().find(|path| !exists(path)) {
+        let found = format!("{missing} is missing");
+        return Err(Obstacle { found, remedy: "apt-get install uidmap".into() });
+    }
+    let passwd = read(PASSWD);
+    let name = user_name(&passwd, uid);
+    let range = |path: &str| {
+        range_of(&read(path), uid, name).ok_or_else(|| {
+            let user = name.map_or_else(|| uid.to_string(), String::from);
+            Obstacle {
+                found: format!("{path} lends no ids to {user}"),
+                remedy: format!("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"),
+            }
+        })
+    };
+    let ((first_uid, uids), (first_gid, gids)) = (range(LENT_UIDS)?, range(LENT_GIDS)?);
+    Ok(Loan { first_uid, first_gid, count: uids.min(gids) })
+}
+
+fn user_name(passwd: &str, uid: u32) -> Option<&str> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
+}
+
+/// The first range of a user, who may be named by name or by number.
+fn range_of(text: &str, uid: u32, name: Option<&str>) -> Option<(u32, u32)> {
+    text.lines().find_map(|line| {
+        let mut fields = line.trim().split(':');
+        let user = fields.next()?;
+        let (first, count) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let is_his = name == Some(user) || user.parse() == Ok(uid);
+        (is_his && count > 0).then_some((first, count))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(path: &str) -> String {
+        match path {
+            PASSWD => "root:x:0:0::/root:/bin/sh\nann:x:1001:1001::/home/ann:/bin/sh\n",
+            LENT_UIDS => "bob:100000:65536\nann:165536:65536\n",
+            _ => "1001:300000:1000\n",
+        }
+        .into()
+    }
+
+    #[test]
+    fn lent_ids_are_found_by_name_and_by_number() {
+        let loan = lent(1001, |_| true, files).unwrap();
+        assert_eq!(loan, Loan { first_uid: 165_536, first_gid: 300_000, count: 1000 });
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_a_command() {
+        let obstacle = lent(1001, |path| !path.ends_with("newgidmap"), files).unwrap_err();
+        assert!(obstacle.found.contains("newgidmap") && obstacle.remedy.contains("uidmap"));
+        let obstacle = lent(1002, |_| true, files).unwrap_err();
+        assert!(obstacle.found.contains(LENT_UIDS) && obstacle.remedy.contains("usermod"));
+    }
+}
