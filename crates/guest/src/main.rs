@@ -1,13 +1,15 @@
 //! The daemon inside every sandbox: processes, files, ports, the egress entrance and the call journal, served on one
 //! link. As the sandbox's first process it also reaps what others leave behind.
 //!
-//! One thread runs the event loop; two more, made at the start, touch files with the agent's rights. No thread is made
-//! later: a job that has used up its processes must not be able to stop the guest.
+//! One thread runs the event loop; two more, made at the start, touch files with the agent's rights; where the agent has
+//! the guest's own user id a fourth forks. No thread is made later: a job that has used up its processes must not be able
+//! to stop the guest.
 
 mod arguments;
 mod calls;
 mod egress;
 mod error;
+mod fence;
 mod files;
 mod follow;
 mod guest;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use protocol::{CallKey, Exec, OutputStream, Program};
@@ -13,6 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use tokio::io::unix::AsyncFd;
 
+use crate::fence::Forker;
 use crate::sys::{self, Agent, ChildPlan, Stage, StartFailure, Terminal};
 use crate::terminal;
 
@@ -42,6 +43,8 @@ pub(crate) struct Spawned {
 pub(crate) struct Spawner {
     /// Whom to become.
     pub(crate) agent: Option<Agent>,
+    /// Where children are forked.
+    pub(crate) forker: Forker,
     /// Working directory of those that name none.
     pub(crate) directory: String,
     /// `/dev/null`, above descriptor 2.
@@ -52,7 +55,7 @@ impl Spawner {
     /// Forks; the error is a text for people.
     pub(crate) fn spawn(&self, exec: &Exec) -> Result<Spawned, String> {
         let plan = self.plan(exec)?;
-        self.spawn_plan(exec, &plan).map_err(|error| explain_fork(&error))
+        self.spawn_plan(exec, plan).map_err(|error| explain_fork(&error))
     }
 
     fn plan(&self, exec: &Exec) -> Result<ChildPlan, String> {
@@ -77,13 +80,13 @@ impl Spawner {
         })
     }
 
-    fn spawn_plan(&self, exec: &Exec, plan: &ChildPlan) -> io::Result<Spawned> {
+    fn spawn_plan(&self, exec: &Exec, plan: ChildPlan) -> io::Result<Spawned> {
         let (report, report_writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let report = sys::watched(report)?;
         if let Some(size) = exec.terminal {
             let (master, slave) = terminal::open(size, self.agent)?;
             let master = Rc::new(sys::watched(master)?);
-            let pid = sys::fork_and_exec(plan, [slave.as_fd(); 3], report_writer.as_fd())?;
+            let pid = self.forker.fork(plan, [slave.as_raw_fd(); 3], report_writer.as_raw_fd())?;
             return Ok(Spawned {
                 pid,
                 input: Some(Rc::clone(&master)),
@@ -95,9 +98,9 @@ impl Spawner {
         let (stdout, stdout_writer) = output_pipe()?;
         let (stderr, stderr_writer) = output_pipe()?;
         let input = if exec.stdin.is_some() || exec.keep_stdin_open { Some(input_pipe()?) } else { None };
-        let stdin = input.as_ref().map_or(self.null.as_fd(), |(reader, _)| reader.as_fd());
-        let stdio = [stdin, stdout_writer.as_fd(), stderr_writer.as_fd()];
-        let pid = sys::fork_and_exec(plan, stdio, report_writer.as_fd())?;
+        let stdin = input.as_ref().map_or(&self.null, |(reader, _)| reader);
+        let stdio = [stdin, &stdout_writer, &stderr_writer].map(AsRawFd::as_raw_fd);
+        let pid = self.forker.fork(plan, stdio, report_writer.as_raw_fd())?;
         let outputs = vec![(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)];
         Ok(Spawned { pid, input: input.map(|(_, writer)| writer), outputs, terminal: None, report })
     }

@@ -15,6 +15,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::arguments::{Listen, Serve, State};
 use crate::calls::Journal;
 use crate::error::GuestError;
+use crate::fence::Forker;
 use crate::files::resolve::Workspace;
 use crate::files::worker::Workers;
 use crate::guest::Guest;
@@ -41,7 +42,9 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
     let signals = sys::child_signals().map_err(GuestError::io("listening for ended children"))?;
     let workspace = Arc::new(Workspace::open(&options.workspace)?);
     let workers = Workers::start(agent)?;
-    let spawner = Spawner { agent, directory: options.workspace.to_string_lossy().into_owned(), null };
+    let forker = if agent.is_some() { Forker::Here } else { Forker::fenced()? };
+    let spawner =
+        Spawner { agent, forker, directory: options.workspace.to_string_lossy().into_owned(), null };
     let guest = Rc::new(Guest {
         boot_id: sys::random_hex(),
         journal,

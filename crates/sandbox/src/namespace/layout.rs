@@ -83,14 +83,26 @@ pub(super) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
         .map_err(|source| failed("making", path, source))
 }
 
-/// A folder of sockets in `/tmp` may have been put there by somebody else.
+/// A folder of sockets in `/tmp` may have been put there by somebody else, or below a folder of somebody else.
 fn refuse_foreign(path: &Path) -> Result<(), SandboxError> {
-    let metadata = fs::metadata(path).map_err(|source| failed("looking at", path, source))?;
-    if metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0 {
+    let user = rustix::process::geteuid();
+    let look = |path: &Path| {
+        let metadata = fs::metadata(path).map_err(|source| failed("looking at", path, source))?;
+        Ok::<_, SandboxError>((metadata.uid(), metadata.mode()))
+    };
+    let (owner, mode) = look(path)?;
+    let mut is_safe = owner == user.as_raw() && mode & 0o022 == 0;
+    // Who is root has chosen the place.
+    for above in path.ancestors().skip(1).filter(|_| !user.is_root()) {
+        let (owner, mode) = look(above)?;
+        let sticky_or_closed = mode & 0o1000 != 0 || mode & 0o002 == 0;
+        is_safe &= (owner == user.as_raw() || owner == 0) && sticky_or_closed;
+    }
+    if is_safe {
         return Ok(());
     }
     Err(SandboxError::HostUnfit {
-        what: format!("{} belongs to another user, or others may write to it", path.display()),
+        what: format!("{} belongs to another user, or others may replace it", path.display()),
         remedy: "choose another run directory".into(),
     })
 }

@@ -23,13 +23,21 @@ pub(crate) struct Host {
 impl Host {
     /// A backend with the real launcher and the real guest.
     pub(crate) fn new() -> Self {
-        let directory = tempfile::Builder::new().prefix("cs").tempdir().unwrap();
+        Self::with(&program("caisson-launcher"), &program("caisson-guest"), &std::env::temp_dir())
+    }
+
+    /// A backend with these programs and its directories below another.
+    pub(crate) fn with(launcher: &Path, guest: &Path, below: &Path) -> Self {
+        let directory = tempfile::Builder::new().prefix("cs").tempdir_in(below).unwrap();
         let mut config = NamespaceConfig::new(
             directory.path().join("state"),
             directory.path().join("run"),
-            program("caisson-launcher"),
-            program("caisson-guest"),
+            launcher,
+            guest,
         );
+        if !rustix::process::geteuid().is_root() {
+            config.slots_dir = directory.path().join("slots");
+        }
         config.cgroup_parent = CGROUP_PARENT.into();
         let backend = NamespaceBackend::new(config.clone()).unwrap();
         Self { directory, config, backend }

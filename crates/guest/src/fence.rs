@@ -1,0 +1,68 @@
+//! Where children are forked when they have the guest's own user id.
+//!
+//! One thread enters a Landlock domain at the start and forks all children from then on. They share its domain, so one
+//! call can signal what another has started; the rest of the guest is outside, so none of them can signal or trace it.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::mpsc;
+
+use rustix::process::Pid;
+
+use crate::error::GuestError;
+use crate::sys::{self, ChildPlan};
+
+/// Small: a fork recurses nowhere.
+const STACK_BYTES: usize = 128 * 1024;
+
+struct Order {
+    plan: ChildPlan,
+    stdio: [RawFd; 3],
+    report: RawFd,
+    answer: mpsc::SyncSender<io::Result<Pid>>,
+}
+
+/// Forks children.
+pub(crate) enum Forker {
+    /// In the calling thread: children get another user id.
+    Here,
+    /// In the thread that is fenced in.
+    Fenced(Fence),
+}
+
+/// The way to the thread that is fenced in.
+pub(crate) struct Fence(mpsc::Sender<Order>);
+
+impl Forker {
+    /// Makes the thread. A kernel without Landlock has no fence; then the user namespace and the guest's being the first
+    /// process must do.
+    pub(crate) fn fenced() -> Result<Self, GuestError> {
+        let (sender, orders) = mpsc::channel::<Order>();
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let body = move || {
+            let _ = ready.send(sys::fence_thread());
+            for order in orders {
+                let _ = order.answer.send(sys::fork_and_exec(&order.plan, order.stdio, order.report));
+            }
+        };
+        let spawned = std::thread::Builder::new().name("forks".into()).stack_size(STACK_BYTES).spawn(body);
+        spawned.map_err(GuestError::io("starting the thread that forks"))?;
+        if let Ok(Err(error)) = is_ready.recv() {
+            eprintln!("caisson-guest: no Landlock domain for what runs here: {error}");
+        }
+        Ok(Self::Fenced(Fence(sender)))
+    }
+
+    /// Forks; the descriptors stay open until this returns.
+    pub(crate) fn fork(&self, plan: ChildPlan, stdio: [RawFd; 3], report: RawFd) -> io::Result<Pid> {
+        match self {
+            Self::Here => sys::fork_and_exec(&plan, stdio, report),
+            Self::Fenced(Fence(orders)) => {
+                let gone = || io::Error::other("the guest's thread that forks is gone");
+                let (answer, answered) = mpsc::sync_channel(1);
+                orders.send(Order { plan, stdio, report, answer }).map_err(|_| gone())?;
+                answered.recv().map_err(|_| gone())?
+            }
+        }
+    }
+}

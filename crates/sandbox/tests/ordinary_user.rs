@@ -1,0 +1,380 @@
+//! Sandboxes of a server that is not root: with ids that the host lends to its user, and with that user's own alone.
+//!
+//! Every test runs twice over: as root it makes a user in a mount namespace of its own, where `/etc/passwd` and the lists
+//! of lent ids are the test's, and starts itself again as that user. Nothing of the host is changed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod namespace_host;
+mod ordinary_user_host;
+
+use std::fs;
+
+use namespace_host::Host;
+use ordinary_user_host::{Setting, UID, run};
+use protocol::ExecEnd;
+use sandbox::conformance::{Guest, Subject, remove};
+use sandbox::{
+    Backend, CheckState, EndedReason, Image, Isolation, Limit, LimitKind, Limits, Phase, SandboxError,
+    SandboxId, SandboxSpec,
+};
+
+macro_rules! tests {
+    ($($setting:ident in $module:ident: $($name:ident)*;)*) => {$(
+        mod $module {
+            $(#[test]
+            fn $name() {
+                super::run(super::Setting::$setting, concat!(stringify!($module), "::", stringify!($name)), super::$name);
+            })*
+        }
+    )*};
+}
+
+tests! {
+    Lent in with_lent_ids:
+        commands_run_and_nothing_is_left files_of_every_kind_are_removed there_is_no_network_but_loopback
+        a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
+        the_image_is_read_only a_directory_is_an_image a_restarted_server_carries_on many_live_at_once
+        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach escapes_are_refused ordinary_programs_work
+        the_agent_has_an_id_of_its_own;
+    Single in with_a_single_id:
+        commands_run_and_nothing_is_left files_of_every_kind_are_removed there_is_no_network_but_loopback
+        a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
+        the_image_is_read_only a_directory_is_an_image a_restarted_server_carries_on many_live_at_once
+        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach escapes_are_refused ordinary_programs_work
+        the_agent_is_the_user_without_rights;
+    Delegated in with_delegated_control_groups:
+        memory_is_limited_and_sandboxes_can_be_frozen commands_run_and_nothing_is_left;
+}
+
+fn spec() -> SandboxSpec {
+    SandboxSpec {
+        image: Image::Host,
+        isolation: Isolation::Namespaces,
+        limits: Limits { open_files: Limit::Required(512), pids: Limit::Required(64), ..Limits::default() },
+        extra_ca: Vec::new(),
+        labels: Default::default(),
+    }
+}
+
+async fn start(host: &Host) -> (SandboxId, Guest) {
+    let id = SandboxId::generate();
+    host.backend.create(id, &spec()).await.unwrap_or_else(|error| panic!("{error:?}"));
+    (id, Guest::of(&host.backend, id).await)
+}
+
+/// Ends a sandbox; also waits until its files are deleted.
+async fn end(host: &Host, id: SandboxId) {
+    remove(host, id).await;
+    let trash = host.config.state_dir.join("trash").join(id.to_string());
+    while trash.exists() {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn commands_run_and_nothing_is_left(host: Host) {
+    let (id, guest) = start(&host).await;
+    assert_eq!(guest.expect("pwd; echo hello > greeting; cat /app/greeting").await, "/workspace\nhello");
+    assert_eq!(
+        guest.expect("ulimit -n; hostname 2>/dev/null || cat /proc/sys/kernel/hostname").await,
+        "512\ncaisson"
+    );
+    guest.expect("echo x > /tmp/x; echo x > ~/x; echo x > /var/tmp/x; echo x > /dev/shm/x").await;
+    assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Running);
+    assert!(!host.traces(id).is_empty(), "the traces of a sandbox can be seen");
+    end(&host, id).await;
+    assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Missing);
+}
+
+async fn files_of_every_kind_are_removed(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = "mkdir -p deep/er && echo x > deep/er/file && chmod 000 deep/er/file deep/er deep && \
+        mkdir ~/closed && chmod 000 ~/closed && mkfifo pipe && ln -s /etc link && mkdir -p /var/tmp/a/b && chmod 500 /var/tmp/a";
+    guest.expect(script).await;
+    end(&host, id).await;
+}
+
+async fn there_is_no_network_but_loopback(host: Host) {
+    let (id, guest) = start(&host).await;
+    assert_eq!(guest.expect("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").await, "lo");
+    assert_eq!(guest.expect("tail -n +2 /proc/net/route | wc -l").await, "0");
+    let dial = "import socket\ntry: socket.create_connection(('10.0.0.1', 80), 5)\nexcept OSError as e: print(e.errno)";
+    assert_eq!(guest.expect(&format!("python3 -c \"{dial}\"")).await, libc::ENETUNREACH.to_string());
+    end(&host, id).await;
+}
+
+async fn a_killed_launcher_takes_the_sandbox_with_it(host: Host) {
+    let (id, guest) = start(&host).await;
+    guest.expect("mkdir kept && echo x > kept/file; sleep 1000 > /dev/null 2>&1 &").await;
+    host.kill_owner(id).await;
+    let observed = loop {
+        let observed = host.backend.observe(id).await.unwrap();
+        if observed.phase != Phase::Running {
+            break observed;
+        }
+        tokio::task::yield_now().await;
+    };
+    let Phase::Ended(ended) = observed.phase else { panic!("{observed:?}") };
+    assert_eq!(ended.reason, EndedReason::Lost);
+    end(&host, id).await;
+}
+
+async fn limits_that_do_not_hold_are_named(host: Host) {
+    let (id, _guest) = start(&host).await;
+    let unenforced = host.backend.observe(id).await.unwrap().unenforced;
+    let kinds: Vec<_> = unenforced.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [LimitKind::Memory, LimitKind::Cpu, LimitKind::Disk], "{unenforced:?}");
+    assert!(unenforced.iter().all(|(_, why)| !why.is_empty()));
+    end(&host, id).await;
+    let defaults = Limits::default;
+    for (kind, limits) in [
+        (LimitKind::Disk, Limits { disk_mib: Limit::Required(64), ..defaults() }),
+        (LimitKind::Memory, Limits { memory_mib: Limit::Required(64), ..defaults() }),
+        (LimitKind::Cpu, Limits { cpu_millis: Limit::Required(500), ..defaults() }),
+    ] {
+        let id = SandboxId::generate();
+        let error = host.backend.create(id, &SandboxSpec { limits, ..spec() }).await.unwrap_err();
+        assert!(
+            matches!(&error, SandboxError::LimitUnenforceable { limit, .. } if *limit == kind),
+            "{kind}: {error:?}"
+        );
+        end(&host, id).await;
+    }
+}
+
+async fn processes_are_limited(host: Host) {
+    let (first, crowded) = start(&host).await;
+    let ran = crowded
+        .run("for i in 1 2 3 4 5 6 7 8 9 0; do for j in 1 2 3 4 5 6 7 8; do sleep 1000 & done; done")
+        .await;
+    assert!(ran.stderr.contains("fork"), "{ran:?}");
+    // Another sandbox of the same user has its own count.
+    let (second, free) = start(&host).await;
+    assert_eq!(free.expect("(sleep 0 & sleep 0 & wait); echo free").await, "free");
+    end(&host, first).await;
+    end(&host, second).await;
+}
+
+async fn the_image_is_read_only(host: Host) {
+    let (id, guest) = start(&host).await;
+    for path in ["/usr/x", "/usr/bin/x", "/etc/x", "/x", "/bin/x"] {
+        assert_ne!(guest.run(&format!("echo x > {path}")).await.end, ExecEnd::Code(0), "{path} was written");
+    }
+    for path in ["/root/.ssh", "/etc/shadow", "/boot", "/sys/kernel"] {
+        assert_ne!(guest.run(&format!("ls {path}")).await.end, ExecEnd::Code(0), "{path} is there");
+    }
+    assert_eq!(guest.expect("ls /home; ls -A /home/agent").await, "agent");
+    end(&host, id).await;
+}
+
+async fn a_directory_is_an_image(host: Host) {
+    let image = host.directory.path().join("image");
+    for directory in ["bin", "usr/bin", "lib", "lib64", "etc", "tmp"] {
+        fs::create_dir_all(image.join(directory)).unwrap();
+    }
+    fs::copy("/bin/sh", image.join("bin/sh")).unwrap();
+    let libraries = std::process::Command::new("ldd").arg("/bin/sh").output().unwrap();
+    for path in String::from_utf8(libraries.stdout).unwrap().split_whitespace().filter(|w| w.starts_with('/'))
+    {
+        let target = image.join(path.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(path, target).unwrap();
+    }
+    let id = SandboxId::generate();
+    host.backend.create(id, &SandboxSpec { image: Image::Directory(image.clone()), ..spec() }).await.unwrap();
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(
+        guest.expect("echo inside > /workspace/file; cd /app; read l < file; echo $l").await,
+        "inside"
+    );
+    end(&host, id).await;
+    assert!(!image.join("workspace").exists() && !image.join("proc").exists(), "the image stays as it is");
+}
+
+async fn a_restarted_server_carries_on(host: Host) {
+    let (id, guest) = start(&host).await;
+    guest.expect("echo kept > file").await;
+    let restarted = host.restarted();
+    assert!(restarted.list().await.unwrap().contains(&id));
+    assert_eq!(restarted.observe(id).await.unwrap().phase, Phase::Running);
+    assert_eq!(Guest::of(&*restarted, id).await.expect("cat file").await, "kept");
+    restarted.destroy(id).await.unwrap();
+    end(&host, id).await;
+}
+
+async fn many_live_at_once(host: Host) {
+    let mut started = Vec::new();
+    for _ in 0..10 {
+        started.push(start(&host).await);
+    }
+    for (id, guest) in started {
+        assert_eq!(guest.expect("echo alive").await, "alive");
+        end(&host, id).await;
+    }
+}
+
+async fn the_host_is_fit_and_flaws_have_remedies(host: Host) {
+    let capabilities = host.backend.preflight().await.unwrap();
+    assert_eq!(capabilities.enforced, [LimitKind::Pids, LimitKind::OpenFiles]);
+    assert!(capabilities.checks.iter().any(|check| check.state == CheckState::Weaker));
+    for check in capabilities.checks {
+        assert!(check.state == CheckState::Good || check.remedy.is_some_and(|remedy| !remedy.is_empty()));
+    }
+}
+
+async fn python(guest: &Guest, script: &str) -> Vec<String> {
+    let ran = guest.run_program(&["/usr/bin/python3", "-c", &format!("{PRELUDE}{script}")]).await;
+    assert_eq!(ran.end, ExecEnd::Code(0), "{ran:?}");
+    ran.stdout.split_whitespace().map(String::from).collect()
+}
+
+const PRELUDE: &str = r#"
+import ctypes, errno, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def said(result):
+    return "DONE" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+def call(number, *arguments):
+    ctypes.set_errno(0)
+    arguments = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return said(libc.syscall(ctypes.c_long(number), *arguments))
+def attempt(act):
+    try:
+        act()
+        return "DONE"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+buffer = ctypes.create_string_buffer(4096)
+"#;
+
+/// Even where the agent has the guest's own user id.
+async fn the_guest_is_out_of_reach(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = format!(
+        r#"
+for request in [16, 0x4206]:
+    print(call({ptrace}, request, 1, 0, 0))
+here = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), 8)
+there = (ctypes.c_size_t * 2)(0x400000, 8)
+print(call({process_vm_readv}, 1, here, 1, there, 1, 0))
+for name in ["mem", "environ", "maps", "auxv"]:
+    print(attempt(lambda: open("/proc/1/" + name, "rb").read(1)))
+for name in ["root", "cwd", "exe", "fd/3", "fd/4"]:
+    print(attempt(lambda: os.readlink("/proc/1/" + name)), attempt(lambda: os.chdir("/proc/1/" + name)))
+print(attempt(lambda: os.listdir("/run/caisson")), call({pidfd_getfd}, os.pidfd_open(1), 4, 0))
+print(call({prlimit}, 1, 7, (ctypes.c_uint64 * 2)(0, 0), 0))
+for signal in [9, 15, 19, 2, 1, 17]:
+    print(attempt(lambda: os.kill(1, signal)))
+"#,
+        ptrace = libc::SYS_ptrace,
+        process_vm_readv = libc::SYS_process_vm_readv,
+        pidfd_getfd = libc::SYS_pidfd_getfd,
+        prlimit = libc::SYS_prlimit64,
+    );
+    let words = python(&guest, &script).await;
+    let refusals = ["EPERM", "EACCES", "ENOENT", "ENOTDIR"];
+    assert!(!words.is_empty());
+    assert!(words.iter().all(|word| refusals.contains(&word.as_str())), "{words:?}");
+    // What one call has started another may end.
+    guest.expect("sleep 1000 > /dev/null 2>&1 & echo $! > pid").await;
+    guest.expect("kill $(cat pid)").await;
+    assert_eq!(guest.expect("echo alive").await, "alive");
+    end(&host, id).await;
+}
+
+async fn escapes_are_refused(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = format!(
+        r#"
+for kind in [b"tmpfs", b"proc", b"overlay"]:
+    ctypes.set_errno(0); print(said(libc.mount(b"none", b"/tmp", kind, 0, None)))
+print(said(libc.umount2(b"/usr", 2)), said(libc.unshare(0x10000000)), said(libc.chroot(b"/workspace")))
+print(call({open_tree}, -100, b"/", 1), call({bpf}, 0, 0, 0), call({keyctl}, 0, -3, 1))
+print(attempt(lambda: os.mknod("/tmp/node", 0o20666, os.makedev(1, 1))))
+print(attempt(lambda: socket.socket(2, 3, 1)), attempt(lambda: socket.socket(17, 3, 768)))
+for act in [lambda: os.chown("/workspace", 5, 5), lambda: os.setuid(5), lambda: os.setgroups([5]), lambda: os.nice(-5)]:
+    print(attempt(act))
+for path in ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/usr/bin/env", "/proc/self/exe"]:
+    print(attempt(lambda: open(path, "r+b", buffering=0).write(b"1")))
+for path in ["/usr/bin/env", "/usr/bin/python3"]:
+    print(attempt(lambda: os.chmod(path, 0o777)), attempt(lambda: os.unlink(path)))
+"#,
+        open_tree = libc::SYS_open_tree,
+        bpf = libc::SYS_bpf,
+        keyctl = libc::SYS_keyctl,
+    );
+    let words = python(&guest, &script).await;
+    let refusals = ["EPERM", "EACCES", "EROFS", "EINVAL", "ENOENT", "ETXTBSY", "EAFNOSUPPORT"];
+    assert!(words.iter().all(|word| refusals.contains(&word.as_str())), "{words:?}");
+    let status = "grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/status | tr -d '\t\n'";
+    assert_eq!(guest.expect(status).await, "CapPrm:0000000000000000CapEff:0000000000000000NoNewPrivs:1");
+    let seen =
+        python(&guest, "print(*[p for p in os.listdir('/proc') if p.isdigit() and int(p) > 100])").await;
+    assert_eq!(seen, Vec::<String>::new(), "processes of the host are seen");
+    end(&host, id).await;
+}
+
+async fn ordinary_programs_work(host: Host) {
+    let (id, guest) = start(&host).await;
+    assert_eq!(guest.expect("bash -c 'echo $((6*7))'").await, "42");
+    let threads = "import threading;t=threading.Thread(target=lambda:print(7));t.start();t.join()";
+    assert_eq!(guest.expect(&format!("python3 -c \"{threads}\"")).await, "7");
+    let git = "git init -q r && cd r && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m m && git log --format=%s";
+    assert_eq!(guest.expect(git).await, "m");
+    let gcc =
+        "printf 'int main(void){return 0;}' > a.c && gcc a.c && ./a.out && mv a.c /tmp/b.c && ls /tmp/b.c";
+    assert_eq!(guest.expect(gcc).await, "/tmp/b.c");
+    end(&host, id).await;
+}
+
+async fn the_agent_has_an_id_of_its_own(host: Host) {
+    let (id, guest) = start(&host).await;
+    assert_eq!(
+        guest.expect("id -u; id -g; id -G; stat -c %u /workspace ~ /etc").await,
+        "1000\n1000\n1000\n1000\n1000\n0"
+    );
+    assert_eq!(guest.expect("grep Uid /proc/1/status").await, "Uid:\t0\t0\t0\t0");
+    let (other, _) = start(&host).await;
+    let owner = |id| {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(host.sandbox(id).join("disk/workspace")).unwrap().uid()
+    };
+    assert!(owner(id) >= 100_000 && owner(id) != owner(other), "{} and {}", owner(id), owner(other));
+    end(&host, id).await;
+    end(&host, other).await;
+}
+
+async fn the_agent_is_the_user_without_rights(host: Host) {
+    let (id, guest) = start(&host).await;
+    assert_eq!(guest.expect("id -u; id -g; stat -c %u /workspace ~ /etc").await, "0\n0\n0\n0\n0");
+    guest.expect("touch file").await;
+    let owner = std::os::unix::fs::MetadataExt::uid(
+        &fs::metadata(host.sandbox(id).join("disk/workspace/file")).unwrap(),
+    );
+    assert_eq!(owner, UID);
+    assert_eq!(guest.expect("grep CapBnd /proc/self/status").await, "CapBnd:\t0000000000000000");
+    end(&host, id).await;
+}
+
+async fn memory_is_limited_and_sandboxes_can_be_frozen(host: Host) {
+    let limits = Limits {
+        memory_mib: Limit::Required(64),
+        cpu_millis: Limit::Required(1500),
+        pids: Limit::Required(32),
+        ..Limits::default()
+    };
+    let id = SandboxId::generate();
+    host.backend
+        .create(id, &SandboxSpec { limits, ..spec() })
+        .await
+        .unwrap_or_else(|error| panic!("{error:?}"));
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(guest.run_program(&["tail", "/dev/zero"]).await.end, ExecEnd::Signal(9));
+    let observed = host.backend.observe(id).await.unwrap();
+    assert!(observed.usage.oom_kills >= 1, "{observed:?}");
+    assert_eq!(observed.unenforced.len(), 1, "only the disk: {observed:?}");
+    let freezer = host.backend.freezer().unwrap();
+    freezer.freeze(id).await.unwrap();
+    freezer.thaw(id).await.unwrap();
+    assert_eq!(guest.expect("echo alive").await, "alive");
+    end(&host, id).await;
+}
