@@ -15,12 +15,11 @@ use crate::config_file::{
     LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawOnShutdown, RawPool, RawRetention,
     RawSandbox,
 };
+use crate::config_places::Places;
 use crate::logging;
 
-/// Where a server keeps its things when nobody says otherwise.
-const DEFAULT_DATA: &str = "/var/lib/caisson";
+/// Where the configuration is when nobody says otherwise.
 const DEFAULT_CONFIG: &str = "/etc/caisson/caisson.toml";
-const DEFAULT_RUN: &str = "/run/caisson";
 /// The bundle of certificates that Debian and its like keep.
 const HOST_CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// How long running jobs are waited for at the end, where they are.
@@ -33,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) insecure_listen: bool,
     pub(crate) data: PathBuf,
     pub(crate) run_dir: PathBuf,
+    pub(crate) places: Places,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
     pub(crate) jobs: Settings,
@@ -70,9 +70,9 @@ impl Config {
         let listen = pick_listen(listen_flags, raw.listen)?;
         let insecure_listen = insecure_flag || raw.insecure_listen.unwrap_or(false);
         check_listen(&listen, insecure_listen)?;
-        let data = pick_path(arguments.data.as_deref(), "CAISSON_DATA", raw.data, DEFAULT_DATA)?;
-        let run_default = run_dir_of(&data);
-        let run_default = run_default.to_string_lossy();
+        let places = Places::of(rustix::process::geteuid().as_raw(), variable)?;
+        let data = pick_path(arguments.data.as_deref(), "CAISSON_DATA", raw.data, &places.data)?;
+        let run_default = places.run_dir_of(&data);
         let run_dir = pick_path(arguments.run_dir.as_deref(), "CAISSON_RUN_DIR", raw.run_dir, &run_default)?;
         let mut http = http_settings(&raw.http)?;
         http.allowed_hosts = raw.allowed_hosts.unwrap_or_default();
@@ -89,6 +89,7 @@ impl Config {
             insecure_listen,
             data,
             run_dir,
+            places,
             log,
             log_format: raw.log_format.unwrap_or_default(),
             jobs,
@@ -150,27 +151,13 @@ fn check_listen(listen: &[SocketAddr], insecure: bool) -> Result<()> {
     }
 }
 
-fn pick_path(flag: Option<&Path>, name: &str, file: Option<PathBuf>, default: &str) -> Result<PathBuf> {
+fn pick_path(flag: Option<&Path>, name: &str, file: Option<PathBuf>, default: &Path) -> Result<PathBuf> {
     let path = flag
         .map(Path::to_owned)
         .or_else(|| variable(name).map(PathBuf::from))
         .or(file)
         .unwrap_or_else(|| default.into());
     std::path::absolute(&path).with_context(|| format!("finding the folder {}", path.display()))
-}
-
-/// The folder for sockets that belongs to a data folder.
-pub(crate) fn run_dir_of(data: &Path) -> PathBuf {
-    Path::new(DEFAULT_RUN).join(short_name(data))
-}
-
-/// A short name for a folder, so that two servers on one host do not share sockets.
-fn short_name(folder: &Path) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in folder.as_os_str().as_encoded_bytes() {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("{:08x}", hash as u32)
 }
 
 fn job_settings(

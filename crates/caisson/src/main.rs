@@ -7,6 +7,7 @@ mod config;
 mod config_check;
 mod config_client;
 mod config_file;
+mod config_places;
 mod embedded;
 mod events;
 mod ids;

@@ -18,7 +18,7 @@ use tower::ServiceExt;
 
 use crate::client::{Client, InProcess};
 use crate::commands;
-use crate::config::{self, Config};
+use crate::config::Config;
 
 /// The folder in the data folder where those of one-shot servers are.
 const PARENT: &str = "once";
@@ -102,7 +102,7 @@ fn make_folder(data: &Path) -> Result<TempDir> {
 /// A single run needs one disk, none in reserve.
 fn move_to(config: &mut Config, folder: &Path) {
     config.data = folder.to_owned();
-    config.run_dir = config::run_dir_of(folder);
+    config.run_dir = config.places.run_dir_of(folder);
     config.sandbox.ready_disks = Some(0);
 }
 

@@ -127,6 +127,7 @@ pub(crate) fn backend(config: &Config) -> Result<NamespaceBackend> {
     let programs = embedded::install(&config.data.join("bin"))?;
     let sandboxes: &Path = &config.data;
     let mut settings = NamespaceConfig::new(sandboxes, &config.run_dir, programs.launcher, programs.guest);
+    settings.slots_dir = config.places.slots_dir();
     let chosen = &config.sandbox;
     settings.first_uid = chosen.first_uid.unwrap_or(settings.first_uid);
     settings.slots = chosen.slots.unwrap_or(settings.slots);

@@ -1,0 +1,69 @@
+//! Where a server keeps its things when nobody says otherwise: root's places, or those of an ordinary user.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+const ROOT_DATA: &str = "/var/lib/caisson";
+const ROOT_RUN: &str = "/run/caisson";
+
+/// Folders of one user's servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// Jobs, database and sandboxes.
+    pub(crate) data: PathBuf,
+    /// Folders of sockets and of locks on user ids, for all servers of this user.
+    pub(crate) run: PathBuf,
+}
+
+impl Places {
+    /// The places of a user whose environment `variable` tells.
+    pub(crate) fn of(uid: u32, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        if uid == 0 {
+            return Ok(Self { data: ROOT_DATA.into(), run: ROOT_RUN.into() });
+        }
+        let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let data = folder("XDG_DATA_HOME").or_else(|| Some(folder("HOME")?.join(".local/share")));
+        let data = data.context("HOME is not set; say where the data shall be with --data")?;
+        let run = folder("XDG_RUNTIME_DIR")
+            .map_or_else(|| PathBuf::from(format!("/tmp/caisson-{uid}")), |folder| folder.join("caisson"));
+        Ok(Self { data: data.join("caisson"), run })
+    }
+
+    /// The folder for sockets that belongs to a data folder.
+    pub(crate) fn run_dir_of(&self, data: &Path) -> PathBuf {
+        self.run.join(short_name(data))
+    }
+
+    /// The folder of locks on user ids.
+    pub(crate) fn slots_dir(&self) -> PathBuf {
+        self.run.join("slots")
+    }
+}
+
+/// A short name for a folder, so that two servers on one host do not share sockets.
+fn short_name(folder: &Path) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in folder.as_os_str().as_encoded_bytes() {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{:08x}", hash as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_user_has_places_of_its_own() {
+        let root = Places::of(0, |_| Some("/elsewhere".into())).unwrap();
+        assert_eq!(root.data, Path::new("/var/lib/caisson"));
+        let bare = Places::of(1001, |name| (name == "HOME").then(|| "/home/ann".into())).unwrap();
+        assert_eq!(bare.data, Path::new("/home/ann/.local/share/caisson"));
+        assert_eq!(bare.run, Path::new("/tmp/caisson-1001"));
+        let session = Places::of(1001, |name| Some(format!("/{name}"))).unwrap();
+        assert_eq!(session.data, Path::new("/XDG_DATA_HOME/caisson"));
+        assert_eq!(session.run, Path::new("/XDG_RUNTIME_DIR/caisson"));
+        assert!(Places::of(1001, |_| None).unwrap_err().to_string().contains("--data"));
+    }
+}
