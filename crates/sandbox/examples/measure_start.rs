@@ -27,6 +27,7 @@ async fn main() -> Result<()> {
     let mut next = || arguments.next().context("usage: measure_start DIRECTORY COUNT LAUNCHER GUEST");
     let (directory, count) = (PathBuf::from(next()?), next()?.parse::<usize>()?);
     let mut config = NamespaceConfig::new(directory.join("state"), directory.join("run"), next()?, next()?);
+    config.slots_dir = directory.join("slots");
     config.trace = if arguments.next().is_some() { Trace::On } else { Trace::Off };
     let backend = Arc::new(NamespaceBackend::new(config)?);
     let spec = SandboxSpec {

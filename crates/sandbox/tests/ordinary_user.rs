@@ -32,13 +32,15 @@ macro_rules! tests {
 
 tests! {
     Lent in with_lent_ids:
-        commands_run_and_nothing_is_left files_of_every_kind_are_removed there_is_no_network_but_loopback
+        commands_run_and_nothing_is_left files_go_in_and_out a_command_has_a_terminal
+        files_of_every_kind_are_removed there_is_no_network_but_loopback
         a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
         the_image_is_read_only a_directory_is_an_image a_restarted_server_carries_on many_live_at_once
         the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach escapes_are_refused ordinary_programs_work
         the_agent_has_an_id_of_its_own;
     Single in with_a_single_id:
-        commands_run_and_nothing_is_left files_of_every_kind_are_removed there_is_no_network_but_loopback
+        commands_run_and_nothing_is_left files_go_in_and_out a_command_has_a_terminal
+        files_of_every_kind_are_removed there_is_no_network_but_loopback
         a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
         the_image_is_read_only a_directory_is_an_image a_restarted_server_carries_on many_live_at_once
         the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach escapes_are_refused ordinary_programs_work
@@ -84,6 +86,53 @@ async fn commands_run_and_nothing_is_left(host: Host) {
     assert!(!host.traces(id).is_empty(), "the traces of a sandbox can be seen");
     end(&host, id).await;
     assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Missing);
+}
+
+async fn files_go_in_and_out(host: Host) {
+    let (id, guest) = start(&host).await;
+    let mut upload = guest.client.upload("deep/er/file".into(), Some(0o755)).await.unwrap();
+    upload.write(b"#!/bin/sh\necho ran\n").await.unwrap();
+    upload.finish().await.unwrap();
+    assert_eq!(
+        guest.expect("deep/er/file && echo more >> deep/er/file && stat -c %a deep/er/file").await,
+        "ran\n755"
+    );
+    guest.expect("echo from inside > out").await;
+    let (_, mut download) = guest.client.download("out".into(), 0, None).await.unwrap();
+    let mut bytes = Vec::new();
+    while let Some(part) = download.next().await.unwrap() {
+        bytes.extend_from_slice(&part);
+    }
+    assert_eq!(bytes, b"from inside\n");
+    end(&host, id).await;
+}
+
+async fn a_command_has_a_terminal(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = "import os, pty\nmaster, slave = pty.openpty()\nprint(os.ttyname(slave), os.fstat(slave).st_uid == os.getuid())";
+    assert_eq!(guest.run_program(&["/usr/bin/python3", "-c", script]).await.stdout, "/dev/pts/0 True\n");
+    let exec = protocol::Exec {
+        key: protocol::CallKey::new("terminal", 1),
+        program: protocol::Program::Shell("tty; stty size".into()),
+        environment: Default::default(),
+        directory: None,
+        stdin: None,
+        keep_stdin_open: false,
+        terminal: Some(protocol::TerminalSize { rows: 33, columns: 44 }),
+        timeout_ms: None,
+        kill_grace_ms: 100,
+    };
+    let mut follower = guest.client.exec(exec, protocol::Follow::Capped).await.unwrap();
+    let mut shown = Vec::new();
+    loop {
+        match follower.next().await.unwrap() {
+            protocol::ExecUpdate::Output(chunk) => shown.extend_from_slice(&chunk.bytes),
+            protocol::ExecUpdate::Event(protocol::ExecEvent::Ended(_)) => break,
+            protocol::ExecUpdate::Event(_) => {}
+        }
+    }
+    assert_eq!(String::from_utf8(shown).unwrap(), "/dev/pts/0\r\n33 44\r\n");
+    end(&host, id).await;
 }
 
 async fn files_of_every_kind_are_removed(host: Host) {

@@ -156,16 +156,40 @@ fn throw_away(inner: &Inner, directory: &Path, trash: &Path) -> Result<(), Sandb
     Ok(())
 }
 
-/// Deletes what a probe of the host has left, in the background.
-pub(super) fn throw_away_probe(inner: &Inner, directory: PathBuf) {
-    remove_later(inner, vec![directory]);
+/// Deletes what was thrown away, and returns when it is gone.
+pub(super) fn empty_trash_now(inner: &Inner) -> Result<(), SandboxError> {
+    for path in trash(inner) {
+        let removed = remove_as(&inner.config.launcher, &inner.identity.users, &path);
+        // Somebody in the background may be at the same tree, and each finds what the other has just deleted.
+        if path.exists() {
+            removed?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes what a probe of the host has left. A short command that probes ends soon, so not in the background.
+pub(super) fn throw_away_probe(inner: &Inner, directory: &Path) {
+    if let Err(error) = remove_as(&inner.config.launcher, &inner.identity.users, directory) {
+        tracing::warn!(error = %error, "garbage is left");
+    }
 }
 
 /// Deletes what an earlier server has not come to delete, in the background.
 pub(super) fn empty_trash(inner: &Inner) {
+    remove_later(inner, trash(inner));
+}
+
+fn trash(inner: &Inner) -> Vec<PathBuf> {
     let entries = fs::read_dir(inner.layout.trash());
-    let entries = entries.map(|entries| entries.flatten().map(|entry| entry.path()).collect());
-    remove_later(inner, entries.unwrap_or_default());
+    entries.map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
+}
+
+fn remove_as(launcher: &Path, users: &Users, path: &Path) -> Result<(), SandboxError> {
+    match users {
+        Users::Ranges(_) => remove_tree(path),
+        Users::Lent { .. } | Users::Single => remove_by_launcher(launcher, users, path),
+    }
 }
 
 fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
@@ -174,14 +198,8 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
     }
     let (launcher, users) = (inner.config.launcher.clone(), inner.identity.users.clone());
     let work = move || {
-        for path in paths {
-            let removed = match users {
-                Users::Ranges(_) => remove_tree(&path),
-                Users::Lent { .. } | Users::Single => remove_by_launcher(&launcher, &users, path),
-            };
-            if let Err(error) = removed {
-                tracing::warn!(error = %error, "garbage is left");
-            }
+        for error in paths.iter().filter_map(|path| remove_as(&launcher, &users, path).err()) {
+            tracing::warn!(error = %error, "garbage is left");
         }
     };
     if let Err(error) = std::thread::Builder::new().name("trash".into()).spawn(work) {
@@ -190,13 +208,13 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
 }
 
 /// An ordinary user may not delete what belongs to ids that it was lent, nor what is closed even to itself.
-fn remove_by_launcher(launcher: &Path, users: &Users, directory: PathBuf) -> Result<(), SandboxError> {
-    let path = directory.clone();
+fn remove_by_launcher(launcher: &Path, users: &Users, path: &Path) -> Result<(), SandboxError> {
+    let order = Removal { users: users.clone(), directory: path.to_path_buf() };
     let ask = || -> io::Result<()> {
-        match owner::ask(launcher, "--remove", &Removal { users: users.clone(), directory })? {
+        match owner::ask(launcher, "--remove", &order)? {
             None => Ok(()),
             Some(error) => Err(io::Error::other(format!("{}: {}", error.step, error.source))),
         }
     };
-    ask().map_err(|source| failed("removing", &path, source))
+    ask().map_err(|source| failed("removing", path, source))
 }

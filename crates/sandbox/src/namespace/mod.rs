@@ -86,6 +86,14 @@ impl NamespaceBackend {
         preflight::checks(&self.inner)
     }
 
+    /// Deletes what destroyed sandboxes have left, and returns when it is gone. Without this it goes in the background.
+    ///
+    /// # Errors
+    /// Something cannot be deleted.
+    pub async fn empty_trash(&self) -> Result<(), SandboxError> {
+        self.blocking(destroy::empty_trash_now).await
+    }
+
     fn lock(&self, id: SandboxId) -> &Mutex<()> {
         let index = usize::try_from(id.as_u128() % LOCKS as u128).unwrap_or(0);
         &self.locks[index]

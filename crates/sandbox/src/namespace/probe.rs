@@ -8,7 +8,7 @@ use launcher::LaunchError;
 use launcher::spec::{Probe, Users};
 
 use super::users::Obstacle;
-use super::{Inner, owner};
+use super::{Inner, destroy, owner};
 
 /// Settings of a host that keep ordinary users from namespaces, the value that does, and the command that changes it.
 const SWITCHES: [(&str, &str, &str); 3] = [
@@ -32,7 +32,7 @@ fn attempt(inner: &Inner) -> Result<(), LaunchError> {
     let directory = inner.layout.trash().join(format!("probe-{}", std::process::id()));
     let order = Probe { users: inner.identity.users.clone(), directory: directory.clone() };
     let answer = owner::ask(&inner.config.launcher, "--probe", &order);
-    super::destroy::throw_away_probe(inner, directory);
+    destroy::throw_away_probe(inner, &directory);
     match answer {
         Ok(None) => Ok(()),
         Ok(Some(complaint)) => Err(complaint),
