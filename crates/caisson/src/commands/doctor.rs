@@ -22,16 +22,29 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     super::print(&match &found {
         Ok(capabilities) if arguments.json => serde_json::to_string_pretty(capabilities)? + "\n",
         Ok(capabilities) => table(capabilities, Colours::of_output()),
-        Err(error) if arguments.json => format!("{}\n", serde_json::json!({ "error": error.to_string() })),
-        Err(error) => format!("this host cannot run sandboxes: {error}\n"),
+        Err(error) if arguments.json => {
+            let answer = serde_json::json!({ "error": error.to_string(), "checks": backend.checks() });
+            serde_json::to_string_pretty(&answer)? + "\n"
+        }
+        Err(error) => {
+            lines(&backend.checks(), Colours::of_output())
+                + &format!("\nthis host cannot run sandboxes: {error}\n")
+        }
     })?;
     Ok(if found.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNFIT) })
 }
 
 fn table(capabilities: &Capabilities, colours: Colours) -> String {
-    let width = capabilities.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let limits: Vec<String> = capabilities.enforced.iter().map(ToString::to_string).collect();
+    let isolation = capabilities.isolation;
+    lines(&capabilities.checks, colours)
+        + &format!("\nisolation: {isolation:?}; limits that are enforced: {}\n", limits.join(", "))
+}
+
+fn lines(checks: &[Check], colours: Colours) -> String {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Check { name, state, found, remedy } in &capabilities.checks {
+    for Check { name, state, found, remedy } in checks {
         let (mark, colour) = match state {
             CheckState::Good => ("ok  ", "32"),
             CheckState::Weaker => ("weak", "33"),
@@ -43,11 +56,5 @@ fn table(capabilities: &Capabilities, colours: Colours) -> String {
             text += &format!("      {:width$}  -> {remedy}\n", "");
         }
     }
-    let limits: Vec<String> = capabilities.enforced.iter().map(ToString::to_string).collect();
-    text += &format!(
-        "\nisolation: {:?}; limits that are enforced: {}\n",
-        capabilities.isolation,
-        limits.join(", ")
-    );
     text
 }
