@@ -26,8 +26,8 @@ use crate::view::JobView;
 use crate::{pool, reconcile, scheduler};
 
 /// Said to whoever sends a task while no model is configured.
-const NO_MODEL: &str = "no language model is configured. This release runs `steps`; the task is kept, and goes on when \
-    a server with `model = \"provider/name\"` in its caisson.toml takes over this data folder";
+const NO_MODEL: &str = "no language model is configured, and this release has no setting for one yet: it runs `steps`. The \
+    task is kept, and goes on when a server with a model takes over this data folder";
 /// When to try again where the queue is full.
 const RETRY_AFTER_S: u64 = 5;
 
