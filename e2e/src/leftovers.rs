@@ -47,6 +47,20 @@ fn collect_directories(root: &Path, depth: usize, into: &mut Vec<PathBuf>) {
     }
 }
 
+/// Lets go and kills what is left in the control groups of a sandbox: a frozen process does not die before.
+fn sweep_groups(id: &str) {
+    let mut groups = Vec::new();
+    collect_directories(Path::new("/sys/fs/cgroup"), 8, &mut groups);
+    for group in groups.iter().filter(|path| path.file_name().is_some_and(|name| name == id)) {
+        let _ = fs::write(group.join("freezer.state"), "THAWED");
+        let _ = fs::write(group.join("cgroup.freeze"), "0");
+        for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+            processes::kill(pid.parse().unwrap_or_default());
+        }
+        let _ = fs::remove_dir(group);
+    }
+}
+
 /// Removes what a failed test has left, so that the next one starts clean.
 pub(crate) fn sweep(folder: &str, sandboxes: &[String]) {
     let mut words = vec![folder.to_owned()];
@@ -54,6 +68,11 @@ pub(crate) fn sweep(folder: &str, sandboxes: &[String]) {
     let named = |text: &str| words.iter().any(|word| text.contains(word.as_str()));
     for process in processes::all().into_iter().filter(|process| named(&process.command)) {
         processes::kill(process.pid);
+    }
+    let known = fs::read_dir(Path::new(folder).join("data/sandboxes")).into_iter().flatten().flatten();
+    let known = known.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    for id in known.chain(sandboxes.iter().cloned()) {
+        sweep_groups(&id);
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for target in

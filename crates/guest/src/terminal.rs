@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use protocol::TerminalSize;
 use rustix::fs::{Mode, OFlags, open as open_file};
+use rustix::process::{parent_process_death_signal, set_parent_process_death_signal};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -12,7 +13,9 @@ use crate::sys::{self, Agent};
 
 /// Opens a terminal that belongs to the agent: its master, which never blocks, and its slave.
 pub(crate) fn open(size: TerminalSize, agent: Option<Agent>) -> io::Result<(OwnedFd, OwnedFd)> {
-    // The kernel gives a new terminal to the file ids of whoever opens the multiplexer.
+    // The kernel gives a new terminal to the file ids of whoever opens the multiplexer. A change of these ids makes the
+    // kernel forget that nobody may trace the guest, and that it dies with its launcher.
+    let tie = parent_process_death_signal()?;
     if let Some(agent) = agent {
         sys::set_file_ids(agent)?;
     }
@@ -20,6 +23,7 @@ pub(crate) fn open(size: TerminalSize, agent: Option<Agent>) -> io::Result<(Owne
     if agent.is_some() {
         sys::set_file_ids(Agent { uid: 0, gid: rustix::process::getegid().as_raw() })?;
         sys::forbid_ptrace();
+        set_parent_process_death_signal(tie)?;
     }
     let (master, slave) = opened?;
     resize(&master, size)?;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use protocol::{
     CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, OutputStream,
-    Program,
+    Program, TerminalSize,
 };
 
 use crate::{
@@ -80,6 +80,11 @@ impl Guest {
 
     /// Runs a program as the agent.
     pub async fn run_program(&self, program: &[&str]) -> Ran {
+        self.run_in(program, None).await
+    }
+
+    /// Runs a program as the agent, on a terminal where one is given.
+    pub async fn run_in(&self, program: &[&str], terminal: Option<TerminalSize>) -> Ran {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin"), ("HOME", "/home/agent")];
         let exec = Exec {
@@ -89,7 +94,7 @@ impl Guest {
             directory: None,
             stdin: None,
             keep_stdin_open: false,
-            terminal: None,
+            terminal,
             timeout_ms: Some(60_000),
             kill_grace_ms: 100,
         };
@@ -322,7 +327,13 @@ pub async fn a_killed_owner_takes_the_sandbox_with_it(subject: &dyn Subject) {
     let id = make(subject, &spec()).await;
     let guest = Guest::of(subject.backend(), id).await;
     guest.expect("sleep 1000 > /dev/null 2>&1 &").await;
+    // Opening a terminal changes ids for a moment, and the kernel unties a process that does so from its parent.
+    let size = TerminalSize { rows: 24, columns: 80 };
+    assert_eq!(guest.run_in(&["true"], Some(size)).await.end, ExecEnd::Code(0));
     subject.kill_owner(id).await;
+    // The link ends with the guest, not with its owner.
+    let gone = tokio::time::timeout(std::time::Duration::from_secs(20), guest.client.link().closed()).await;
+    assert!(gone.is_ok(), "the guest lives on without its owner");
     let observed = wait_until(subject, id, |observed| observed.phase != Phase::Running).await;
     let Phase::Ended(ended) = observed.phase else { panic!("{observed:?}") };
     assert_eq!(ended.reason, EndedReason::Lost);
