@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::ids::{Generation, JobId, Sequence};
+use crate::ids::{Generation, Sequence};
 use crate::request::JobSpec;
 use crate::state::JobState;
 
@@ -274,13 +274,4 @@ pub enum Fence {
     Owner(Generation),
     /// A caller of the API.
     Anybody,
-}
-
-/// An event with the job it belongs to, as it is sent to watchers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct JobEvent {
-    /// Which job.
-    pub job: JobId,
-    /// The entry.
-    pub event: Event,
 }

@@ -45,7 +45,7 @@ pub use backup::{BackupReport, back_up};
 pub use core::{OnShutdown, Settings};
 pub use error::OrchestratorError;
 pub use event::{
-    Artifact, CallEnd, CallRef, CallStatus, Event, EventBody, Fence, JobEvent, NewEvent, Unenforced, Wish,
+    Artifact, CallEnd, CallRef, CallStatus, Event, EventBody, Fence, NewEvent, Unenforced, Wish,
 };
 pub use files::{ByteChunks, FileContent, FileItem, FileListing};
 pub use folder::DataFolder;
