@@ -3,13 +3,15 @@
 #   docker build -t caisson .
 #
 # Both images may be replaced, such as by mirrors: --build-arg BUILD_IMAGE=... --build-arg BASE_IMAGE=...
-ARG BUILD_IMAGE=rust:1.95-bookworm
-ARG BASE_IMAGE=debian:bookworm-slim
+ARG BUILD_IMAGE=rust:1.95-trixie
+ARG BASE_IMAGE=debian:trixie-slim
 
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /src
 COPY . .
-RUN ./build-guest && cargo build --locked --release -p caisson
+# The pages are bundled with Node.js; ./build-web says when that of the image is too old.
+RUN apt-get update && apt-get install --yes --no-install-recommends nodejs npm && rm -rf /var/lib/apt/lists/*
+RUN ./build-guest && ./build-web && cargo build --locked --release -p caisson
 
 FROM ${BASE_IMAGE}
 # Sandboxes see this image's /usr: what jobs shall find must be installed here.

@@ -28,6 +28,11 @@ impl Docker {
         bare::run(self.command().args(["run", "--rm", "--network", "none", &self.image, "true"]))
     }
 
+    /// `docker run --network none IMAGE true`; gives the container that is left.
+    pub(crate) fn run_true_and_keep(&self, name: &str) -> Result<()> {
+        bare::run(self.command().args(["run", "--name", name, "--network", "none", &self.image, "true"]))
+    }
+
     /// `docker create --network none IMAGE true`, which stores a container to be run later; gives its id.
     pub(crate) fn create(&self) -> Result<String> {
         self.answer(&["create", "--network", "none", &self.image, "true"])

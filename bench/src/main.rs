@@ -5,6 +5,7 @@ mod docker;
 mod figures;
 mod http;
 mod measure;
+mod model;
 mod report;
 mod sandboxes;
 mod server;
@@ -38,9 +39,13 @@ struct Arguments {
     /// Image in that engine which has `true` and `sleep`.
     #[arg(long, value_name = "NAME")]
     docker_image: String,
-    /// Only figures whose name contains this: cold, exec, crowd, memory, acceptance, job, recovery.
+    /// Only figures whose name contains this: cold, exec, crowd, memory, image, acceptance, job, pool, run, idle,
+    /// throughput, desktop, cell, web, recovery, agent, docker, egress, access.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+    /// Folder of images with `default`, which the figures of the desktop are made on; built by `caisson image build`.
+    #[arg(long, value_name = "FOLDER")]
+    images: Option<PathBuf>,
     /// Few runs, for trying; the figures are not worth much.
     #[arg(long)]
     quick: bool,
@@ -55,6 +60,7 @@ pub(crate) struct Stage {
     pub(crate) launcher: PathBuf,
     pub(crate) guest: PathBuf,
     pub(crate) docker: Docker,
+    pub(crate) images: Option<PathBuf>,
     pub(crate) plan: Plan,
 }
 
@@ -64,6 +70,7 @@ fn main() -> Result<ExitCode> {
         caisson: arguments.caisson,
         launcher: arguments.launcher,
         guest: arguments.guest,
+        images: arguments.images,
         docker: Docker { socket: arguments.docker_socket, image: arguments.docker_image },
         plan: if arguments.quick { Plan::QUICK } else { Plan::FULL },
     };

@@ -1,4 +1,4 @@
-//! The namespace backend used as a library, as the server uses it.
+//! The backends used as libraries, as the server uses them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,15 +6,17 @@ use anyhow::{Context, Result, bail, ensure};
 use protocol::{
     CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, Program,
 };
-use sandbox::namespace::{NamespaceBackend, NamespaceConfig};
-use sandbox::{Backend, Image, Isolation, Limits, SandboxId, SandboxSpec};
+use sandbox::docker::{DockerBackend, DockerConfig};
+use sandbox::namespace::{FileAuditing, NamespaceBackend, NamespaceConfig};
+use sandbox::{Backend, Freezer, Image, Isolation, Limits, SandboxId, SandboxSpec};
 
 use crate::Stage;
 use crate::bare::TRUE;
 
 /// Sandboxes below one directory.
 pub(crate) struct Sandboxes {
-    backend: NamespaceBackend,
+    backend: Box<dyn Backend>,
+    image: Image,
     directory: PathBuf,
 }
 
@@ -30,26 +32,97 @@ pub(crate) struct Living {
 impl Sandboxes {
     /// Sandboxes below this directory, which must have a short path.
     pub(crate) fn new(stage: &Stage, directory: &Path) -> Result<Self> {
-        let run = directory.join("run");
+        Self::with_run_dir(stage, directory, &directory.join("run"))
+    }
+
+    /// The same with its sockets elsewhere.
+    pub(crate) fn with_run_dir(stage: &Stage, directory: &Path, run: &Path) -> Result<Self> {
         let config = NamespaceConfig::new(directory, run, &stage.launcher, &stage.guest);
-        Ok(Self { backend: NamespaceBackend::new(config)?, directory: directory.to_owned() })
+        let backend = Box::new(NamespaceBackend::new(config)?);
+        Ok(Self { backend, image: Image::Host, directory: directory.to_owned() })
+    }
+
+    /// Sandboxes whose files are listed or not.
+    pub(crate) fn with_list(stage: &Stage, directory: &Path, list: FileAuditing) -> Result<Self> {
+        let mut config =
+            NamespaceConfig::new(directory, directory.join("run"), &stage.launcher, &stage.guest);
+        config.file_audit = list;
+        let backend = Box::new(NamespaceBackend::new(config)?);
+        Ok(Self { backend, image: Image::Host, directory: directory.to_owned() })
+    }
+
+    /// The list of files that a sandbox has touched, where there is one.
+    pub(crate) fn file_list(&self, id: SandboxId) -> Option<PathBuf> {
+        self.backend.file_list(id)
+    }
+
+    /// Sandboxes on an image of a folder of images.
+    pub(crate) fn of_image(stage: &Stage, directory: &Path, images: &Path, name: &str) -> Result<Self> {
+        let run = directory.join("run");
+        let mut config = NamespaceConfig::new(directory, run, &stage.launcher, &stage.guest);
+        config.images_dir = images.to_owned();
+        let backend = Box::new(NamespaceBackend::new(config)?);
+        Ok(Self { backend, image: Image::Named(name.into()), directory: directory.to_owned() })
+    }
+
+    /// The same as containers of the engine that is compared with, of the same image.
+    pub(crate) fn in_docker(stage: &Stage, directory: &Path) -> Result<Self> {
+        let mut config = DockerConfig::new(directory, &stage.guest);
+        config.host = format!("unix://{}", stage.docker.socket.display());
+        config.default_image.clone_from(&stage.docker.image);
+        let backend = Box::new(DockerBackend::new(config)?);
+        Ok(Self { backend, image: Image::Named("default".into()), directory: directory.to_owned() })
     }
 
     /// Makes a sandbox with the default limits, connects and runs `true` in it.
     pub(crate) async fn start(&self) -> Result<Living> {
+        let id = self.make().await?;
+        let mut living = self.greet(id).await?;
+        living.run_true().await?;
+        Ok(living)
+    }
+
+    /// Makes a sandbox in which nothing ever ran.
+    pub(crate) async fn start_idle(&self) -> Result<SandboxId> {
+        let id = self.make().await?;
+        drop(self.greet(id).await?);
+        Ok(id)
+    }
+
+    /// Makes a sandbox, waits until its guest has greeted, and freezes it, as the pool does.
+    pub(crate) async fn start_frozen(&self) -> Result<SandboxId> {
+        let id = self.start_idle().await?;
+        self.freezer()?.freeze(id).await?;
+        Ok(id)
+    }
+
+    /// Lets a frozen one go on.
+    pub(crate) async fn thaw(&self, id: SandboxId) -> Result<()> {
+        Ok(self.freezer()?.thaw(id).await?)
+    }
+
+    fn freezer(&self) -> Result<&dyn Freezer> {
+        self.backend.freezer().context("this host has no freezer control group")
+    }
+
+    /// Opens a link.
+    pub(crate) async fn greet(&self, id: SandboxId) -> Result<Living> {
+        let (client, _, incoming) = GuestClient::connect(self.backend.connect(id).await?).await?;
+        Ok(Living { id, client, calls: 0, _incoming: incoming })
+    }
+
+    async fn make(&self) -> Result<SandboxId> {
         let spec = SandboxSpec {
-            image: Image::Host,
+            image: self.image.clone(),
             isolation: Isolation::Namespaces,
             limits: Limits::default(),
-            extra_ca: Vec::new(),
+            extra_ca: Default::default(),
+            own_ca: None,
             labels: std::collections::BTreeMap::new(),
         };
         let id = SandboxId::generate();
         self.backend.create(id, &spec).await?;
-        let (client, _, incoming) = GuestClient::connect(self.backend.connect(id).await?).await?;
-        let mut living = Living { id, client, calls: 0, _incoming: incoming };
-        living.run_true().await?;
-        Ok(living)
+        Ok(id)
     }
 
     /// Ends a sandbox and removes every trace.
@@ -79,11 +152,37 @@ impl Sandboxes {
 impl Living {
     /// Runs `true` inside and waits for its end.
     pub(crate) async fn run_true(&mut self) -> Result<()> {
+        self.run(Program::Arguments(vec![TRUE.into()])).await
+    }
+
+    /// Runs a command line inside, which must succeed.
+    pub(crate) async fn run_shell(&mut self, command: &str) -> Result<()> {
+        self.run(Program::Shell(command.into())).await
+    }
+
+    /// Brings a file into the workspace.
+    pub(crate) async fn upload(&mut self, name: &str, from: &Path) -> Result<()> {
+        use std::io::Read as _;
+        let mut upload = self.client.upload(name.to_owned(), None).await?;
+        let mut file = std::fs::File::open(from)?;
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut piece)? {
+                0 => break,
+                count => upload.write(&piece[..count]).await?,
+            }
+        }
+        upload.finish().await?;
+        Ok(())
+    }
+
+    async fn run(&mut self, program: Program) -> Result<()> {
         self.calls += 1;
+        let path = ("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned());
         let exec = Exec {
             key: CallKey::new(self.calls.to_string(), 1),
-            program: Program::Arguments(vec![TRUE.into()]),
-            environment: std::collections::BTreeMap::new(),
+            program,
+            environment: [path].into(),
             directory: None,
             stdin: None,
             keep_stdin_open: false,
@@ -94,7 +193,7 @@ impl Living {
         let mut follower = self.client.exec(exec, Follow::Capped).await?;
         loop {
             if let ExecUpdate::Event(ExecEvent::Ended(outcome)) = follower.next().await? {
-                ensure!(outcome.end == ExecEnd::Code(0), "true ended with {:?}", outcome.end);
+                ensure!(outcome.end == ExecEnd::Code(0), "it ended with {:?}", outcome.end);
                 return Ok(());
             }
         }
@@ -109,12 +208,35 @@ pub(crate) fn parent(pid: u32) -> Result<u32> {
     parent.and_then(|text| text.trim().parse().ok()).with_context(|| format!("process {pid} has no parent"))
 }
 
+/// A process and all below it.
+pub(crate) fn family(first: u32) -> Result<Vec<u32>> {
+    let names = std::fs::read_dir("/proc").context("listing processes")?.flatten();
+    let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid).ok()?))).collect();
+    let mut all = vec![first];
+    let mut at = 0;
+    while let Some(pid) = all.get(at).copied() {
+        all.extend(parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child));
+        at += 1;
+    }
+    Ok(all)
+}
+
 /// Bytes of memory of a process, its share of what it shares with others (PSS).
 pub(crate) fn proportional_bytes(pid: u32) -> Result<f64> {
+    bytes_of(pid, "Pss:")
+}
+
+/// Bytes of memory of a process, all that it touches (RSS).
+pub(crate) fn resident_bytes(pid: u32) -> Result<f64> {
+    bytes_of(pid, "Rss:")
+}
+
+fn bytes_of(pid: u32, name: &str) -> Result<f64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    let Some(kib) = text.lines().find_map(|line| line.strip_prefix("Pss:")) else {
-        bail!("{path} has no line Pss");
+    let Some(kib) = text.lines().find_map(|line| line.strip_prefix(name)) else {
+        bail!("{path} has no line {name}");
     };
     Ok(kib.trim().trim_end_matches(" kB").trim().parse::<f64>()? * 1024.0)
 }

@@ -1,7 +1,7 @@
 //! A real server process with a data folder of its own.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -37,6 +37,11 @@ impl Server {
         Ok(server)
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> Result<u32> {
+        self.process.id().context("the server has ended")
+    }
+
     /// Kills the server where it stands and starts it again on the same folder.
     pub(crate) async fn crash_and_restart(mut self, stage: &Stage) -> Result<Self> {
         self.process.kill().await.context("killing the server")?;
@@ -48,7 +53,10 @@ impl Server {
     /// Kills the server and removes its sandboxes and its folder.
     pub(crate) async fn remove(mut self, stage: &Stage) -> Result<()> {
         self.process.kill().await.context("killing the server")?;
-        Sandboxes::new(stage, self.folder.path())?.destroy_all().await
+        let run_dir = run_dir(self.folder.path());
+        let destroyed = Sandboxes::with_run_dir(stage, self.folder.path(), &run_dir)?.destroy_all().await;
+        std::fs::remove_dir_all(&run_dir)?;
+        destroyed
     }
 
     async fn wait_until_ready(&self) -> Result<()> {
@@ -70,11 +78,16 @@ impl Server {
     }
 }
 
+/// In memory, where a server of root's has its sockets by default.
+fn run_dir(folder: &Path) -> PathBuf {
+    Path::new("/run").join(folder.file_name().unwrap_or_default())
+}
+
 fn spawn(stage: &Stage, folder: &Path, address: SocketAddr) -> Result<Child> {
     let log = std::fs::File::options().create(true).append(true).open(folder.join("server.log"))?;
     let mut command = Command::new(&stage.caisson);
     command.arg("serve").arg("--config").arg(folder.join("caisson.toml")).arg("--data").arg(folder);
-    command.arg("--run-dir").arg(folder.join("run")).args(["--listen", &address.to_string()]);
+    command.arg("--run-dir").arg(run_dir(folder)).args(["--listen", &address.to_string()]);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
     command.spawn().with_context(|| format!("starting {}", stage.caisson.display()))
 }

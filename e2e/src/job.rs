@@ -98,6 +98,13 @@ impl<'a> Job<'a> {
         self.server.send(request.body(body))
     }
 
+    /// Writes a file in its sandbox, as the person who has taken it over.
+    #[track_caller]
+    pub fn put_file_as(&self, path: &str, body: impl Into<reqwest::blocking::Body>, token: &str) -> Answer {
+        let request = self.server.request(reqwest::Method::PUT, &self.path(&format!("files/{path}")));
+        self.server.send(request.header("X-Caisson-Takeover", token).body(body))
+    }
+
     /// Makes an empty file as soon as its sandbox is reached: right after a restart that takes a moment.
     #[track_caller]
     pub fn touch(&self, path: &str) {

@@ -6,22 +6,36 @@
 
 mod answer;
 mod archive;
+mod browser;
+mod clients;
+mod engine;
 mod event;
+pub mod images;
 mod job;
 mod leftovers;
+mod notebook;
+mod outside;
 mod processes;
 mod raw;
 mod sandbox;
 mod server;
 mod socket;
 pub mod source;
+mod trusting;
 
 pub use answer::Answer;
 pub use archive::Archive;
+pub use browser::{Browser, Page};
+pub use clients::{check_clients, git_files};
+pub use engine::Engine;
 pub use event::{Event, Follower};
+pub use images::default_images;
 pub use job::{Job, shell};
+pub use notebook::{empty_notebook, run_cell};
+pub use outside::{Outside, host_name, whole};
 pub use processes::SandboxProcesses;
 pub use raw::RawConnection;
 pub use sandbox::Sandbox;
 pub use server::{Options, Server, binary, free_port, wait_until};
 pub use socket::{Finished, Said, Socket};
+pub use trusting::SecretHost;

@@ -33,6 +33,21 @@ pub(crate) fn kill(pid: i32) {
     }
 }
 
+/// Whether the kernel has stopped a process with its whole control group.
+pub(crate) fn is_frozen(pid: i32) -> bool {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    groups.lines().any(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return false };
+        let (file, word) = match controllers {
+            "" => (format!("/sys/fs/cgroup{path}/cgroup.events"), "frozen 1"),
+            "freezer" => (format!("/sys/fs/cgroup/freezer{path}/freezer.state"), "FROZEN"),
+            _ => return false,
+        };
+        fs::read_to_string(file).is_ok_and(|text| text.contains(word))
+    })
+}
+
 /// The two processes that carry a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct SandboxProcesses {
@@ -76,6 +91,13 @@ impl SandboxProcesses {
     /// Kills the launcher.
     pub fn kill_launcher(self) {
         kill(self.launcher);
+    }
+
+    /// Sends the launcher a signal.
+    pub fn signal_launcher(self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.launcher) {
+            let _ = kill_process(pid, signal);
+        }
     }
 
     /// Kills both.

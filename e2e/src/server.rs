@@ -1,5 +1,6 @@
 //! One running binary with a data folder, ports and a log of its own.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
@@ -28,6 +29,8 @@ pub struct Options {
     pub listen: Vec<String>,
     /// The data folder; one of its own when absent.
     pub data: Option<PathBuf>,
+    /// The folder of images; that of the data folder, without any, when absent. See [`crate::images`].
+    pub images: Option<PathBuf>,
 }
 
 /// A running server. Ended, with all it has started, when it goes out of scope.
@@ -148,6 +151,10 @@ impl Server {
             command.args(["--listen", address]);
         }
         command.stdin(Stdio::null());
+        match &self.options.images {
+            Some(images) => command.env("CAISSON_IMAGES", images),
+            None => command.env_remove("CAISSON_IMAGES"),
+        };
         command
     }
 
@@ -299,7 +306,24 @@ impl Server {
     pub fn launchers(&self) -> Vec<String> {
         let folder = self.folder.path().display().to_string();
         let commands = processes::all().into_iter().map(|process| process.command);
-        commands.filter(|command| command.contains("launch.json") && command.contains(&folder)).collect()
+        let ours = commands.filter(|command| command.contains("launch.json") && command.contains(&folder));
+        // While it starts, a launcher has children with the same command line: one sandbox, counted once.
+        ours.collect::<BTreeSet<String>>().into_iter().collect()
+    }
+
+    /// How many sandboxes of this server the kernel has stopped where they are.
+    #[must_use]
+    pub fn count_frozen(&self) -> usize {
+        let folder = self.folder.path().display().to_string();
+        let all = processes::all();
+        let is_owner = |process: &&processes::Process| {
+            process.command.contains("launch.json") && process.command.contains(&folder)
+        };
+        let guest_is_frozen = |owner: &&processes::Process| {
+            let mut guests = all.iter().filter(|process| process.parent == owner.pid);
+            guests.any(|guest| processes::is_frozen(guest.pid))
+        };
+        all.iter().filter(is_owner).filter(guest_is_frozen).count()
     }
 
     pub(crate) fn remember_sandbox(&self, id: &str) {

@@ -153,6 +153,41 @@ impl Socket {
         seen
     }
 
+    /// Reads what a shared terminal shows until this is there.
+    ///
+    /// # Panics
+    /// It is closed before.
+    #[track_caller]
+    pub fn until_shown(&mut self, wanted: &str) {
+        let mut seen = String::new();
+        while !seen.contains(wanted) {
+            match self.hear() {
+                Said::Bytes(bytes) => seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Said::Text(_) => {}
+                Said::Closed(code) => panic!("closed with {code:?} before `{wanted}`: {seen}"),
+            }
+        }
+    }
+
+    /// The session of a shared terminal, from its first notice.
+    ///
+    /// # Panics
+    /// It is closed before.
+    #[track_caller]
+    pub fn session(&mut self) -> String {
+        loop {
+            match self.hear() {
+                Said::Text(notice) => {
+                    if let Some(session) = notice["session"].as_str() {
+                        return session.to_owned();
+                    }
+                }
+                Said::Bytes(_) => {}
+                Said::Closed(code) => panic!("closed with {code:?} before it named its session"),
+            }
+        }
+    }
+
     /// The first message: the call that was begun.
     ///
     /// # Panics

@@ -1,12 +1,25 @@
 //! One file a figure. Each measures ours and the others in turns and gives back one [`Figure`].
 
 mod acceptance;
+mod access;
+mod agent;
+mod cell;
 mod cold;
 mod crowd;
+mod desktop;
+mod docker;
+mod egress;
 mod exec;
+mod files;
+mod idle;
+mod image;
 mod job;
 mod memory;
+mod pool;
 mod recovery;
+mod run;
+mod throughput;
+mod web;
 
 use std::time::Instant;
 
@@ -15,10 +28,34 @@ use anyhow::{Context, Result};
 use crate::Stage;
 use crate::report::Figure;
 
+/// All figures, in the order in which they are measured.
+const NAMES: [&str; 20] = [
+    "cold",
+    "exec",
+    "crowd",
+    "memory",
+    "image",
+    "acceptance",
+    "job",
+    "pool",
+    "run",
+    "idle",
+    "throughput",
+    "desktop",
+    "cell",
+    "web",
+    "recovery",
+    "agent",
+    "docker",
+    "egress",
+    "files",
+    "access",
+];
+
 /// Measures all figures whose name contains a text.
 pub(crate) async fn all(stage: Stage, only: String) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    for name in ["cold", "exec", "crowd", "memory", "acceptance", "job", "recovery"] {
+    for name in NAMES {
         if !name.contains(&only) {
             continue;
         }
@@ -28,9 +65,22 @@ pub(crate) async fn all(stage: Stage, only: String) -> Result<Vec<Figure>> {
             "cold" => cold::measure(&stage).await.map(|figure| vec![figure]),
             "exec" => exec::measure(&stage).await.map(|figure| vec![figure]),
             "crowd" => crowd::measure(&stage).await.map(|figure| vec![figure]),
+            "image" => image::measure(&stage).await.map(|figure| vec![figure]),
             "memory" => memory::measure(&stage).await.map(|figure| vec![figure]),
             "acceptance" => acceptance::measure(&stage).await,
+            "access" => access::measure(&stage).await,
+            "docker" => docker::measure(&stage).await.map(|figure| vec![figure]),
             "job" => job::measure(&stage).await.map(|figure| vec![figure]),
+            "pool" => pool::measure(&stage).await.map(|figure| vec![figure]),
+            "run" => run::measure(&stage).await.map(|figure| vec![figure]),
+            "idle" => idle::measure(&stage).await.map(|figure| vec![figure]),
+            "throughput" => throughput::measure(&stage).await,
+            "egress" => egress::measure(&stage).await,
+            "files" => files::measure(&stage).await.map(|figure| vec![figure]),
+            "agent" => agent::measure(&stage).await,
+            "desktop" => desktop::measure(&stage).await,
+            "web" => web::measure(&stage).await,
+            "cell" => cell::measure(&stage).await.map(|figure| vec![figure]),
             _ => recovery::measure(&stage).await.map(|figure| vec![figure]),
         };
         figures.extend(measured.with_context(|| format!("measuring {name}"))?);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use orchestrator::store::{NewRecord, SqliteStore, Store};
+use orchestrator::store::{Kinds, NewRecord, SqliteStore, Store};
 use orchestrator::{
     CallEnd, CallRef, Event, EventBody, Fence, JobDefaults, JobId, JobState, JobView, NewEvent, NewJob,
     call_of_step,
@@ -39,7 +39,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         let start = Instant::now();
         let store = SqliteStore::open(&database)?;
         opened.since(start);
-        let events = store.events(job, 0, usize::MAX).await?;
+        let events = store.all_events(job, Kinds::All, 0).await?;
         read.since(start);
         let view = JobView::of_log(job, &events).context("the log has no creation")?;
         ours.since(start);
@@ -93,12 +93,12 @@ async fn write(database: &Path, job: JobId) -> Result<Vec<Event>> {
     let record =
         NewRecord { id: job, spec: request.check(&JobDefaults::default())?, events, idempotency: None };
     store.create(record).await?;
-    let first = store.events(job, 0, usize::MAX).await?.len();
+    let first = store.all_events(job, Kinds::All, 0).await?.len();
     let rest: Vec<NewEvent> = (0..EVENTS - first).map(event_of_a_step).collect();
     for batch in rest.chunks(BATCH) {
         store.append(job, Fence::Anybody, batch.to_vec()).await?;
     }
-    Ok(store.events(job, 0, usize::MAX).await?)
+    Ok(store.all_events(job, Kinds::All, 0).await?)
 }
 
 fn event_of_a_step(index: usize) -> NewEvent {

@@ -47,6 +47,28 @@ pub(crate) enum Command {
     Logs(commands::logs::LogsArguments),
     /// Ends jobs that run or wait.
     Cancel(commands::cancel::CancelArguments),
+    /// Lets jobs wait between two calls.
+    Pause(commands::pause::PauseArguments),
+    /// Lets a job go on, perhaps with a larger budget.
+    Resume(commands::resume::ResumeArguments),
+    /// Gives you the sandbox of a job; its agent waits.
+    Takeover(commands::takeover::TakeoverArguments),
+    /// Gives the sandbox back to the agent and tells it what changed.
+    Handback(commands::takeover::HandbackArguments),
+    /// Says something to the agent of a job.
+    Message(commands::message::MessageArguments),
+    /// Lists what waits for a person: questions, plans, commands, connections.
+    Requests(commands::requests::RequestsArguments),
+    /// Shows what the model of a job saw or would see, and what each part of it costs.
+    Context(commands::context::ContextArguments),
+    /// Answers what waits for a person.
+    Answer(commands::answer::AnswerArguments),
+    /// Shows what happened in a job once more.
+    Replay(commands::replay::ReplayArguments),
+    /// Writes an agent's run as steps, or as a trajectory.
+    Export(commands::export::ExportArguments),
+    /// Shows an agent at work without a model: its words are recorded, everything else is real.
+    Demo(commands::demo::DemoArguments),
     /// Runs the same job again, as a new one.
     Retry(commands::retry::RetryArguments),
     /// Fetches the result of a job.
@@ -59,14 +81,28 @@ pub(crate) enum Command {
     Exec(commands::exec::ExecArguments),
     /// Opens a shell in the sandbox of a running job, or in a bare sandbox.
     Attach(commands::attach::AttachArguments),
+    /// Lists what a job has reached, or tried to, and the rules that decided.
+    Network(commands::network::NetworkArguments),
+    /// Lists what listens in a sandbox, and forwards ports.
+    Ports(commands::ports::PortsArguments),
     /// Copies files and directories to or from a sandbox.
     Cp(commands::copy::CopyArguments),
     /// Lists, makes, extends and ends bare sandboxes.
     Sandboxes(commands::sandboxes::SandboxesArguments),
+    /// Makes a link that shows one view of a job to others, for a while.
+    Share(commands::share::ShareArguments),
+    /// Gives out, lists and takes back keys.
+    Keys(commands::keys::KeysArguments),
+    /// Builds, lists, imports, exports and removes images, the root file systems of sandboxes.
+    Image(commands::image::ImageArguments),
+    /// Lists the models that can be reached, and which one agents use.
+    Models(commands::models::ModelsArguments),
     /// Says what this host can enforce, what not, and what would change it.
     Doctor(DoctorArguments),
     /// Saves all jobs in one archive, while the server runs or not.
     Backup(commands::backup::BackupArguments),
+    /// Checks that no log was changed, and exports what pins it.
+    Audit(commands::audit::AuditArguments),
     /// Makes a data folder from a backup.
     Restore(commands::backup::RestoreArguments),
     /// Checks the configuration and says where each setting comes from.
@@ -76,22 +112,29 @@ pub(crate) enum Command {
     /// Writes the manual pages into a folder.
     Man(commands::manual::ManualArguments),
     /// Prints the OpenAPI document of the server.
+    #[command(after_help = "Examples:\n  caisson openapi > openapi.json")]
     Openapi,
 }
 
 /// What every command that speaks with a server takes.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ServerArguments {
     /// The server; without it CAISSON_URL, or http://127.0.0.1:8000.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", global = true)]
     pub(crate) url: Option<String>,
+    /// File with the certificate (PEM) that a server with https:// is known by; without it CAISSON_CA, or those of this host.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// File with the key for the server; without it CAISSON_KEY.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 /// How the answer is written.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArguments {
     /// Prints JSON: one document, or a line each for what comes bit by bit.
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
@@ -110,9 +153,22 @@ pub(crate) struct LimitArguments {
     /// Disk, such as 512m or 10g.
     #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
     pub(crate) disk: Option<u64>,
-    /// Outgoing connections: off, packages, open, or names such as example.org,*.example.org:8443.
-    #[arg(long, value_name = "POLICY")]
+    /// Outgoing connections: off, packages, open, learn (all, and noted as rules), or names such as example.org,*.example.org:8443.
+    #[arg(long, value_name = "POLICY", value_parser = parse_egress)]
     pub(crate) egress: Option<String>,
+    /// How long a refused connection waits for a person's answer.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) egress_wait: Option<f64>,
+    /// The most to use of the network: bytes, connections or bytes_per_second; may be given more than once.
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_allowance)]
+    pub(crate) network: Vec<(String, u64)>,
+    /// A secret of the server and the hosts it is for: the variable holds a placeholder, and the hosts get the value; may be given
+    /// more than once.
+    #[arg(long, value_name = "NAME=HOST,...", value_parser = parse_secret)]
+    pub(crate) secret: Vec<(String, Vec<String>)>,
+    /// The least isolation that is acceptable: namespaces, or landlock where the host gives no better.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) isolation: Option<String>,
 }
 
 impl LimitArguments {
@@ -121,32 +177,78 @@ impl LimitArguments {
         if let Some(image) = &self.image {
             request.insert("image".into(), json!(image));
         }
+        if let Some(isolation) = &self.isolation {
+            request.insert("isolation".into(), json!(isolation));
+        }
         if let Some(egress) = &self.egress {
             request.insert("egress".into(), egress_value(egress));
         }
+        if let Some(seconds) = self.egress_wait {
+            request.insert("egress_wait_s".into(), json!(seconds));
+        }
+        let allowances = self.network.iter().map(|(name, number)| (name.clone(), json!(number)));
+        extend(request, "network", allowances.collect());
+        let secrets = self.secret.iter().map(|(name, hosts)| (name.clone(), json!({ "hosts": hosts })));
+        extend(request, "secrets", secrets.collect());
         let mut limits = Map::new();
         let named = [("memory_mib", self.memory), ("disk_mib", self.disk)];
         limits.extend(named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))));
         limits.extend(self.cpus.map(|cpus| ("cpus".to_owned(), json!(cpus))));
-        if limits.is_empty() {
-            return;
+        extend(request, "limits", limits);
+    }
+}
+
+/// Adds to an object in a request.
+fn extend(request: &mut Map<String, Value>, name: &str, more: Map<String, Value>) {
+    if more.is_empty() {
+        return;
+    }
+    match request.entry(name).or_insert_with(|| json!({})) {
+        Value::Object(there) => there.extend(more),
+        other => *other = Value::Object(more),
+    }
+}
+
+/// A single word that is no mode is a mistake rather than a host: those have a dot, or can be written with a port.
+fn parse_egress(text: &str) -> Result<String> {
+    let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if is_word && !["off", "packages", "open", "learn", "localhost"].contains(&text) {
+        bail!(
+            "neither off, packages, open or learn nor names such as example.org,*.example.org:8443; \
+             a host without a dot is written with its port, as {text}:443"
+        );
+    }
+    Ok(text.to_owned())
+}
+
+fn parse_allowance(text: &str) -> Result<(String, u64)> {
+    let parsed = text.split_once('=').and_then(|(name, number)| Some((name, number.parse().ok()?)));
+    match parsed {
+        Some((name @ ("bytes" | "connections" | "bytes_per_second"), number)) => {
+            Ok((name.to_owned(), number))
         }
-        match request.entry("limits").or_insert_with(|| json!({})) {
-            Value::Object(there) => there.extend(limits),
-            other => *other = Value::Object(limits),
+        _ => bail!("not bytes=NUMBER, connections=NUMBER or bytes_per_second=NUMBER"),
+    }
+}
+
+fn parse_secret(text: &str) -> Result<(String, Vec<String>)> {
+    match text.split_once('=') {
+        Some((name, hosts)) if !name.is_empty() && !hosts.is_empty() => {
+            Ok((name.to_owned(), hosts.split(',').map(|host| host.trim().to_owned()).collect()))
         }
+        _ => bail!("not a secret and its hosts, such as GITHUB_TOKEN=api.github.com"),
     }
 }
 
 fn egress_value(text: &str) -> Value {
     match text {
-        "off" | "packages" | "open" => json!(text),
+        "off" | "packages" | "open" | "learn" => json!(text),
         names => json!({"allow": names.split(',').map(str::trim).collect::<Vec<_>>()}),
     }
 }
 
 /// Reads `512`, `512m`, `2g` as mebibytes.
-fn parse_mebibytes(text: &str) -> Result<u64> {
+pub(crate) fn parse_mebibytes(text: &str) -> Result<u64> {
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches("ib").trim_end_matches('b');
     let (digits, factor) = match digits.strip_suffix(['m', 'g', 't']) {
@@ -173,21 +275,25 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String)> {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct HostArguments {
     /// Configuration file; every setting is in caisson.example.toml.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
     /// Folder for jobs, database and sandboxes.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", global = true)]
     pub(crate) data: Option<PathBuf>,
     /// Folder for sockets; short, on a file system that is cleared at boot.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", global = true)]
     pub(crate) run_dir: Option<PathBuf>,
+    /// Where sandboxes are made: namespace (on this host) or docker (containers of an engine).
+    #[arg(long, value_name = "KIND", global = true)]
+    pub(crate) backend: Option<String>,
 }
 
 /// `caisson serve`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Settings come from flags, then the environment (CAISSON_DATA, CAISSON_LISTEN, ...), then the file, then defaults.
-SIGHUP reads the file again: the log level changes at once, other settings at the next start.
+SIGHUP reads the file again: the log level, models and what jobs may use change at once, the log names what waits for
+the next start.
 
 Examples:
   caisson serve --data ./data
@@ -198,7 +304,7 @@ pub(crate) struct ServeArguments {
     /// Address to listen on; may be given more than once.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Vec<SocketAddr>,
-    /// Listens on addresses that others can reach although nobody has to log in. Whoever reaches them owns the server.
+    /// Listens on addresses that others can reach although there are no keys. Whoever reaches them owns the server.
     #[arg(long)]
     pub(crate) insecure_listen: bool,
 }
@@ -230,11 +336,52 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The words that lead to each command, those below others too, and the command.
+    fn all_commands(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
+        let below = command.get_subcommands().flat_map(|sub| {
+            let path = format!("{path} {}", sub.get_name());
+            let mut found = all_commands(sub, &path);
+            found.push((path, sub.clone()));
+            found
+        });
+        below.collect()
+    }
+
     #[test]
     fn every_command_has_examples() {
-        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "openapi") {
+        let commands = all_commands(&Cli::command(), "caisson");
+        assert!(commands.iter().any(|(path, _)| path == "caisson sandboxes create"));
+        for (path, command) in commands {
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(after.contains("Examples:\n  caisson "), "{} has no examples", command.get_name());
+            assert!(
+                after.contains("Examples:\n") && after.contains(&format!("  {path}")),
+                "{path} has no examples"
+            );
+        }
+    }
+
+    #[test]
+    fn where_and_how_may_stand_before_and_after_what_to_do() {
+        for line in [
+            "sandboxes list --json --url http://a",
+            "sandboxes --json --url http://a list",
+            "sandboxes create --json",
+            "sandboxes extend 1c2d --ttl 5 --json --key-file key",
+            "sandboxes rm 1c2d --url http://a --json",
+            "keys list --json --url http://a",
+            "keys --json --url http://a list",
+            "keys --data folder add ada --role admin",
+            "keys add ada --role admin --data folder --json",
+            "keys revoke ada --json",
+            "image rm alpine --json",
+            "image export alpine --tar file --json",
+            "audit key --json",
+            "audit export-head 1c2d --json",
+        ] {
+            let words = std::iter::once("caisson").chain(line.split(' '));
+            if let Err(error) = Cli::try_parse_from(words) {
+                panic!("{line}: {error}");
+            }
         }
     }
 
@@ -246,6 +393,43 @@ mod tests {
             [Some(512), Some(512), Some(2048), Some(2048), Some(1 << 20), Some(10)]
         );
         assert_eq!(["", "g", "0", "-1", "1.5g", "12k"].map(read), [None; 6]);
+    }
+
+    #[test]
+    fn every_policy_that_has_a_name_is_sent_by_it() {
+        for name in ["off", "packages", "open", "learn"] {
+            assert_eq!(egress_value(name), json!(name));
+        }
+        assert_eq!(egress_value("*.example.org"), json!({"allow": ["*.example.org"]}));
+    }
+
+    #[test]
+    fn a_mistyped_policy_is_refused_and_a_host_is_not() {
+        for text in ["nonsense", "Open", "package", ""] {
+            assert!(parse_egress(text).is_err(), "{text:?}");
+        }
+        for text in
+            ["off", "learn", "localhost", "example.org", "git:443", "packages,example.org", "10.0.0.0/8"]
+        {
+            assert_eq!(parse_egress(text).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn secrets_and_allowances_are_sent_as_the_server_wants_them() {
+        let arguments = LimitArguments {
+            egress_wait: Some(30.0),
+            network: vec![parse_allowance("bytes=1000").unwrap()],
+            secret: vec![parse_secret("TOKEN=a.example,*.b.example:8443").unwrap()],
+            ..Default::default()
+        };
+        let mut request = Map::new();
+        arguments.add_to(&mut request);
+        let expected = json!({"egress_wait_s": 30.0, "network": {"bytes": 1000},
+            "secrets": {"TOKEN": {"hosts": ["a.example", "*.b.example:8443"]}}});
+        assert_eq!(Value::Object(request), expected);
+        assert!(parse_allowance("byte=1").is_err() && parse_allowance("bytes=x").is_err());
+        assert!(parse_secret("TOKEN").is_err() && parse_secret("TOKEN=").is_err());
     }
 
     #[test]

@@ -7,9 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use futures::future::BoxFuture;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::net::TcpStream;
 
+use crate::cli::ServerArguments;
+use crate::client_tls::Trust;
 use crate::config_client;
 
 /// How long a look at the default address may take before it counts as nobody there.
@@ -17,11 +22,18 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The address that requests inside this process carry: the server checks by which name it is called.
 const IN_PROCESS_URL: &str = "http://localhost";
 
+/// Shows that a sandbox was taken over by who asks.
+const TAKEOVER: &str = "x-caisson-takeover";
+
 /// Speaks with one server. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
     url: String,
+    /// What shows the server who asks.
+    key: Option<HeaderValue>,
+    /// By which certificates a server with https:// is known.
+    trust: Option<Trust>,
     way: Way,
 }
 
@@ -33,27 +45,72 @@ enum Way {
 }
 
 /// Answers requests inside this process.
-pub(crate) type InProcess =
-    Arc<dyn Fn(reqwest::Request) -> BoxFuture<'static, Result<Response>> + Send + Sync>;
+pub(crate) type Answer = Arc<dyn Fn(reqwest::Request) -> BoxFuture<'static, Result<Response>> + Send + Sync>;
+
+/// A server inside this process.
+#[derive(Clone)]
+pub(crate) struct InProcess {
+    /// Answers requests.
+    pub(crate) answer: Answer,
+    /// Opens a byte stream to it, for what is more than a request and an answer.
+    pub(crate) connect: Arc<dyn Fn() -> DuplexStream + Send + Sync>,
+}
+
+/// Bytes to and from a server.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 impl Client {
     /// A client of the server that the flag, `CAISSON_URL` or the default names.
-    pub(crate) fn new(url: Option<&str>) -> Result<Self> {
-        let url = config_client::server_url(url);
-        if !url.starts_with("http://") {
-            bail!("`{url}` is not the address of a server, such as http://127.0.0.1:8000");
-        }
-        Ok(Self { http: http_client()?, url, way: Way::Network })
+    pub(crate) fn new(arguments: &ServerArguments) -> Result<Self> {
+        let url = config_client::server_url(arguments.url.as_deref());
+        let key = config_client::key(arguments.key_file.as_deref())?.map(|key| bearer(&key)).transpose()?;
+        let trust = match url.split_once("://") {
+            Some(("http", _)) => None,
+            Some(("https", _)) => Some(Trust::load(arguments.ca_file.as_deref())?),
+            _ => bail!("`{url}` is not the address of a server, such as http://127.0.0.1:8000"),
+        };
+        Ok(Self { http: http_client(key.as_ref(), trust.as_ref())?, url, key, trust, way: Way::Network })
     }
 
     /// A client of a server inside this process.
     pub(crate) fn in_process(application: InProcess) -> Result<Self> {
-        Ok(Self { http: http_client()?, url: IN_PROCESS_URL.into(), way: Way::InProcess(application) })
+        let url = IN_PROCESS_URL.into();
+        Ok(Self {
+            http: http_client(None, None)?,
+            url,
+            key: None,
+            trust: None,
+            way: Way::InProcess(application),
+        })
+    }
+
+    /// A connection to the server.
+    pub(crate) async fn connect(&self) -> Result<Box<dyn ByteStream>> {
+        let url = &self.url;
+        let address = match &self.way {
+            Way::InProcess(application) => return Ok(Box::new((application.connect)())),
+            Way::Network => reqwest::Url::parse(url).with_context(|| format!("`{url}` is not an address"))?,
+        };
+        let host = address.host_str().with_context(|| format!("`{url}` names no host"))?;
+        let port = address.port_or_known_default().unwrap_or(80);
+        let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
+        let stream = stream.map_err(|_| self.not_reached())?;
+        stream.set_nodelay(true).context("preparing the connection")?;
+        match &self.trust {
+            Some(trust) => Ok(Box::new(trust.connect(host.trim_matches(['[', ']']), stream).await?)),
+            None => Ok(Box::new(stream)),
+        }
     }
 
     /// The address of the server.
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The header that shows who asks.
+    pub(crate) fn key(&self) -> Option<&HeaderValue> {
+        self.key.as_ref()
     }
 
     /// Whether a Caisson server answers there. Another program on the same port does not count.
@@ -95,7 +152,7 @@ impl Client {
         let request = request.build().context("preparing the request")?;
         match &self.way {
             Way::Network => self.http.execute(request).await.map_err(|error| self.failed(error)),
-            Way::InProcess(application) => application(request).await,
+            Way::InProcess(application) => (application.answer)(request).await,
         }
     }
 
@@ -139,9 +196,30 @@ impl Client {
     }
 }
 
+/// A key as a request shows it.
+fn bearer(key: &str) -> Result<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
+        .context("the key has letters that no key has; look at CAISSON_KEY or the file")?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 /// The server is near: a proxy that the environment names is not for it.
-fn http_client() -> Result<reqwest::Client> {
-    reqwest::Client::builder().no_proxy().build().context("preparing the client")
+fn http_client(key: Option<&HeaderValue>, trust: Option<&Trust>) -> Result<reqwest::Client> {
+    let mut headers = HeaderMap::new();
+    headers.extend(key.map(|key| (AUTHORIZATION, key.clone())));
+    if let Some(token) = config_client::takeover_token() {
+        let value = HeaderValue::from_str(&token).context("CAISSON_TAKEOVER is not a token")?;
+        headers.insert(TAKEOVER, value);
+    }
+    // A host without certificate authorities is a host all the same.
+    let certificates = trust.map(Trust::certificates).transpose()?.unwrap_or_default();
+    reqwest::Client::builder()
+        .default_headers(headers)
+        .no_proxy()
+        .tls_certs_only(certificates)
+        .build()
+        .context("preparing the client")
 }
 
 /// What an answer that is a problem says.
@@ -175,7 +253,8 @@ mod tests {
 
     #[test]
     fn an_address_that_is_none_is_refused() {
-        assert!(Client::new(Some("localhost:8000")).is_err());
-        assert_eq!(Client::new(Some("http://localhost:8000/")).unwrap().url(), "http://localhost:8000");
+        let at = |url: &str| ServerArguments { url: Some(url.into()), ..ServerArguments::default() };
+        assert!(Client::new(&at("localhost:8000")).is_err());
+        assert_eq!(Client::new(&at("http://localhost:8000/")).unwrap().url(), "http://localhost:8000");
     }
 }

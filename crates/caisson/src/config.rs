@@ -6,24 +6,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use orchestrator::{OnShutdown, Settings};
-use sandbox::{Limit, Limits};
+use orchestrator::{Settings, StoredKeys};
+use sandbox::Isolation;
 use server::ServerSettings;
 
 use crate::cli::HostArguments;
-use crate::config_file::{
-    LogFormat, RawConfig, RawEgress, RawHttp, RawJobs, RawLimits, RawOnShutdown, RawPool, RawRetention,
-    RawSandbox,
-};
+use crate::config_backend::{self, BackendChoice, DockerSettings};
+use crate::config_file::{LogFormat, RawConfig, RawExpose, RawHttp, RawIsolation, RawSandbox};
+use crate::config_jobs::{desktop_settings, job_settings, pool_images, pool_size};
 use crate::config_places::Places;
 use crate::logging;
+use crate::telemetry::Telemetry;
 
 /// Where the configuration is when nobody says otherwise.
 const DEFAULT_CONFIG: &str = "/etc/caisson/caisson.toml";
-/// The bundle of certificates that Debian and its like keep.
-const HOST_CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// How long running jobs are waited for at the end, where they are.
-const DEFAULT_SHUTDOWN_PATIENCE_S: u64 = 600;
 
 /// Checked settings.
 #[derive(Debug, Clone)]
@@ -32,21 +28,33 @@ pub(crate) struct Config {
     pub(crate) insecure_listen: bool,
     pub(crate) data: PathBuf,
     pub(crate) run_dir: PathBuf,
+    pub(crate) images: PathBuf,
     pub(crate) places: Places,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+    /// Where traces go, if anywhere.
+    pub(crate) telemetry: Option<Telemetry>,
     pub(crate) jobs: Settings,
     pub(crate) http: ServerSettings,
     pub(crate) sandbox: SandboxSettings,
+    /// The second listener for what jobs serve.
+    pub(crate) preview_listen: Vec<SocketAddr>,
+    /// Ports that show the newest job that runs.
+    pub(crate) expose: RawExpose,
+    pub(crate) backend: BackendChoice,
+    pub(crate) docker: DockerSettings,
+    pub(crate) model: model::Settings,
 }
 
 /// Settings of the namespace backend that differ from its own defaults.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SandboxSettings {
     pub(crate) first_uid: Option<u32>,
     pub(crate) slots: Option<u32>,
     pub(crate) cgroup_parent: Option<String>,
     pub(crate) ready_disks: Option<usize>,
+    /// Whether the files that jobs touch are listed as it happens.
+    pub(crate) list_files: Option<bool>,
 }
 
 impl Config {
@@ -69,32 +77,65 @@ impl Config {
     ) -> Result<Self> {
         let listen = pick_listen(listen_flags, raw.listen)?;
         let insecure_listen = insecure_flag || raw.insecure_listen.unwrap_or(false);
-        check_listen(&listen, insecure_listen)?;
+        let preview_listen = raw.preview_listen.unwrap_or_default();
+        if let Some(address) = preview_listen.iter().find(|address| !address.ip().is_loopback()) {
+            bail!("preview_listen: {address} can be reached by others; only loopback addresses are allowed");
+        }
         let places = Places::of(rustix::process::geteuid().as_raw(), variable)?;
         let data = pick_path(arguments.data.as_deref(), "CAISSON_DATA", raw.data, &places.data)?;
+        let asks = raw.oidc.issuer.is_some();
+        check_listen(&listen, insecure_listen || asks, &data)?;
         let run_default = places.run_dir_of(&data);
         let run_dir = pick_path(arguments.run_dir.as_deref(), "CAISSON_RUN_DIR", raw.run_dir, &run_default)?;
+        let images = pick_path(None, "CAISSON_IMAGES", raw.images, &data.join("images"))?;
         let mut http = http_settings(&raw.http)?;
         http.allowed_hosts = raw.allowed_hosts.unwrap_or_default();
-        if insecure_listen && http.allowed_hosts.is_empty() {
+        // Where others may reach it, it has names that nobody has told it. Keys or who stands in front keep strangers out.
+        let is_reached = listen.iter().any(|address| !address.ip().is_loopback());
+        if (insecure_listen || is_reached) && http.allowed_hosts.is_empty() {
             http.allowed_hosts = vec!["*".into()];
         }
+        http.job_domain =
+            raw.job_domain.map(|domain| job_domain(&domain, raw.public_url.as_deref(), &http)).transpose()?;
         http.public_url = raw.public_url;
+        http.trusted_proxies = raw.trusted_proxies.unwrap_or_default();
+        http.certificate = raw.tls.certificate()?;
+        http.oidc = raw.oidc.settings()?;
         let log = variable("CAISSON_LOG").or(raw.log).unwrap_or_else(|| "info".into());
         logging::filter(&log)?;
-        let mut jobs = job_settings(&raw.jobs, &raw.limits, raw.egress, &raw.retention)?;
+        let mut jobs = job_settings(&raw.jobs, &raw.limits, &raw.egress, &raw.retention)?;
+        crate::config_egress::apply(&mut jobs, &raw.egress, raw.secrets)?;
         jobs.pool_size = pool_size(&raw.pool)?;
+        jobs.pool_images = pool_images(raw.pool)?;
+        jobs.defaults.desktop = desktop_settings(&raw.desktop)?;
+        crate::config_agent::apply(&mut jobs, raw.agent)?;
+        jobs.context = raw.context.settings()?;
+        jobs.defaults.mcp = crate::config_mcp::servers(raw.mcp)?;
+        let model = raw.model.settings()?;
+        jobs.model = model.clone();
+        jobs.defaults.isolation = match raw.sandbox.isolation {
+            Some(RawIsolation::Landlock) => Isolation::Landlock,
+            Some(RawIsolation::Namespaces) | None => Isolation::Namespaces,
+        };
+        let backend = config_backend::choose(arguments.backend.as_deref(), raw.backend.kind)?;
         Ok(Self {
             listen,
             insecure_listen,
             data,
             run_dir,
+            images,
             places,
             log,
             log_format: raw.log_format.unwrap_or_default(),
+            telemetry: Telemetry::check(raw.telemetry.otlp_endpoint, raw.telemetry.service_name)?,
             jobs,
             http,
             sandbox: sandbox_settings(raw.sandbox)?,
+            preview_listen,
+            expose: check_expose(raw.expose)?,
+            backend,
+            docker: config_backend::docker_settings(raw.docker)?,
+            model,
         })
     }
 }
@@ -115,6 +156,46 @@ fn read_file(flag: Option<&Path>) -> Result<RawConfig> {
     let text = std::fs::read_to_string(&path)
         .with_context(|| format!("reading the configuration {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("in the configuration {}", path.display()))
+}
+
+fn check_expose(expose: RawExpose) -> Result<RawExpose> {
+    let ports = [("novnc", expose.novnc), ("jupyter", expose.jupyter), ("vnc", expose.vnc)];
+    for (index, (name, port)) in ports.iter().enumerate() {
+        ensure!(*port != Some(0), "expose.{name}: 0 is not a port; leave the key out to switch it off");
+        let twin = ports.iter().take(index).find(|(_, other)| port.is_some() && other == port);
+        if let Some((other, _)) = twin {
+            bail!("expose.{name}: is the same port as expose.{other}");
+        }
+    }
+    Ok(expose)
+}
+
+/// Checks the name below which jobs have their origins: the API must not be there.
+fn job_domain(domain: &str, public_url: Option<&str>, http: &ServerSettings) -> Result<String> {
+    let domain = domain.trim_end_matches('.').to_ascii_lowercase();
+    let is_label = |label: &str| {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        !label.is_empty() && label.len() <= 63 && label.bytes().all(is_letter)
+    };
+    // A label of a job has 42 letters and more.
+    if domain.len() > 180 || domain.parse::<std::net::IpAddr>().is_ok() || !domain.split('.').all(is_label) {
+        bail!("job_domain: `{domain}` is not a name such as jobs.example.org");
+    }
+    if domain == "localhost" {
+        bail!("job_domain: names below localhost are the jobs' already; leave it out");
+    }
+    let public = public_url.and_then(|url| url.split_once("://")).map(|(_, rest)| rest);
+    let public = public.and_then(|rest| rest.split(['/', ':']).next()).map(str::to_ascii_lowercase);
+    let own = http.allowed_hosts.iter().map(|host| host.to_ascii_lowercase());
+    for host in public.into_iter().chain(own) {
+        if host == domain || host.ends_with(&format!(".{domain}")) {
+            bail!(
+                "job_domain: `{host}` is this server itself; what jobs serve must have a name that the API does not have, \
+                 such as jobs.example.org"
+            );
+        }
+    }
+    Ok(domain)
 }
 
 fn pick_listen(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
@@ -140,12 +221,14 @@ fn pick_listen(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Ve
 }
 
 /// Without keys, whoever reaches the server owns it; so it must not be reached from outside by accident.
-fn check_listen(listen: &[SocketAddr], insecure: bool) -> Result<()> {
+fn check_listen(listen: &[SocketAddr], insecure: bool, data: &Path) -> Result<()> {
     match listen.iter().find(|address| !address.ip().is_loopback()) {
-        Some(address) if !insecure => bail!(
+        Some(address) if !insecure && !StoredKeys::are_in(data) => bail!(
             "listen: {address} can be reached by others, and this server asks nobody to log in: whoever reaches it \
-             can run anything. Use a loopback address such as 127.0.0.1, or say --insecure-listen \
-             (insecure_listen = true) if something in front of it lets only the right people through"
+             can run anything. Make a key first (`caisson keys add NAME --role admin --data {}`), use a loopback \
+             address such as 127.0.0.1, or say --insecure-listen (insecure_listen = true) if something in front of it \
+             lets only the right people through",
+            data.display()
         ),
         _ => Ok(()),
     }
@@ -158,99 +241,6 @@ fn pick_path(flag: Option<&Path>, name: &str, file: Option<PathBuf>, default: &P
         .or(file)
         .unwrap_or_else(|| default.into());
     std::path::absolute(&path).with_context(|| format!("finding the folder {}", path.display()))
-}
-
-fn job_settings(
-    jobs: &RawJobs,
-    limits: &RawLimits,
-    egress: RawEgress,
-    retention: &RawRetention,
-) -> Result<Settings> {
-    let mut settings = Settings::default();
-    if let Some(count) = jobs.max_running {
-        ensure!((1..=10_000).contains(&count), "jobs.max_running: {count} is not between 1 and 10000");
-        settings.max_running = count;
-    }
-    settings.max_queued = jobs.max_queued.unwrap_or(settings.max_queued);
-    settings.max_sandboxes = jobs.max_sandboxes.unwrap_or(settings.max_sandboxes);
-    settings.max_losses = jobs.max_losses.unwrap_or(settings.max_losses);
-    settings.on_shutdown = shutdown_settings(jobs)?;
-    if let Some(seconds) = jobs.wall_clock_s {
-        ensure!(seconds > 0, "jobs.wall_clock_s: must be at least 1");
-        settings.defaults.wall_clock = Duration::from_secs(seconds);
-    }
-    if let Some(seconds) = jobs.step_timeout_s {
-        ensure!(seconds > 0, "jobs.step_timeout_s: must be at least 1");
-        settings.defaults.step_timeout = Duration::from_secs(seconds);
-    }
-    settings.defaults.limits = limit_settings(limits, settings.defaults.limits)?;
-    settings.defaults.egress = egress.default.unwrap_or_default();
-    settings.egress_ranges = egress::Ranges {
-        refuse_also: egress.refuse_also.unwrap_or_default(),
-        allow: egress.allow_ranges.unwrap_or_default(),
-    };
-    settings.extra_ca = read_certificates(egress.extra_ca)?;
-    if let Some(days) = retention.days {
-        settings.retention_age = Duration::from_secs(days.saturating_mul(86_400));
-    }
-    if let Some(gib) = retention.max_gib {
-        settings.retention_bytes = gib.saturating_mul(1024 * 1024 * 1024);
-    }
-    Ok(settings)
-}
-
-fn pool_size(raw: &RawPool) -> Result<usize> {
-    let size = raw.size.unwrap_or(0);
-    ensure!(size <= 1000, "pool.size: {size} is not between 0 and 1000");
-    Ok(size)
-}
-
-fn shutdown_settings(jobs: &RawJobs) -> Result<OnShutdown> {
-    let patience_s = jobs.shutdown_patience_s.unwrap_or(DEFAULT_SHUTDOWN_PATIENCE_S);
-    ensure!(
-        patience_s > 0,
-        "jobs.shutdown_patience_s: must be at least 1; to wait for nothing, say on_shutdown = \"leave\""
-    );
-    Ok(match jobs.on_shutdown {
-        None | Some(RawOnShutdown::Leave) => OnShutdown::Leave,
-        Some(RawOnShutdown::Wait) => OnShutdown::Wait(Duration::from_secs(patience_s)),
-    })
-}
-
-fn limit_settings(raw: &RawLimits, defaults: Limits) -> Result<Limits> {
-    let pick = |name: &str, value: Option<u64>, default: Limit, least: u64| match value {
-        None => Ok(default),
-        Some(value) if value < least => bail!("limits.{name}: {value} is less than {least}"),
-        Some(value) => Ok(Limit::Default(value)),
-    };
-    let cpu_millis = match raw.cpus {
-        None => defaults.cpu_millis,
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just here")]
-        Some(cpus) if (0.01..=1024.0).contains(&cpus) => Limit::Default((cpus * 1000.0) as u64),
-        Some(cpus) => bail!("limits.cpus: {cpus} is not between 0.01 and 1024"),
-    };
-    Ok(Limits {
-        memory_mib: pick("memory_mib", raw.memory_mib, defaults.memory_mib, 16)?,
-        cpu_millis,
-        pids: pick("pids", raw.pids, defaults.pids, 8)?,
-        open_files: pick("open_files", raw.open_files, defaults.open_files, 64)?,
-        disk_mib: pick("disk_mib", raw.disk_mib, defaults.disk_mib, 16)?,
-    })
-}
-
-/// The certificates that sandboxes trust beside their image's own. Without a setting: those of this host, so that a
-/// company's own authority works inside as it does outside.
-fn read_certificates(files: Option<Vec<PathBuf>>) -> Result<Vec<String>> {
-    match files {
-        Some(files) => files
-            .iter()
-            .map(|file| {
-                std::fs::read_to_string(file)
-                    .with_context(|| format!("egress.extra_ca: reading {}", file.display()))
-            })
-            .collect(),
-        None => Ok(std::fs::read_to_string(HOST_CA_BUNDLE).into_iter().collect()),
-    }
 }
 
 fn http_settings(raw: &RawHttp) -> Result<ServerSettings> {
@@ -284,6 +274,7 @@ fn sandbox_settings(raw: RawSandbox) -> Result<SandboxSettings> {
         slots: raw.slots,
         cgroup_parent: raw.cgroup_parent,
         ready_disks: raw.ready_disks,
+        list_files: raw.list_files,
     })
 }
 
@@ -292,7 +283,7 @@ mod tests {
     use super::*;
 
     fn arguments(file: &Path) -> HostArguments {
-        HostArguments { config: Some(file.to_owned()), data: None, run_dir: None }
+        HostArguments { config: Some(file.to_owned()), ..HostArguments::default() }
     }
 
     fn load(text: &str) -> Result<Config> {
@@ -307,21 +298,57 @@ mod tests {
     }
 
     #[test]
+    fn no_job_is_shown_on_a_fixed_port_unless_that_is_asked_for() {
+        assert_eq!(load("").unwrap().expose, RawExpose { novnc: None, jupyter: None, vnc: None });
+        assert_eq!(load("[expose]\nvnc = 5900\n").unwrap().expose.vnc, Some(5900));
+    }
+
+    #[test]
     fn the_example_lists_every_setting_with_its_default() {
         let example = include_str!("../../../caisson.example.toml");
-        let plain =
-            Config::load(&HostArguments { config: None, data: None, run_dir: None }, &[], false).unwrap();
+        let plain = Config::load(&HostArguments::default(), &[], false).unwrap();
         let uncommented: String = example
             .lines()
             .map(|line| line.strip_prefix("# ").filter(|rest| is_setting(rest)).unwrap_or(line))
             .map(|line| format!("{line}\n"))
             .collect();
+        let key = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(key.path(), "a key").unwrap();
+        let key = key.path().to_string_lossy();
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let (chain, secret) =
+            (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        std::fs::write(chain.path(), made.cert.pem()).unwrap();
+        std::fs::write(secret.path(), made.signing_key.serialize_pem()).unwrap();
+        let uncommented = uncommented
+            .replace("/etc/caisson/tls/chain.pem", &chain.path().to_string_lossy())
+            .replace("/etc/caisson/tls/key.pem", &secret.path().to_string_lossy())
+            .replace("/etc/caisson/oidc.secret", &secret.path().to_string_lossy());
+        let uncommented =
+            uncommented.replace("/etc/caisson/model.key", &key).replace("/etc/caisson/embeddings-key", &key);
         let shown = load(&uncommented).unwrap();
         assert_eq!(shown.listen, plain.listen);
         assert_eq!(shown.jobs.defaults.limits, plain.jobs.defaults.limits);
         assert_eq!(shown.jobs.max_queued, plain.jobs.max_queued);
         assert_eq!(shown.http.max_json_bytes, plain.http.max_json_bytes);
         assert_eq!(shown.jobs.retention_age, plain.jobs.retention_age);
+        assert_eq!(shown.model.connect_timeout, plain.model.connect_timeout);
+        assert_eq!(shown.model.retries, plain.model.retries);
+    }
+
+    #[test]
+    fn the_domain_of_jobs_is_not_where_the_api_is() {
+        let read = |text: &str| load(text).map(|config| config.http.job_domain);
+        let public = "public_url = \"https://caisson.example.org:8443/x\"\n";
+        let good = format!("{public}job_domain = \"Jobs.example.org.\"");
+        assert_eq!(read(&good).unwrap().as_deref(), Some("jobs.example.org"));
+        for domain in
+            ["caisson.example.org", "example.org", "org", "localhost", "10.0.0.1", "a..b", "", "a/b"]
+        {
+            let error = read(&format!("{public}job_domain = \"{domain}\"")).unwrap_err().to_string();
+            assert!(error.contains("job_domain"), "{domain}: {error}");
+        }
+        assert!(read("allowed_hosts = [\"a.jobs.test\"]\njob_domain = \"jobs.test\"").is_err());
     }
 
     #[test]
@@ -348,6 +375,10 @@ mod tests {
             ("[jobs]\nmax_running = 0", "jobs.max_running"),
             ("[http]\nmax_json_mib = 0", "http.max_json_mib"),
             ("[sandbox]\ncgroup_parent = \"a/b\"", "sandbox.cgroup_parent"),
+            ("[docker]\nhost = \"/var/run/docker.sock\"", "docker.host"),
+            ("[docker]\nimage = \"-v\"", "docker.image"),
+            ("[docker]\nimages = { host = \"debian\" }", "docker.images"),
+            ("[docker]\nruntime = \"\"", "docker.runtime"),
         ] {
             let error = format!("{:#}", load(text).unwrap_err());
             assert!(error.contains(key), "{text}: {error}");

@@ -2,25 +2,31 @@
 //!
 //! What settings there are, what they mean and their defaults stand in `caisson.example.toml`, which is read here too.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
 
 use crate::cli::HostArguments;
 use crate::config::{self, Config};
+use crate::config_example::{EXAMPLE, Known, is_open, known_settings, unknown_key};
 use crate::config_file::RawConfig;
 
-const EXAMPLE: &str = include_str!("../../../caisson.example.toml");
 /// Settings that the environment can give, and the variable.
-const VARIABLES: [(&str, &str); 4] = [
+const VARIABLES: [(&str, &str); 8] = [
     ("data", "CAISSON_DATA"),
     ("run_dir", "CAISSON_RUN_DIR"),
+    ("images", "CAISSON_IMAGES"),
     ("listen", "CAISSON_LISTEN"),
     ("log", "CAISSON_LOG"),
+    ("backend.kind", "CAISSON_BACKEND"),
+    ("docker.host", "CAISSON_DOCKER_HOST"),
+    ("model.name", "CAISSON_MODEL"),
 ];
+
+/// Sections whose settings are right or wrong only together.
+const TOGETHER: [&str; 2] = ["tls", "oidc"];
 
 /// What was found.
 pub(crate) struct Report {
@@ -30,6 +36,8 @@ pub(crate) struct Report {
     pub(crate) problems: Vec<Problem>,
     /// Every setting with its value.
     pub(crate) settings: Vec<Setting>,
+    /// What is right and yet worth a second look.
+    pub(crate) hints: Vec<String>,
 }
 
 /// Something wrong.
@@ -53,18 +61,23 @@ pub(crate) struct Setting {
     pub(crate) origin: String,
 }
 
-/// A setting that the example describes.
-struct Known {
+/// A setting in the file.
+#[derive(Clone)]
+struct Written {
     key: String,
-    default: Option<String>,
-    about: String,
+    /// Where it stands in the file's tables.
+    path: Vec<String>,
+    /// As it is written.
+    text: String,
+    value: Value,
+    line: usize,
 }
 
-/// A setting in the file.
-struct Written<'a> {
-    key: String,
-    value: &'a str,
-    line: usize,
+impl Written {
+    /// The section that it stands in.
+    fn section(&self) -> &str {
+        self.key.rsplit_once('.').map_or("", |(section, _)| section)
+    }
 }
 
 /// Checks all of it.
@@ -77,22 +90,45 @@ pub(crate) fn check(arguments: &HostArguments) -> Result<Report> {
     };
     let known = known_settings(EXAMPLE);
     let name = file.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-    let (written, mut problems) = match DeTable::parse(&text) {
-        Ok(table) => {
+    let (written, problems) = match (DeTable::parse(&text), text.parse::<Table>()) {
+        (Ok(spans), Ok(values)) => {
             let mut written = Vec::new();
-            collect(table.get_ref(), "", &text, &mut written);
-            let problems = written.iter().filter_map(|setting| problem_of(setting, &name, &known)).collect();
+            let reader = Reader { text: &text, known: &known };
+            reader.collect(spans.get_ref(), &values, &[], &mut written);
+            written.sort_by_key(|setting| setting.line);
+            let problems = problems_of(&written, &name, &known, arguments);
             (written, problems)
         }
-        Err(error) => (Vec::new(), vec![not_toml(&error, &name, &text)]),
+        (Err(error), _) | (_, Err(error)) => (Vec::new(), vec![not_toml(&error, &name, &text)]),
     };
-    if problems.is_empty()
-        && let Err(error) = Config::load(arguments, &[], false)
-    {
-        problems.push(joint_problem(&error, &name, &written));
-    }
-    let settings = known.iter().map(|known| effective(known, &written, &name, arguments)).collect();
-    Ok(Report { file, problems, settings })
+    let mut settings: Vec<Setting> =
+        known.iter().map(|known| effective(known, &written, &name, arguments)).collect();
+    let others = written.iter().filter(|setting| !known.iter().any(|known| known.key == setting.key));
+    settings.extend(others.map(|setting| as_written(setting, &name)));
+    let hints = hints_of(&settings);
+    Ok(Report { file, problems, settings, hints })
+}
+
+/// Secrets that whoever may submit a job can have sent anywhere.
+fn hints_of(settings: &[Setting]) -> Vec<String> {
+    let named = |setting: &Setting| {
+        let name = setting.key.strip_prefix("secrets.")?.split('.').next()?;
+        Some(name.to_owned())
+    };
+    let names: std::collections::BTreeSet<String> = settings.iter().filter_map(named).collect();
+    let is_bound = |name: &String| {
+        let key = format!("secrets.{name}.hosts");
+        let inline = |setting: &Setting| setting.value.as_ref().is_some_and(|value| value.contains("hosts"));
+        settings.iter().any(|setting| {
+            setting.key == key || (setting.key == format!("secrets.{name}") && inline(setting))
+        })
+    };
+    let hint = |name: &String| {
+        format!(
+            "secrets.{name}: has no `hosts`, so whoever may submit a job can have it sent to any host; name those that it is for"
+        )
+    };
+    names.iter().filter(|name| !is_bound(name)).map(hint).collect()
 }
 
 fn not_toml(error: &toml::de::Error, name: &str, text: &str) -> Problem {
@@ -100,65 +136,158 @@ fn not_toml(error: &toml::de::Error, name: &str, text: &str) -> Problem {
     Problem { place: format!("{name}:{line}"), text: error.message().to_owned(), about: None }
 }
 
-/// What only shows when all settings are seen together.
-fn joint_problem(error: &anyhow::Error, name: &str, written: &[Written<'_>]) -> Problem {
-    let text = format!("{error:#}");
-    let key = text.split(':').next().unwrap_or_default();
-    let line = written.iter().find(|setting| setting.key == key).map(|setting| setting.line);
-    let place =
-        line.map_or_else(|| "flags, environment and file together".into(), |line| format!("{name}:{line}"));
-    Problem { place, text, about: None }
+/// Finds the settings in a file.
+struct Reader<'a> {
+    text: &'a str,
+    known: &'a [Known],
 }
 
-/// All settings of a table and of those in it.
-fn collect<'a>(table: &DeTable<'_>, above: &str, text: &'a str, written: &mut Vec<Written<'a>>) {
-    for (key, value) in table {
-        let name =
-            if above.is_empty() { key.get_ref().to_string() } else { format!("{above}.{}", key.get_ref()) };
-        match value.get_ref() {
-            // `{ allow = [...] }` is a value; what has a head of its own is a section.
-            DeValue::Table(inner) if !text[value.span()].starts_with('{') => {
-                collect(inner, &name, text, written)
+impl Reader<'_> {
+    /// All settings of a table and of those in it.
+    fn collect(&self, spans: &DeTable<'_>, values: &Table, above: &[String], written: &mut Vec<Written>) {
+        for (key, span) in spans {
+            let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
+            let path: Vec<String> = above.iter().cloned().chain([key.get_ref().to_string()]).collect();
+            let mut name = path.join(".");
+            let text = self.text.get(span.span()).unwrap_or_default();
+            match (span.get_ref(), value) {
+                // A section, and not a value that is written as one, such as `[egress.default]`.
+                (DeValue::Table(inner), Value::Table(values))
+                    if !text.starts_with('{') && !is_open(&name) && !self.is_known(&name) =>
+                {
+                    self.collect(inner, values, &path, written);
+                    continue;
+                }
+                // `model = "name"` is short for a section with that name alone.
+                (DeValue::String(_), _) if name == "model" => name = "model.name".into(),
+                _ => {}
             }
-            _ => written.push(Written {
-                value: text_of(value, text),
-                line: line_of(text, key.span().start),
+            let is_section = value.is_table() && !text.starts_with('{');
+            written.push(Written {
+                text: if is_section { value.to_string() } else { text.to_owned() },
+                line: line_of(self.text, key.span().start),
                 key: name,
-            }),
+                path,
+                value: value.clone(),
+            });
         }
     }
-    written.sort_by_key(|setting| setting.line);
-}
 
-fn text_of<'a>(value: &Spanned<DeValue<'_>>, text: &'a str) -> &'a str {
-    let Range { start, end } = value.span();
-    text.get(start..end).unwrap_or_default()
+    fn is_known(&self, key: &str) -> bool {
+        self.known.iter().any(|known| known.key == key)
+    }
 }
 
 fn line_of(text: &str, position: usize) -> usize {
     text.bytes().take(position).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// What is wrong with one setting, seen alone.
-fn problem_of(setting: &Written<'_>, name: &str, known: &[Known]) -> Option<Problem> {
-    let place = format!("{name}:{}", setting.line);
-    let key = &setting.key;
-    let Some(described) = known.iter().find(|known| known.key == *key) else {
-        return Some(Problem { place, text: unknown_key(key, known), about: None });
-    };
-    let alone = match key.rsplit_once('.') {
-        Some((section, rest)) => format!("[{section}]\n{rest} = {}\n", setting.value),
-        None => format!("{key} = {}\n", setting.value),
-    };
-    let error = match toml::from_str::<RawConfig>(&alone) {
-        // Whether others may be let in is a question to all settings together.
-        Ok(raw) => Config::from_raw(raw, &HostArguments::default(), &[], true)
-            .err()
-            .map(|error| format!("{error:#}")),
+/// A file with these settings alone.
+fn table_of<'a>(settings: impl IntoIterator<Item = &'a Written>) -> Table {
+    let mut whole = Table::new();
+    for setting in settings {
+        let Some((last, above)) = setting.path.split_last() else { continue };
+        let mut table = Some(&mut whole);
+        for part in above {
+            let inner = table.and_then(|table| {
+                table.entry(part.clone()).or_insert_with(|| Value::Table(Table::new())).as_table_mut()
+            });
+            table = inner;
+        }
+        if let Some(table) = table {
+            table.insert(last.clone(), setting.value.clone());
+        }
+    }
+    whole
+}
+
+/// What is wrong, each with the setting to blame: names first, then what values are, then what they mean together.
+fn problems_of(written: &[Written], name: &str, known: &[Known], arguments: &HostArguments) -> Vec<Problem> {
+    let mut problems: Vec<(usize, Problem)> = Vec::new();
+    let mut good: Vec<Written> = Vec::new();
+    for setting in written {
+        let place = format!("{name}:{}", setting.line);
+        let described = known.iter().find(|known| known.key == setting.key);
+        if described.is_none() && !is_open(&setting.key) {
+            let text = unknown_key(&setting.key, known);
+            problems.push((setting.line, Problem { place, text, about: None }));
+        } else if let Err(error) = table_of([setting]).try_into::<RawConfig>() {
+            let text = format!("{}: {}", setting.key, for_people(error.message()));
+            problems.push((setting.line, Problem { place, text, about: about(described) }));
+        } else {
+            good.push(setting.clone());
+        }
+    }
+    // Each setting that is to blame is taken out, until what is left is right.
+    while let Some(error) = error_of(&good, arguments) {
+        // What is wrong without any of them is not theirs.
+        if error_of(&[], arguments).as_ref() == Some(&error) {
+            let place = "flags and environment".into();
+            problems.push((usize::MAX, Problem { place, text: error, about: None }));
+            break;
+        }
+        let Some(index) = blamed(&error, &good) else {
+            // What was found before may well be the cause of this.
+            if problems.is_empty() {
+                let place = "flags, environment and file together".into();
+                problems.push((usize::MAX, Problem { place, text: error, about: None }));
+            }
+            break;
+        };
+        let setting = good.remove(index);
+        let text = if names(&error, &setting) { error } else { format!("{}: {error}", setting.key) };
+        let described = known.iter().find(|known| known.key == setting.key);
+        let place = format!("{name}:{}", setting.line);
+        problems.push((setting.line, Problem { place, text, about: about(described) }));
+        // The others of these need each other, and would be blamed for what was just taken out.
+        let section = setting.section().to_owned();
+        if TOGETHER.contains(&section.as_str()) {
+            good.retain(|other| other.section() != section);
+        }
+    }
+    problems.sort_by_key(|(line, _)| *line);
+    problems.into_iter().map(|(_, problem)| problem).collect()
+}
+
+fn about(described: Option<&Known>) -> Option<String> {
+    described.map(|known| known.about.clone()).filter(|about| !about.is_empty())
+}
+
+/// What is wrong with these settings together.
+fn error_of(settings: &[Written], arguments: &HostArguments) -> Option<String> {
+    match table_of(settings).try_into::<RawConfig>() {
+        Ok(raw) => Config::from_raw(raw, arguments, &[], false).err().map(|error| format!("{error:#}")),
         Err(error) => Some(for_people(error.message())),
-    }?;
-    let text = if error.starts_with(key.as_str()) { error } else { format!("{key}: {error}") };
-    Some(Problem { place, text, about: Some(described.about.clone()).filter(|about| !about.is_empty()) })
+    }
+}
+
+/// The key that an error begins with, where it names one.
+fn key_of(error: &str) -> &str {
+    error.split(':').next().unwrap_or_default()
+}
+
+/// Whether an error says which setting it is about: this one, a part of it, or its section.
+fn names(error: &str, setting: &Written) -> bool {
+    let key = key_of(error);
+    let below = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'));
+    key == setting.key || below(key, &setting.key) || below(&setting.key, key)
+}
+
+/// The setting that an error is about.
+fn blamed(error: &str, settings: &[Written]) -> Option<usize> {
+    let key = key_of(error);
+    let exact = settings.iter().position(|setting| setting.key == key);
+    let by_name = || settings.iter().position(|setting| names(error, setting));
+    // One that is missing is asked for at the line of another one of its section.
+    let section = key.rsplit_once('.').map(|(section, _)| section);
+    let by_section = || settings.iter().position(|setting| Some(setting.section()) == section);
+    let alone = || {
+        let says_the_same = |setting: &Written| {
+            error_of(std::slice::from_ref(setting), &HostArguments::default()).as_deref() == Some(error)
+        };
+        settings.iter().position(says_the_same)
+    };
+    exact.or_else(by_name).or_else(by_section).or_else(alone)
 }
 
 /// The names of Rust's numbers mean nothing to most people.
@@ -170,41 +299,12 @@ fn for_people(message: &str) -> String {
     text.replace("expected f64", "expected a number").replace("expected a sequence", "expected a list")
 }
 
-fn unknown_key(key: &str, known: &[Known]) -> String {
-    let (section, _) = key.rsplit_once('.').unwrap_or_default();
-    let near = known.iter().map(|known| (distance(&known.key, key), known.key.as_str())).min();
-    if let Some((_, near)) = near.filter(|(distance, _)| *distance <= 3) {
-        return format!("{key}: there is no such setting; did you mean {near}?");
-    }
-    let in_section = known.iter().filter(|known| known.key.rsplit_once('.').unwrap_or_default().0 == section);
-    let names: Vec<&str> = in_section.map(|known| known.key.as_str()).collect();
-    if names.is_empty() {
-        return format!("{key}: there is no section [{section}]; caisson.example.toml has every setting");
-    }
-    format!("{key}: there is no such setting; there are {}", names.join(", "))
-}
-
-/// How many letters one must change, add or leave out to get from one word to the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (index, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for column in 0..other.len() {
-            let changed = diagonal + usize::from(letter != other[column]);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
-}
-
-fn effective(known: &Known, written: &[Written<'_>], name: &str, arguments: &HostArguments) -> Setting {
+fn effective(known: &Known, written: &[Written], name: &str, arguments: &HostArguments) -> Setting {
     let key = known.key.clone();
     let flag = match key.as_str() {
         "data" => arguments.data.as_deref().map(|path| ("--data", path)),
         "run_dir" => arguments.run_dir.as_deref().map(|path| ("--run-dir", path)),
+        "backend.kind" => arguments.backend.as_deref().map(|kind| ("--backend", Path::new(kind))),
         _ => None,
     };
     if let Some((flag, path)) = flag {
@@ -219,12 +319,16 @@ fn effective(known: &Known, written: &[Written<'_>], name: &str, arguments: &Hos
         };
     }
     match written.iter().find(|setting| setting.key == key) {
-        Some(setting) => Setting {
-            value: Some(setting.value.split_whitespace().collect::<Vec<_>>().join(" ")),
-            origin: format!("{name}:{}", setting.line),
-            key,
-        },
+        Some(setting) => as_written(setting, name),
         None => Setting { key, value: known.default.clone(), origin: "default".into() },
+    }
+}
+
+fn as_written(setting: &Written, name: &str) -> Setting {
+    Setting {
+        key: setting.key.clone(),
+        value: Some(setting.text.split_whitespace().collect::<Vec<_>>().join(" ")),
+        origin: format!("{name}:{}", setting.line),
     }
 }
 
@@ -232,50 +336,42 @@ fn quoted(value: &Path) -> String {
     format!("\"{}\"", value.display())
 }
 
-/// Reads the example: a setting a line, what it means in the comment above; one without a default is in a comment.
-fn known_settings(example: &str) -> Vec<Known> {
-    let mut known: Vec<Known> = Vec::new();
-    let (mut section, mut about, mut is_new) = (String::new(), String::new(), true);
-    for line in example.lines() {
-        let comment = line.strip_prefix('#').map(str::trim);
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            section = format!("{name}.");
-            about.clear();
-        } else if let Some((name, value)) =
-            comment.unwrap_or(line).split_once(" = ").filter(|(name, _)| is_name(name))
-        {
-            let default = comment.is_none().then(|| value.to_owned());
-            known.push(Known { key: format!("{section}{name}"), default, about: about.clone() });
-            is_new = true;
-        } else if let Some(comment) = comment {
-            if std::mem::take(&mut is_new) {
-                about.clear();
-            } else if !about.is_empty() {
-                about.push(' ');
-            }
-            about += comment;
-        } else {
-            about.clear();
-            is_new = true;
-        }
-    }
-    known
-}
-
-fn is_name(text: &str) -> bool {
-    !text.is_empty()
-        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_that_may_go_anywhere_is_pointed_at() {
+        let bound = "[secrets.A]\ncommand = [\"x\"]\nhosts = [\"a.example\"]\n";
+        assert_eq!(report(bound).hints, Vec::<String>::new());
+        let hints = report("[secrets]\nFREE = { command = [\"x\"] }\nBOUND = { command = [\"x\"], hosts = [\"b.example\"] }\n").hints;
+        assert!(
+            hints.len() == 1 && hints[0].contains("secrets.FREE") && hints[0].contains("hosts"),
+            "{hints:?}"
+        );
+    }
 
     fn report(text: &str) -> Report {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("caisson.toml");
         std::fs::write(&file, text).unwrap();
         check(&HostArguments { config: Some(file), ..HostArguments::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_wrong_flag_is_not_blamed_on_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("caisson.toml");
+        std::fs::write(&file, "log = \"info\"\n[jobs]\nmax_running = 3\n[limits]\npids = 99999999999\n")
+            .unwrap();
+        let backend = Some("submarine".to_owned());
+        let report =
+            check(&HostArguments { config: Some(file), backend, ..HostArguments::default() }).unwrap();
+        let told: Vec<(&str, &str)> =
+            report.problems.iter().map(|problem| (problem.place.as_str(), problem.text.as_str())).collect();
+        let [(line, pids), (outside, backend)] = told[..] else { panic!("{told:?}") };
+        assert!(line.ends_with(":5") && pids == "limits.pids: 99999999999 is more than 4194304", "{told:?}");
+        assert!(outside == "flags and environment" && backend.contains("submarine"), "{told:?}");
     }
 
     #[test]
@@ -321,6 +417,59 @@ mod tests {
             ("default", Some("10000"))
         );
         assert_eq!(find("jobs.max_running").value, None);
+    }
+
+    #[test]
+    fn what_is_right_only_together_is_right() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (chain, key) =
+            (file("chain.pem", &made.cert.pem()), file("key.pem", &made.signing_key.serialize_pem()));
+        let secret = file("secret", "s");
+        let text = format!(
+            "listen = [\"0.0.0.0:8000\"]\ninsecure_listen = true\n\
+             [tls]\ncertificate = \"{chain}\"\nkey = \"{key}\"\n\
+             [oidc]\nissuer = \"https://id.example.org\"\nclient_id = \"caisson\"\nclient_secret_file = \"{secret}\"\n\
+             [oidc.roles]\nplatform = \"admin\"\n\
+             [context]\nembeddings = \"http://127.0.0.1:9/v1#small\"\nembeddings_key_file = \"{secret}\"\n\
+             [telemetry]\notlp_endpoint = \"http://127.0.0.1:4318\"\nservice_name = \"ours\"\n\
+             [egress]\nceiling = {{ allow = [\"example.org\"] }}\n\
+             [egress.default]\nallow = [\"example.org\"]\n\
+             [secrets]\nGITHUB_TOKEN = {{ file = \"{secret}\" }}\n\
+             [secrets.OTHER]\nfile = \"{secret}\"\n\
+             [mcp.hub]\nurl = \"https://mcp.example.org/mcp\"\njobs = \"named\"\n\
+             [mcp.ledger]\ncommand = [\"python3\", \"ledger.py\"]\n\
+             [docker.images]\npython = \"python:3.13-slim\"\n"
+        );
+        let all = report(&text);
+        assert!(all.problems.is_empty(), "{:?}", all.problems);
+        let value = |key: &str| {
+            let found = all.settings.iter().find(|setting| setting.key == key);
+            found.and_then(|setting| setting.value.clone()).unwrap_or_default()
+        };
+        assert!(value("mcp.hub").contains("https://mcp.example.org/mcp"), "{}", value("mcp.hub"));
+        assert!(value("egress.default").contains("example.org"), "{}", value("egress.default"));
+        assert!(report("[egress]\ndefault = \"off\"\nceiling = \"off\"\n").problems.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_together_is_told_once_and_does_not_hide_the_rest() {
+        let text = "[tls]\ncertificate = \"/nowhere/chain.pem\"\nkey = \"/nowhere/key.pem\"\n\
+                    [oidc]\nclient_id = \"caisson\"\n[limits]\nmemory_mib = 1\n\
+                    [mcp.hub]\njobs = \"all\"\n[secrets.T]\nfile = \"/nowhere/token\"\n";
+        let problems = report(text).problems;
+        let places: Vec<&str> =
+            problems.iter().map(|problem| problem.place.rsplit(':').next().unwrap()).collect();
+        assert_eq!(places, ["2", "5", "7", "8", "10"], "{problems:?}");
+        assert!(
+            problems[1].text.starts_with("oidc.issuer: is missing")
+                || problems[1].text.contains("oidc.issuer")
+        );
     }
 
     #[test]

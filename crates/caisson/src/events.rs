@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use futures::StreamExt;
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::client::Client;
 
@@ -82,6 +82,8 @@ impl Message {
         }
         match (kind, serde_json::from_str(&data)) {
             ("end", _) => Self::End,
+            // Words of the model, in no log.
+            ("delta", Ok(words)) => Self::Event(json!({"kind": "delta", "data": Value::clone(&words)})),
             (_, Ok(event)) => Self::Event(event),
             _ => Self::Nothing,
         }
@@ -98,6 +100,9 @@ mod tests {
         let parsed = Message::parse("id: 7\nevent: note\ndata: {\"kind\": \"note\"}\n\n", &mut last_id);
         assert!(matches!(parsed, Message::Event(event) if event["kind"] == "note"));
         assert_eq!(last_id, 7);
+        let words = Message::parse("event: delta\ndata: {\"turn\":1,\"text\":\"a\"}\n\n", &mut last_id);
+        assert!(matches!(words, Message::Event(event) if event["data"]["text"] == "a"));
+        assert_eq!(last_id, 7, "they have no place in the log");
         assert!(matches!(Message::parse("event: end\ndata: {}\n\n", &mut last_id), Message::End));
         assert!(matches!(Message::parse(": still here\n\n", &mut last_id), Message::Nothing));
     }

@@ -126,10 +126,26 @@ async fn matching_jobs(client: &Client, typed: &str) -> Result<Vec<String>> {
 }
 
 async fn matching_sandboxes(client: &Client, typed: &str) -> Result<Vec<String>> {
-    let request = client.request(Method::GET, "/v1/sandboxes");
-    let Some(response) = client.send_or_missing(request).await? else { return Ok(Vec::new()) };
-    let page: Value = response.json().await?;
-    Ok(ids_of(&page["sandboxes"], "sandbox_id").filter(|id| fits(id, typed)).collect())
+    let living = Value::Array(every_sandbox(client, false).await?);
+    Ok(ids_of(&living, "sandbox_id").filter(|id| fits(id, typed)).collect())
+}
+
+/// The sandboxes that live, or all, newest first, on however many pages the server gives them.
+pub(crate) async fn every_sandbox(client: &Client, all: bool) -> Result<Vec<Value>> {
+    let first = format!("/v1/sandboxes?all={all}&limit={PAGE}");
+    let (mut path, mut found) = (first.clone(), Vec::new());
+    loop {
+        let request = client.request(Method::GET, &path);
+        let Some(response) = client.send_or_missing(request).await? else { return Ok(found) };
+        let mut page: Value = response.json().await?;
+        if let Value::Array(sandboxes) = page["sandboxes"].take() {
+            found.extend(sandboxes);
+        }
+        match page["next"].as_str() {
+            Some(next) => path = format!("{first}&before={next}"),
+            None => return Ok(found),
+        }
+    }
 }
 
 fn ids_of<'a>(list: &'a Value, field: &'a str) -> impl Iterator<Item = String> + 'a {
@@ -142,6 +158,8 @@ fn ids_of<'a>(list: &'a Value, field: &'a str) -> impl Iterator<Item = String> +
 
 #[cfg(test)]
 mod tests {
+    use tokio_tungstenite::tungstenite::http;
+
     use super::*;
 
     const FIRST: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
@@ -164,6 +182,23 @@ mod tests {
     fn an_abbreviation_that_fits_two_or_none_is_refused() {
         assert!(pick_from("0193").unwrap_err().to_string().contains("more than one job"));
         assert!(pick_from("abc").unwrap_err().to_string().contains("there is no job `abc`"));
+    }
+
+    #[tokio::test]
+    async fn sandboxes_of_all_pages_are_found() {
+        let answer: crate::client::Answer = std::sync::Arc::new(|request| {
+            let is_first = !request.url().query().unwrap_or_default().contains("before=");
+            let page = if is_first {
+                serde_json::json!({"sandboxes": [{"sandbox_id": SECOND}], "next": SECOND})
+            } else {
+                serde_json::json!({"sandboxes": [{"sandbox_id": FIRST}], "next": null})
+            };
+            Box::pin(async move { Ok(http::Response::new(page.to_string()).into()) })
+        });
+        let connect = std::sync::Arc::new(|| tokio::io::duplex(1).0);
+        let client = Client::in_process(crate::client::InProcess { answer, connect }).unwrap();
+        assert_eq!(every_sandbox(&client, true).await.unwrap().len(), 2);
+        assert_eq!(sandbox(&client, "4e6f").await.unwrap(), FIRST);
     }
 
     #[test]

@@ -1,15 +1,20 @@
 //! The server's own log, on standard error.
 
 use anyhow::{Context, Result};
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::Metadata;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, filter_fn};
+use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 use crate::config_file::LogFormat;
+use crate::telemetry::{self, Exporter, Telemetry};
+
+/// What takes the spans of a collector, below the lines of the log.
+type Traced = Layered<Option<Box<dyn Layer<Registry> + Send + Sync>>, Registry>;
 
 /// Changes the level of the log while it is written.
-pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
+pub(crate) struct LogLevel(reload::Handle<EnvFilter, Traced>);
 
 impl LogLevel {
     /// Sets another level.
@@ -29,18 +34,27 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
     })
 }
 
-/// Starts the log.
-pub(crate) fn start(level: &str, format: LogFormat) -> Result<LogLevel> {
+/// Starts the log, and traces where a collector is named; who is given the exporter runs it.
+pub(crate) fn start(
+    level: &str,
+    format: LogFormat,
+    collector: Option<Telemetry>,
+) -> Result<(LogLevel, Option<Exporter>)> {
+    let (spans, exporter) = collector.map(telemetry::start).unzip();
+    let is_traced = |metadata: &Metadata<'_>| metadata.target() == telemetry::TARGET;
+    let spans = spans.map(|layer| layer.with_filter(filter_fn(is_traced)).boxed());
     let (filter, handle) = reload::Layer::new(filter(level)?);
-    let registry = tracing_subscriber::registry().with(filter);
+    // Spans for a collector are no part of the lines, and the level of the log is not theirs.
+    let filter = filter.and(filter_fn(move |metadata| !is_traced(metadata)));
+    let registry = tracing_subscriber::registry().with(spans);
     let lines = fmt::layer().with_writer(std::io::stderr);
     match format {
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-            registry.with(lines.with_ansi(colours).with_target(false)).init();
+            registry.with(lines.with_ansi(colours).with_target(false).with_filter(filter)).init();
         }
         // Flat, so that the job is where everybody looks for it.
-        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true).with_filter(filter)).init(),
     }
-    Ok(LogLevel(handle))
+    Ok((LogLevel(handle), exporter))
 }

@@ -1,21 +1,38 @@
 //! The binary: command line, configuration, wiring. The only place that names concrete backends.
 
+mod addresses;
 mod cli;
 mod client;
+mod client_tls;
 mod commands;
 mod config;
+mod config_agent;
+mod config_backend;
 mod config_check;
 mod config_client;
+mod config_context;
+mod config_egress;
+mod config_example;
 mod config_file;
+mod config_image;
+mod config_jobs;
+mod config_mcp;
+mod config_model;
+mod config_oidc;
 mod config_places;
+mod config_tls;
 mod embedded;
 mod events;
+mod exposed;
+mod host;
 mod ids;
 mod logging;
 mod one_shot;
+mod reload;
 mod steps_file;
 mod stream;
 mod table;
+mod telemetry;
 mod terminal;
 
 use std::future::Future;
@@ -35,16 +52,34 @@ fn main() -> ExitCode {
         Command::Status(arguments) => wait_for(commands::status::run(arguments)),
         Command::Logs(arguments) => wait_for(commands::logs::run(arguments)),
         Command::Cancel(arguments) => wait_for(commands::cancel::run(arguments)),
+        Command::Pause(arguments) => wait_for(commands::pause::run(arguments)),
+        Command::Resume(arguments) => wait_for(commands::resume::run(arguments)),
+        Command::Takeover(arguments) => wait_for(commands::takeover::take(arguments)),
+        Command::Handback(arguments) => wait_for(commands::takeover::give_back(arguments)),
+        Command::Message(arguments) => wait_for(commands::message::run(arguments)),
+        Command::Requests(arguments) => wait_for(commands::requests::run(arguments)),
+        Command::Context(arguments) => wait_for(commands::context::run(arguments)),
+        Command::Answer(arguments) => wait_for(commands::answer::run(arguments)),
+        Command::Replay(arguments) => wait_for(commands::replay::run(arguments)),
+        Command::Export(arguments) => wait_for(commands::export::run(arguments)),
+        Command::Demo(arguments) => wait_for(commands::demo::run(arguments)),
         Command::Retry(arguments) => wait_for(commands::retry::run(arguments)),
         Command::Download(arguments) => wait_for(commands::download::run(arguments)),
         Command::Rm(arguments) => wait_for(commands::remove::run(arguments)),
         Command::Shell(arguments) => wait_for(commands::shell::run(arguments)),
         Command::Exec(arguments) => wait_for(commands::exec::run(arguments)),
         Command::Attach(arguments) => wait_for(commands::attach::run(arguments)),
+        Command::Network(arguments) => wait_for(commands::network::run(arguments)),
+        Command::Ports(arguments) => wait_for(commands::ports::run(arguments)),
         Command::Cp(arguments) => wait_for(commands::copy::run(arguments)),
         Command::Sandboxes(arguments) => wait_for(commands::sandboxes::run(arguments)),
+        Command::Share(arguments) => wait_for(commands::share::run(arguments)),
+        Command::Keys(arguments) => wait_for(commands::keys::run(arguments)),
+        Command::Image(arguments) => commands::image::run(arguments),
+        Command::Models(arguments) => wait_for(commands::models::run(arguments)),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Backup(arguments) => commands::backup::back_up(&arguments),
+        Command::Audit(arguments) => commands::audit::run(arguments),
         Command::Restore(arguments) => commands::backup::restore(&arguments),
         Command::Config(arguments) => commands::check::run(arguments),
         Command::Completions(arguments) => commands::completions::run(arguments),

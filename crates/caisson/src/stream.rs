@@ -1,18 +1,24 @@
 //! A command in a sandbox, live: a WebSocket that carries its input, output, window size and end.
 
 use std::io::{Read, Write};
+use std::pin::pin;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use futures::stream::SplitSink;
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::client::{self, Client};
+use crate::client::{self, ByteStream, Client};
+use crate::commands::say;
+use crate::config_client;
 use crate::ids::Target;
 use crate::terminal::{self, RawMode};
 
@@ -20,8 +26,14 @@ use crate::terminal::{self, RawMode};
 const STDERR: u8 = 2;
 /// How much of the input is sent at once.
 const INPUT_BYTES: usize = 16 * 1024;
+/// How many pieces of the input wait for the connection.
+const INPUT_PIECES: usize = 4;
 /// Ctrl-C, as the programs inside know it.
 const INTERRUPT: i32 = 2;
+/// How long a second Ctrl-C may wait for the connection to take it.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+/// The exit code of a command that was left, as shells say it for Ctrl-C.
+const EXIT_LEFT: u8 = 130;
 
 /// What of the terminal in front goes along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,21 +64,25 @@ pub(crate) async fn run(client: &Client, target: &Target, start: Start) -> Resul
     }
     socket.send(Message::text(request.to_string())).await.context("sending the command")?;
     let raw = (start.input == Input::Terminal).then(RawMode::enter).transpose()?;
-    let ended = carry(&mut socket, start.input).await;
+    let ended = carry(socket, start.input).await;
     drop(raw);
     ended
 }
 
-async fn connect(client: &Client, path: &str) -> Result<WebSocketStream<TcpStream>> {
-    let url = client.url();
-    let address = reqwest::Url::parse(url).with_context(|| format!("`{url}` is not an address"))?;
-    let host = address.host_str().with_context(|| format!("`{url}` names no host"))?;
-    let port = address.port_or_known_default().unwrap_or(80);
-    let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
-    let stream = stream.map_err(|_| client.not_reached())?;
-    stream.set_nodelay(true).context("preparing the connection")?;
-    let url = format!("{}{path}", url.replacen("http", "ws", 1));
-    match tokio_tungstenite::client_async(url, stream).await {
+/// The live stream of a command.
+pub(crate) type Socket = WebSocketStream<Box<dyn ByteStream>>;
+
+pub(crate) async fn connect(client: &Client, path: &str) -> Result<Socket> {
+    let stream = client.connect().await?;
+    let mut url = format!("{}{path}", client.url().replacen("http", "ws", 1));
+    if let Some(token) = config_client::takeover_token() {
+        url += &format!("{}takeover={token}", if path.contains('?') { '&' } else { '?' });
+    }
+    let mut request = url.into_client_request().context("preparing the stream")?;
+    if let Some(key) = client.key() {
+        request.headers_mut().insert("authorization", key.clone());
+    }
+    match tokio_tungstenite::client_async(request, stream).await {
         Ok((socket, _)) => Ok(socket),
         Err(Error::Http(response)) => {
             let body = response.body().clone().unwrap_or_default();
@@ -76,39 +92,135 @@ async fn connect(client: &Client, path: &str) -> Result<WebSocketStream<TcpStrea
     }
 }
 
-/// Carries bytes both ways until the command has ended.
-async fn carry(socket: &mut WebSocketStream<TcpStream>, input: Input) -> Result<ExitCode> {
+/// Carries bytes both ways until the command has ended. Output and signals are taken also while the other side takes
+/// nothing.
+async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
+    let (sink, mut messages) = socket.split();
+    let (pieces, waiting_pieces) = mpsc::channel(INPUT_PIECES);
+    let (orders, waiting_orders) = mpsc::unbounded_channel();
+    let mut writing = pin!(write(sink, waiting_orders, waiting_pieces));
+    let mut is_writing = true;
     let mut keys = if input == Input::None { None } else { Some(read_input()) };
     let mut resized = signal(SignalKind::window_change()).context("listening for signals")?;
-    let mut interrupts = 0;
+    let mut interrupted = signal(SignalKind::interrupt()).context("listening for signals")?;
+    let mut kill = Kill::None;
     loop {
-        let message = tokio::select! {
-            message = socket.next() => match message {
-                Some(message) => match take(message.context("the connection to the server broke")?)? {
-                    Some(code) => return Ok(code),
-                    None => continue,
-                },
+        tokio::select! {
+            message = messages.next() => match message {
+                Some(message) => {
+                    if let Some(code) = take(message.context("the connection to the server broke")?)? {
+                        return Ok(code);
+                    }
+                }
                 None => bail!("the server closed the connection before the command had ended"),
             },
-            bytes = next_of(&mut keys) => match bytes {
-                Some(bytes) => Message::binary(bytes),
-                None => {
-                    keys = None;
-                    Message::text(json!({"type": "stdin_end"}).to_string())
-                }
-            },
+            // Where nothing can be sent any more, what comes in says why.
+            () = writing.as_mut(), if is_writing => is_writing = false,
+            () = pass_on(&mut keys, &pieces), if is_writing => {}
             _ = resized.recv(), if input == Input::Terminal => {
                 let size = terminal::size();
-                Message::text(json!({"type": "resize", "rows": size.rows, "columns": size.columns}).to_string())
+                let order = json!({"type": "resize", "rows": size.rows, "columns": size.columns});
+                let _ = orders.send(Order::of(&order).0);
             }
-            _ = tokio::signal::ctrl_c() => {
-                interrupts += 1;
+            _ = interrupted.recv() => {
                 let asked = json!({"type": "signal", "signal": INTERRUPT});
-                Message::text(if interrupts > 1 { json!({"type": "kill"}) } else { asked }.to_string())
+                let (order, sent) = Order::of(&if kill.is_some() { json!({"type": "kill"}) } else { asked });
+                let _ = orders.send(order);
+                kill = match kill {
+                    // The first one only asks.
+                    Kill::None => Kill::Next,
+                    Kill::Next | Kill::Sent => Kill::Waiting { sent, until: Instant::now() + KILL_PATIENCE },
+                    Kill::Waiting { .. } => return Ok(left()),
+                };
             }
-        };
-        socket.send(message).await.context("the connection to the server broke")?;
+            () = kill.is_refused() => return Ok(left()),
+        }
     }
+}
+
+/// Something to be sent before any input, and who wants to know when it was.
+struct Order {
+    message: Message,
+    sent: oneshot::Sender<()>,
+}
+
+impl Order {
+    fn of(order: &Value) -> (Self, oneshot::Receiver<()>) {
+        let (sent, receiver) = oneshot::channel();
+        (Self { message: Message::text(order.to_string()), sent }, receiver)
+    }
+}
+
+/// Sends what there is, until the connection takes nothing any more.
+async fn write(
+    mut sink: SplitSink<Socket, Message>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut pieces: mpsc::Receiver<Message>,
+) {
+    loop {
+        let sent = tokio::select! {
+            biased;
+            Some(order) = orders.recv() => {
+                let sent = sink.send(order.message).await;
+                if sent.is_ok() {
+                    // Nobody may want to know.
+                    let _ = order.sent.send(());
+                }
+                sent
+            }
+            Some(piece) = pieces.recv() => sink.send(piece).await,
+            else => return,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands a piece of the input on as soon as there is one and room for it; its end once. May be dropped and called again.
+async fn pass_on(keys: &mut Option<mpsc::Receiver<Vec<u8>>>, pieces: &mpsc::Sender<Message>) {
+    let Ok(room) = pieces.reserve().await else { return std::future::pending().await };
+    match next_of(keys).await {
+        Some(bytes) => room.send(Message::binary(bytes)),
+        None => {
+            *keys = None;
+            room.send(Message::text(json!({"type": "stdin_end"}).to_string()));
+        }
+    }
+}
+
+/// What became of Ctrl-C: the first one asks the command to end, further ones kill it.
+enum Kill {
+    None,
+    Next,
+    /// On its way, and how long that may take.
+    Waiting {
+        sent: oneshot::Receiver<()>,
+        until: Instant,
+    },
+    Sent,
+}
+
+impl Kill {
+    fn is_some(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Returns when it could not be sent in time; otherwise never. May be dropped and called again.
+    async fn is_refused(&mut self) {
+        if let Self::Waiting { sent, until } = self {
+            match tokio::time::timeout_at(*until, sent).await {
+                Ok(Ok(())) => *self = Self::Sent,
+                Ok(Err(_)) | Err(_) => return,
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+fn left() -> ExitCode {
+    say("\r\nthe server takes nothing more; left without knowing whether the command goes on\r");
+    ExitCode::from(EXIT_LEFT)
 }
 
 /// Shows one message; an exit code at the end.
@@ -141,12 +253,18 @@ fn told(message: &Value) -> Result<Option<ExitCode>> {
             eprintln!("\r\ncaisson: {} bytes of output were left out here\r", message["bytes"]);
             Ok(None)
         }
-        Some("ended") => match message["exit_code"].as_i64() {
-            Some(code) => Ok(Some(exit_code(code))),
-            None => {
-                Err(anyhow!("it ended early: {}", message["reason"].as_str().unwrap_or("no reason given")))
+        Some("ended") => {
+            for line in message["note"].as_str().unwrap_or_default().lines() {
+                eprintln!("{line}\r");
             }
-        },
+            match message["exit_code"].as_i64() {
+                Some(code) => Ok(Some(exit_code(code))),
+                None => Err(anyhow!(
+                    "it ended early: {}",
+                    message["reason"].as_str().unwrap_or("no reason given")
+                )),
+            }
+        }
         Some("problem") => Err(client::problem_of(message)),
         _ => Ok(None),
     }

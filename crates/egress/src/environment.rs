@@ -1,14 +1,30 @@
 //! The variables that lead the usual clients to the proxy and to the trust store.
 
-/// The variables of one call. `port` is the proxy's on the sandbox's loopback, `ca_bundle` the path of a whole bundle
-/// in the sandbox (the usual authorities and the operator's own).
+/// Where the trusted certificates are in a sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct TrustStores<'a> {
+    /// A whole bundle (PEM): the usual authorities and the operator's own.
+    pub bundle: &'a str,
+    /// The same in the form that Java reads.
+    pub java: &'a str,
+}
+
+/// The variables of one call. `port` is the proxy's on the sandbox's loopback.
 ///
 /// Needed by none of these: apt reads `http_proxy` and `https_proxy` and trusts the system's bundle, which has no
 /// variable; npm reads `https_proxy` and `no_proxy`; cargo and git read them through libcurl.
 #[must_use]
-pub fn environment(call: &str, port: u16, ca_bundle: &str) -> Vec<(String, String)> {
+pub fn environment(call: &str, port: u16, stores: TrustStores<'_>) -> Vec<(String, String)> {
     // The password means nothing, but Python's requests forgets a user that has none.
     let proxy = format!("http://{call}:x@127.0.0.1:{port}");
+    let ca_bundle = stores.bundle;
+    // Java reads no variable but this one, which its every program tells on standard error. It leaves loopback alone, and
+    // sends no user to a proxy by itself, so that its calls are not known.
+    let java = format!(
+        "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={port} \
+         -Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=JKS",
+        stores.java
+    );
     let own_ports = "localhost,127.0.0.1,::1";
     let variables = [
         // curl reads http_proxy in lower case only. apt, wget, pip, git and cargo read the same.
@@ -41,6 +57,7 @@ pub fn environment(call: &str, port: u16, ca_bundle: &str) -> Vec<(String, Strin
         ("GIT_SSL_CAINFO", ca_bundle),
         // cargo sets libcurl's bundle itself.
         ("CARGO_HTTP_CAINFO", ca_bundle),
+        ("JAVA_TOOL_OPTIONS", &java),
     ];
     variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
 }
@@ -51,7 +68,7 @@ mod tests {
 
     #[test]
     fn every_variable_is_set_once_and_the_proxy_names_the_call() {
-        let variables = environment("call-7", 3128, "/etc/ssl/certs/ca-certificates.crt");
+        let variables = environment("call-7", 3128, TrustStores { bundle: "/bundle", java: "/store" });
         let mut names: Vec<_> = variables.iter().map(|(name, _)| name).collect();
         names.sort();
         names.dedup();

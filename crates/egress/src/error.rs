@@ -5,7 +5,7 @@
 pub enum EgressError {
     /// A mode is not one of the known ones.
     #[error(
-        "egress {mode:?} is unknown: allowed are \"off\", \"packages\", \"open\" and {{\"allow\": [...]}}"
+        "egress {mode:?} is unknown: allowed are \"off\", \"packages\", \"open\", \"learn\" and {{\"allow\": [...]}}"
     )]
     UnknownMode {
         /// What was written.
@@ -23,6 +23,27 @@ pub enum EgressError {
         /// What is wrong with it.
         why: String,
     },
+    /// A job asks for more than the operator allows any job.
+    #[error(
+        "{mode:?} exceeds what any job of this server may have, {ceiling:?} (`ceiling` in the section [egress])"
+    )]
+    AboveCeiling {
+        /// What the job asks for.
+        mode: String,
+        /// What is allowed.
+        ceiling: String,
+    },
+    /// A secret cannot work.
+    #[error("secret {secret:?}: {why}")]
+    Secret {
+        /// Its name.
+        secret: String,
+        /// What is wrong with it; never its value.
+        why: String,
+    },
+    /// A certificate or key cannot be made or read.
+    #[error("certificates of the proxy: {0}")]
+    Certificate(String),
     /// A range of addresses cannot be read.
     #[error(
         "address range {range:?}: {why}; allowed are an address or a range such as 10.0.0.0/8 or fc00::/7"

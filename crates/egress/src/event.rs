@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::meter::Meter;
 use crate::refusal::{ReasonCode, Refusal};
+use crate::refusals::Refusals;
 
 /// Something happened at the way out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,36 @@ pub enum EgressEvent {
     Closed(Connection),
     /// A connection was refused, or could not be made. Nothing follows.
     Refused(Connection),
+    /// An answer was read to its end, where the proxy can read it: plain HTTP, and hosts whose TLS ends here.
+    Fetched(Fetch),
+}
+
+/// An answer that passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetch {
+    /// The connection that carried it.
+    pub connection: u64,
+    /// When it ended, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// The call that asked, where it is known.
+    pub call: Option<String>,
+    /// The method of the request.
+    pub method: String,
+    /// The address of the page, without user and query.
+    pub url: String,
+    /// The status of the answer.
+    pub status: u16,
+    /// Bytes of the body.
+    pub bytes: u64,
+    /// SHA-256 of the body in hexadecimal; absent where it broke off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// The secrets whose values were put into the request, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// The rule by which a person has allowed this request alone; empty where nobody was asked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rule: String,
 }
 
 impl Connection {
@@ -41,16 +72,32 @@ impl Connection {
             code: None,
             rule: String::new(),
             reason: String::new(),
+            remedy: String::new(),
+            repeated: 0,
         }
     }
 }
 
 impl EgressEvent {
-    /// The connection it is about.
+    /// The connection it is about, where it tells of one as a whole.
     #[must_use]
-    pub fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> Option<&Connection> {
         match self {
-            Self::Opened(connection) | Self::Closed(connection) | Self::Refused(connection) => connection,
+            Self::Opened(connection) | Self::Closed(connection) | Self::Refused(connection) => {
+                Some(connection)
+            }
+            Self::Fetched(_) => None,
+        }
+    }
+
+    /// The call that it belongs to, where it is known.
+    #[must_use]
+    pub fn call(&self) -> Option<&str> {
+        match self {
+            Self::Fetched(fetch) => fetch.call.as_deref(),
+            Self::Opened(connection) | Self::Closed(connection) | Self::Refused(connection) => {
+                connection.call.as_deref()
+            }
         }
     }
 }
@@ -86,6 +133,17 @@ pub struct Connection {
     pub rule: String,
     /// For people.
     pub reason: String,
+    /// What would allow it; empty where it was allowed, or nothing would.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub remedy: String,
+    /// How many more refusals of the same place, for the same reason, this one stands for: those that came in between.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeated: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What was decided.
@@ -102,7 +160,7 @@ pub enum Verdict {
 
 pub(crate) type EventSender = mpsc::Sender<EgressEvent>;
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
@@ -112,12 +170,13 @@ fn elapsed_ms(since: Instant) -> u64 {
 }
 
 /// What will be told of one connection: a refusal, or its opening and its end. Told exactly once each, also when the
-/// record is dropped halfway.
+/// record is dropped halfway; refusals that are many and equal are told together.
 pub(crate) struct Record {
     pending: Option<Connection>,
     stage: Stage,
     started: Instant,
     sender: EventSender,
+    refusals: Arc<Refusals>,
     meter: Arc<Meter>,
 }
 
@@ -128,12 +187,13 @@ enum Stage {
 }
 
 impl Record {
-    pub(crate) fn new(sender: EventSender, request: Connection) -> Self {
+    pub(crate) fn new(sender: EventSender, refusals: Arc<Refusals>, request: Connection) -> Self {
         Self {
             pending: Some(request),
             stage: Stage::Asked,
             started: Instant::now(),
             sender,
+            refusals,
             meter: Meter::new(),
         }
     }
@@ -141,6 +201,11 @@ impl Record {
     /// The counters of the connection.
     pub(crate) fn meter(&self) -> Arc<Meter> {
         Arc::clone(&self.meter)
+    }
+
+    /// The number of the connection.
+    pub(crate) fn id(&self) -> u64 {
+        self.pending.as_ref().map_or(0, |connection| connection.id)
     }
 
     /// Notes which rule decides.
@@ -156,6 +221,7 @@ impl Record {
             if !refusal.rule.is_empty() {
                 connection.rule.clone_from(&refusal.rule);
             }
+            connection.remedy.clone_from(&refusal.remedy);
             connection.verdict = if refusal.code.is_policy() { Verdict::Refused } else { Verdict::Failed };
         }
         self.finish(Some(refusal.code), refusal.reason.clone()).await;
@@ -194,10 +260,10 @@ impl Record {
         connection.time_ms = now_ms();
         connection.duration_ms = elapsed_ms(self.started);
         (connection.bytes_up, connection.bytes_down) = self.meter.bytes();
-        Some(match self.stage {
-            Stage::Asked => EgressEvent::Refused(connection),
-            Stage::Open => EgressEvent::Closed(connection),
-        })
+        match self.stage {
+            Stage::Asked => self.refusals.weigh(connection).map(EgressEvent::Refused),
+            Stage::Open => Some(EgressEvent::Closed(connection)),
+        }
     }
 }
 

@@ -1,12 +1,10 @@
 //! Plain HTTP: one request to its server, its answer back, both streamed. Every request has a connection of its own.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{
     CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
@@ -14,11 +12,18 @@ use hyper::header::{
 };
 use hyper::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
-use crate::gate::Admitted;
+use crate::answer_body::{AnswerBody, Companion};
+use crate::event::{EventSender, Fetch, Record};
+use crate::gate::{Admitted, Asker};
+use crate::ledger::Ledger;
+use crate::meter::Meter;
 use crate::proxy::ResponseBody;
+use crate::redact::Redactor;
 use crate::refusal::{ReasonCode, Refusal};
+use crate::stray::{Found, WatchedBody};
 use crate::target::Target;
 
 /// The most that the head of an answer may take.
@@ -37,15 +42,55 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
+/// What a request needs beside its connection.
+pub(crate) struct Surroundings {
+    pub(crate) idle_timeout: Duration,
+    pub(crate) events: EventSender,
+    pub(crate) ledger: std::sync::Arc<Ledger>,
+}
+
 /// Sends a request over an admitted connection and returns the answer, whose body is still to come.
 pub(crate) async fn forward(
-    request: Request<Incoming>,
+    request: Request<WatchedBody<Incoming>>,
+    asker: &Asker,
     target: &Target,
     admitted: Admitted,
-    idle_timeout: Duration,
+    around: Surroundings,
 ) -> Result<Response<ResponseBody>, Refusal> {
-    let request = rewrite_request(request, target)?;
-    let Admitted { stream, meter, record } = admitted;
+    let fetch = fetch_of(&request, asker, target, Scheme::Http);
+    let found = request.body().found();
+    let request = rewrite_request(request, target, Scheme::Http)?;
+    let Admitted { stream, meter, record, .. } = admitted;
+    let open = Open { meter, record, fetch, found: found.clone() };
+    let answered = exchange(stream, request, target, open, around).await;
+    answered.map_err(|refusal| found.refusal().unwrap_or(refusal))
+}
+
+/// A connection that stands, and what will be told of it.
+pub(crate) struct Open {
+    pub(crate) meter: std::sync::Arc<Meter>,
+    pub(crate) record: Record,
+    pub(crate) fetch: Fetch,
+    /// What is found in the body that is sent.
+    pub(crate) found: Found,
+}
+
+/// Sends one request over a connection of its own and returns the answer, whose body is still to come.
+pub(crate) async fn exchange<S, B>(
+    stream: S,
+    request: Request<B>,
+    target: &Target,
+    open: Open,
+    around: Surroundings,
+) -> Result<Response<ResponseBody>, Refusal>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let Open { meter, record, mut fetch, found } = open;
+    let Surroundings { idle_timeout, events, ledger } = around;
+    fetch.connection = record.id();
     let failed = |error: &hyper::Error| {
         Refusal::failure(ReasonCode::ConnectFailed, format!("{target} gave no proper answer: {error}"))
     };
@@ -61,15 +106,25 @@ pub(crate) async fn forward(
                 Ok(()) => (None, "answered".into()),
                 Err(error) => (None, format!("broken: {error}")),
             },
+            () = ledger.all_used_up() => ledger.ending(),
             () = counters.idle(idle_timeout) => {
                 (Some(ReasonCode::Timeout), format!("ended, no byte passed for {idle_timeout:?}"))
             }
         };
-        record.close(code, reason).await;
+        match found.refusal() {
+            Some(refusal) => record.close(Some(refusal.code), refusal.reason).await,
+            None => record.close(code, reason).await,
+        }
     })));
     let error = match sender.send_request(request).await {
         Ok(response) if response.status() != StatusCode::SWITCHING_PROTOCOLS => {
-            return Ok(rewrite_response(response, driver));
+            fetch.status = response.status().as_u16();
+            let (mut head, body) = response.into_parts();
+            head.version = Version::HTTP_11;
+            strip(&mut head.headers);
+            let cover = Redactor::new([]).stream();
+            let body = AnswerBody::new(body, driver, cover, fetch, events).boxed_unsync();
+            return Ok(Response::from_parts(head, body));
         }
         Ok(_) => {
             let reason = format!("{target} changed the protocol without being asked");
@@ -85,15 +140,16 @@ pub(crate) async fn forward(
     Err(failed(&error))
 }
 
-fn rewrite_request(mut request: Request<Incoming>, target: &Target) -> Result<Request<Incoming>, Refusal> {
+pub(crate) fn rewrite_request<B>(
+    mut request: Request<B>,
+    target: &Target,
+    scheme: Scheme,
+) -> Result<Request<B>, Refusal> {
     let bad = |what: &str| Refusal::failure(ReasonCode::BadRequest, format!("{target}: {what}"));
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let path: Uri = path.parse().map_err(|_| bad("the path is not valid"))?;
-    let host = if target.port == 80 {
-        target.to_string().trim_end_matches(":80").to_owned()
-    } else {
-        target.to_string()
-    };
+    let place = target.to_string();
+    let host = place.strip_suffix(scheme.usual_port()).unwrap_or(&place);
     let host = HeaderValue::try_from(host).map_err(|_| bad("the host is not valid"))?;
     *request.uri_mut() = path;
     *request.version_mut() = Version::HTTP_11;
@@ -106,14 +162,49 @@ fn rewrite_request(mut request: Request<Incoming>, target: &Target) -> Result<Re
     Ok(request)
 }
 
-fn rewrite_response(response: Response<Incoming>, driver: Driver) -> Response<ResponseBody> {
-    let (mut head, body) = response.into_parts();
-    head.version = Version::HTTP_11;
-    strip(&mut head.headers);
-    Response::from_parts(head, Answer { body, driver }.boxed_unsync())
+/// How the client asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    Http,
+    Https,
 }
 
-fn strip(headers: &mut HeaderMap) {
+impl Scheme {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// What may be left out after a host.
+    fn usual_port(self) -> &'static str {
+        match self {
+            Self::Http => ":80",
+            Self::Https => ":443",
+        }
+    }
+}
+
+/// What will be told of an answer. The query is left out: it may hold what nobody else should read.
+pub(crate) fn fetch_of<B>(request: &Request<B>, asker: &Asker, target: &Target, scheme: Scheme) -> Fetch {
+    let place = target.to_string();
+    let place = place.strip_suffix(scheme.usual_port()).unwrap_or(&place);
+    Fetch {
+        connection: 0,
+        time_ms: 0,
+        call: asker.call.clone(),
+        method: request.method().to_string(),
+        url: format!("{}://{place}{}", scheme.name(), request.uri().path()),
+        status: 0,
+        bytes: 0,
+        sha256: None,
+        secrets: Vec::new(),
+        rule: String::new(),
+    }
+}
+
+pub(crate) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -129,7 +220,7 @@ fn strip(headers: &mut HeaderMap) {
 /// The task that moves the bytes of one connection; ends with this value unless it is let go.
 struct Driver(Option<JoinHandle<()>>);
 
-impl Driver {
+impl Companion for Driver {
     /// The connection ends by itself now, and tells the log how.
     fn let_go(&mut self) {
         self.0 = None;
@@ -140,44 +231,6 @@ impl Drop for Driver {
     fn drop(&mut self) {
         if let Some(task) = self.0.take() {
             task.abort();
-        }
-    }
-}
-
-/// The body of an answer. Dropped before its end, it ends the connection to the server.
-struct Answer {
-    body: Incoming,
-    driver: Driver,
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if !matches!(frame, Some(Ok(_))) {
-            self.driver.let_go();
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if self.body.is_end_stream() {
-            self.driver.let_go();
         }
     }
 }

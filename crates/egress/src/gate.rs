@@ -8,12 +8,16 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::event::{Connection, EventSender, Record};
+use crate::approval::{Answer, Approver, Question};
+use crate::event::{Connection, EgressEvent, EventSender, Record};
+use crate::ledger::Ledger;
 use crate::meter::{Meter, Metered};
-use crate::policy::Policy;
+use crate::policy::{Grant, Policy, Sight};
 use crate::proxy::ProxySettings;
 use crate::refusal::{ReasonCode, Refusal};
+use crate::refusals::Refusals;
 use crate::resolve::Resolver;
+use crate::rule::Rule;
 use crate::target::Target;
 
 /// How many addresses of one name are tried.
@@ -26,9 +30,13 @@ pub(crate) struct Gate {
     resolver: Resolver,
     settings: ProxySettings,
     next_id: AtomicU64,
+    ledger: Arc<Ledger>,
+    refusals: Arc<Refusals>,
+    approver: Option<Arc<dyn Approver>>,
 }
 
 /// Who asks for a connection, and how.
+#[derive(Clone)]
 pub(crate) struct Asker {
     /// The call, where it is known.
     pub(crate) call: Option<String>,
@@ -44,6 +52,8 @@ pub(crate) struct Admitted {
     pub(crate) meter: Arc<Meter>,
     /// Tells the log of its end.
     pub(crate) record: Record,
+    /// By what it was allowed.
+    pub(crate) grant: Grant,
 }
 
 impl Gate {
@@ -53,8 +63,23 @@ impl Gate {
             events,
             resolver: Resolver::new(settings.resolve_timeout),
             next_id: AtomicU64::new(settings.first_id),
+            ledger: Arc::new(Ledger::new(settings.allowance, settings.used)),
+            refusals: Arc::new(Refusals::new()),
+            approver: None,
             settings,
         }
+    }
+
+    pub(crate) fn set_approver(&mut self, approver: Arc<dyn Approver>) {
+        self.approver = Some(approver);
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    pub(crate) fn events(&self) -> &EventSender {
+        &self.events
     }
 
     pub(crate) fn settings(&self) -> &ProxySettings {
@@ -70,32 +95,135 @@ impl Gate {
     }
 
     /// Decides a connection and makes it, or says why not. Either is in the log when this returns.
-    pub(crate) async fn admit(&self, asker: Asker, target: &Target) -> Result<Admitted, Refusal> {
-        let mut record = self.record(asker, Some(target));
-        let policy = self.policy();
-        let reached = match policy.check(target) {
+    pub(crate) async fn admit(
+        &self,
+        asker: Asker,
+        target: &Target,
+        sight: Sight<'_>,
+    ) -> Result<Admitted, Refusal> {
+        let mut record = self.record(asker.clone(), Some(target));
+        let reached = match self.decide(&asker, target, sight).await {
             Ok(grant) => {
-                record.set_rule(grant.rule);
-                self.reach(&policy, target).await
+                record.set_rule(grant.rule.clone());
+                match self.reach(&self.policy(), target).await {
+                    Ok(reached) => Ok((reached, grant)),
+                    Err(refusal) => {
+                        self.give_back(&grant).await;
+                        Err(refusal)
+                    }
+                }
             }
             Err(refusal) => Err(refusal),
         };
         match reached {
-            Ok((stream, address)) => {
+            Ok(((stream, address), grant)) => {
                 let record = record.open(address).await?;
                 let meter = record.meter();
-                Ok(Admitted { stream: Metered::new(stream, Arc::clone(&meter)), meter, record })
+                let stream = Metered::new(stream, Arc::clone(&meter), Arc::clone(&self.ledger));
+                Ok(Admitted { stream, meter, record, grant })
             }
             Err(refusal) => {
-                record.refuse(&refusal).await;
+                self.tell(record, &refusal).await;
                 Err(refusal)
+            }
+        }
+    }
+
+    async fn decide(&self, asker: &Asker, target: &Target, sight: Sight<'_>) -> Result<Grant, Refusal> {
+        let grant = match self.policy().check(target, sight) {
+            Ok(grant) => grant,
+            Err(refusal) => self.ask(asker, target, sight, refusal).await?,
+        };
+        if let Err(refusal) = self.ledger.connect(target) {
+            self.give_back(&grant).await;
+            return Err(refusal);
+        }
+        Ok(grant)
+    }
+
+    /// What a person has allowed once did not come about.
+    pub(crate) async fn give_back(&self, grant: &Grant) {
+        if let (Some(approver), Some(rule)) = (&self.approver, grant.once_rule()) {
+            approver.give_back(rule).await;
+        }
+    }
+
+    /// Decides a request on a connection that stands; says what a person has allowed for it. Where a person has allowed the
+    /// connection alone, what it is made for is allowed with it.
+    pub(crate) async fn decide_request(
+        &self,
+        asker: &Asker,
+        target: &Target,
+        sight: Sight<'_>,
+        connection: &Grant,
+    ) -> Result<Option<Grant>, Refusal> {
+        match self.policy().check(target, sight) {
+            Ok(_) => Ok(None),
+            Err(refusal) if connection.is_once() && refusal.code.is_about_host() => Ok(None),
+            Err(refusal) => self.ask(asker, target, sight, refusal).await.map(Some),
+        }
+    }
+
+    /// Takes a refusal to a person, where there is one and a person can change it.
+    async fn ask(
+        &self,
+        asker: &Asker,
+        target: &Target,
+        sight: Sight<'_>,
+        refusal: Refusal,
+    ) -> Result<Grant, Refusal> {
+        let Some(approver) = self.approver.as_ref().filter(|_| refusal.code.may_be_approved()) else {
+            return Err(refusal);
+        };
+        // A host that is open for some requests is not opened for all of them because one more is allowed.
+        let rule = match sight {
+            Sight::Request { method, path } if refusal.code == ReasonCode::RequestNotAllowed => {
+                // A path that nobody could read in the question is not asked about.
+                match Rule::for_request(target, method, path) {
+                    Some(rule) => rule,
+                    None => return Err(refusal),
+                }
+            }
+            _ => Rule::for_target(target),
+        };
+        let question = Question {
+            target: target.clone(),
+            call: asker.call.clone(),
+            refusal: refusal.clone(),
+            rule: rule.clone(),
+        };
+        match approver.ask(question, self.settings.approval_patience).await {
+            Answer::Refuse => Err(refusal),
+            Answer::Once => Ok(Grant::once(&rule)),
+            Answer::Always(rule) => {
+                let grant = Grant { rule: format!("approved:{rule}") };
+                self.policy.send_modify(|policy| {
+                    *policy = Arc::new(Policy::clone(policy).with_approved(rule.clone()));
+                });
+                Ok(grant)
             }
         }
     }
 
     /// Logs a refusal that was decided elsewhere.
     pub(crate) async fn refuse(&self, asker: Asker, target: Option<&Target>, refusal: &Refusal) {
-        self.record(asker, target).refuse(refusal).await;
+        self.tell(self.record(asker, target), refusal).await;
+    }
+
+    /// Logs a refusal. Who is refused all the time is answered the slower.
+    async fn tell(&self, record: Record, refusal: &Refusal) {
+        record.refuse(refusal).await;
+        let pause = refusal.code.is_policy().then(|| self.refusals.pause()).flatten();
+        if let Some(pause) = pause {
+            tokio::time::sleep_until(pause).await;
+        }
+    }
+
+    /// Logs the refusals that were counted and not told yet.
+    pub(crate) async fn tell_held(&self) {
+        for connection in self.refusals.held() {
+            let _ = self.events.send(EgressEvent::Refused(connection)).await;
+        }
     }
 
     fn record(&self, asker: Asker, target: Option<&Target>) -> Record {
@@ -106,7 +234,7 @@ impl Gate {
             connection.host = target.host.to_string();
             connection.port = target.port;
         }
-        Record::new(self.events.clone(), connection)
+        Record::new(self.events.clone(), Arc::clone(&self.refusals), connection)
     }
 
     async fn reach(&self, policy: &Policy, target: &Target) -> Result<(TcpStream, IpAddr), Refusal> {
@@ -149,5 +277,44 @@ impl Gate {
             }
         }
         Err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// A name server that changes its mind: a harmless address first, and from then on one that nobody may reach.
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+    fn change_mind(_name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+        let last = if ASKED.fetch_add(1, Ordering::SeqCst) == 0 { 1 } else { 2 };
+        Ok(vec![SocketAddr::from(([127, 0, 0, last], port))])
+    }
+
+    #[tokio::test]
+    async fn a_name_that_changes_its_mind_leads_nowhere_else_than_to_what_was_checked() {
+        let harmless = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = harmless.local_addr().unwrap().port();
+        let ranges = serde_json::from_str(r#"{"allow": ["127.0.0.1/32"]}"#).unwrap();
+        let policy = Policy::new(crate::policy::Mode::Open, ranges).unwrap();
+        let (events, _log) = mpsc::channel(16);
+        let settings = ProxySettings::default();
+        let mut gate = Gate::new(policy, events, settings.clone());
+        gate.resolver = Resolver::new(settings.resolve_timeout).asking(change_mind);
+        let target = Target { host: "rebinding.example".parse().unwrap(), port };
+        let asker = Asker { call: None, method: "CONNECT".into() };
+        let admitted = gate.admit(asker.clone(), &target, Sight::Bytes).await;
+        assert!(admitted.is_ok());
+        assert_eq!(harmless.accept().await.unwrap().1.ip().to_string(), "127.0.0.1");
+        assert_eq!(ASKED.load(Ordering::SeqCst), 1, "asked once for the check and the connection");
+        let refused = gate.admit(asker, &target, Sight::Bytes).await;
+        assert_eq!(refused.err().map(|refusal| refusal.code), Some(ReasonCode::RefusedRange));
+        assert_eq!(ASKED.load(Ordering::SeqCst), 2);
     }
 }

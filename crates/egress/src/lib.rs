@@ -7,32 +7,58 @@
 //!
 //! The crate knows nothing of jobs, links or sandboxes.
 //!
-//! The way of a connection: `proxy` (entrance) -> `gate` (policy, name, address, dial) -> `connect` or `forward`
-//! (bytes), with `event` as the log. Another entrance needs a parser and the same gate.
+//! The way of a connection: `proxy` (entrance; HTTP or `socks`) -> `gate` (policy, a person's `approval`, name, address,
+//! dial) -> `connect`, `forward` or `intercept` (bytes), with `event` as the log. Another entrance needs a parser and
+//! the same gate.
 
 mod address;
+mod answer_body;
+mod answer_head;
+mod approval;
+mod authority;
+mod certificate;
 mod connect;
 mod environment;
+mod errand;
 mod error;
 mod event;
 mod forward;
 mod gate;
+mod intercept;
+mod learn;
+mod ledger;
 mod meter;
+mod narrow;
 mod packages;
 mod policy;
+mod prefixed;
 mod proxy;
+mod redact;
 mod refusal;
+mod refusals;
 mod resolve;
 mod rule;
+mod secret;
+mod socks;
+mod stray;
 mod target;
+mod upgrade;
 
 pub use address::{Cidr, Ranges};
-pub use environment::environment;
+pub use approval::{Answer, Approver, Question};
+pub use authority::Authority;
+pub use environment::{TrustStores, environment};
+pub use errand::ErrandBody;
 pub use error::EgressError;
-pub use event::{Connection, EgressEvent, Verdict};
+pub use event::{Connection, EgressEvent, Fetch, Verdict};
+pub use intercept::{Interception, Upstream};
+pub use learn::Lesson;
+pub use ledger::{Allowance, Used};
 pub use packages::{PackageGroup, package_groups};
-pub use policy::{Grant, Mode, Policy};
+pub use policy::{Grant, Mode, Policy, Sight};
 pub use proxy::{Proxy, ProxySettings};
+pub use redact::{RedactedStream, Redactor};
 pub use refusal::{ReasonCode, Refusal};
 pub use rule::Rule;
+pub use secret::{Hidden, Secret, SecretGrant, Secrets};
 pub use target::{Host, Target};

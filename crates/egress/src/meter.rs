@@ -1,5 +1,6 @@
-//! Counts the bytes of a connection and notices when none pass.
+//! Counts the bytes of a connection, holds them back where the job is too fast, and notices when none pass.
 
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,7 +9,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
+
+use crate::ledger::Ledger;
 
 /// The counters of one connection.
 pub(crate) struct Meter {
@@ -63,11 +66,32 @@ impl Meter {
 pub(crate) struct Metered<S> {
     stream: S,
     meter: Arc<Meter>,
+    ledger: Arc<Ledger>,
+    waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Metered<S> {
-    pub(crate) fn new(stream: S, meter: Arc<Meter>) -> Self {
-        Self { stream, meter }
+    pub(crate) fn new(stream: S, meter: Arc<Meter>, ledger: Arc<Ledger>) -> Self {
+        Self { stream, meter, ledger, waiting: None }
+    }
+
+    /// Ready when a byte may pass.
+    fn poll_rate(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(waiting) = &mut self.waiting {
+                ready!(waiting.as_mut().poll(cx));
+                self.waiting = None;
+            }
+            match self.ledger.wait_until() {
+                Some(until) => self.waiting = Some(Box::pin(tokio::time::sleep_until(until))),
+                None => return Poll::Ready(()),
+            }
+        }
+    }
+
+    fn count(&self, counter: &AtomicU64, bytes: usize) {
+        self.meter.count(counter, bytes);
+        self.ledger.count(bytes);
     }
 }
 
@@ -77,17 +101,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.poll_rate(cx));
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.meter.count(&self.meter.down, buffer.filled().len() - before);
+        self.count(&self.meter.down, buffer.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_rate(cx));
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
-        self.meter.count(&self.meter.up, written);
+        self.count(&self.meter.up, written);
         Poll::Ready(Ok(written))
     }
 
@@ -96,8 +122,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_rate(cx));
         let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, parts))?;
-        self.meter.count(&self.meter.up, written);
+        self.count(&self.meter.up, written);
         Poll::Ready(Ok(written))
     }
 

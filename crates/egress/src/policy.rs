@@ -15,7 +15,7 @@ use crate::refusal::{ReasonCode, Refusal};
 use crate::rule::{Fit, Rule};
 use crate::target::{Host, Target};
 
-/// What a job may reach, as it is written in the job: `"off"`, `"packages"`, `"open"` or `{"allow": [...]}`.
+/// What a job may reach, as it is written in the job: `"off"`, `"packages"`, `"open"`, `"learn"` or `{"allow": [...]}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing.
@@ -27,6 +27,8 @@ pub enum Mode {
     List(Vec<Rule>),
     /// Everything outside the refused ranges.
     Open,
+    /// The same, to find out which rules would have sufficed.
+    Learn,
 }
 
 impl FromStr for Mode {
@@ -38,6 +40,7 @@ impl FromStr for Mode {
             "off" => Ok(Self::Off),
             "packages" => Ok(Self::Packages),
             "open" => Ok(Self::Open),
+            "learn" => Ok(Self::Learn),
             other => Err(EgressError::UnknownMode { mode: other.chars().take(80).collect() }),
         }
     }
@@ -49,6 +52,7 @@ impl Serialize for Mode {
             Self::Off => serializer.serialize_str("off"),
             Self::Packages => serializer.serialize_str("packages"),
             Self::Open => serializer.serialize_str("open"),
+            Self::Learn => serializer.serialize_str("learn"),
             Self::List(rules) => {
                 let mut map = serializer.serialize_map(Some(1))?;
                 map.serialize_entry("allow", rules)?;
@@ -70,7 +74,7 @@ impl<'de> Visitor<'de> for ModeVisitor {
     type Value = Mode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"off\", \"packages\", \"open\" or {\"allow\": [...]}")
+        f.write_str("\"off\", \"packages\", \"open\", \"learn\" or {\"allow\": [...]}")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Mode, E> {
@@ -99,11 +103,51 @@ pub struct Grant {
     pub rule: String,
 }
 
+/// How the rule of what was allowed once begins.
+const ONCE: &str = "approved once:";
+
+impl Grant {
+    /// By a person, for one connection or request.
+    pub(crate) fn once(rule: &Rule) -> Self {
+        Self { rule: format!("{ONCE}{rule}") }
+    }
+
+    /// Whether a person gave it for this one connection or request.
+    pub(crate) fn is_once(&self) -> bool {
+        self.once_rule().is_some()
+    }
+
+    /// The rule that a person let be used once.
+    pub(crate) fn once_rule(&self) -> Option<&str> {
+        self.rule.strip_prefix(ONCE)
+    }
+}
+
+/// How much of a connection the proxy will see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight<'a> {
+    /// Bytes that mean nothing here: a tunnel.
+    Bytes,
+    /// Requests, each of which is asked about when it comes: TLS that ends here.
+    Requests,
+    /// This request.
+    Request {
+        /// Its method.
+        method: &'a str,
+        /// Its path, without the query.
+        path: &'a str,
+    },
+}
+
 /// Decides what may be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     mode: Mode,
     ranges: Ranges,
+    /// What no job may exceed.
+    ceiling: Option<Mode>,
+    /// Rules that were added while the job ran.
+    approved: Vec<Rule>,
 }
 
 impl Policy {
@@ -114,7 +158,46 @@ impl Policy {
     pub fn new(mode: Mode, ranges: Ranges) -> Result<Self, EgressError> {
         address::check_data()?;
         package_groups()?;
-        Ok(Self { mode, ranges })
+        Ok(Self { mode, ranges, ceiling: None, approved: Vec::new() })
+    }
+
+    /// The same policy under a ceiling that no rule exceeds.
+    ///
+    /// # Errors
+    /// The job asks in so many words for more than the ceiling allows.
+    pub fn under(self, ceiling: Mode) -> Result<Self, EgressError> {
+        let over = match (&ceiling, &self.mode) {
+            (Mode::Off, mode) => *mode != Mode::Off,
+            (Mode::Packages, Mode::Open) => true,
+            (Mode::List(_), Mode::Open) => true,
+            _ => false,
+        };
+        if over {
+            return Err(EgressError::AboveCeiling { mode: name_of(&self.mode), ceiling: name_of(&ceiling) });
+        }
+        Ok(Self { ceiling: Some(ceiling), ..self })
+    }
+
+    /// The same policy under a ceiling, whatever it asks for: what lies above is refused when it is tried. For a job that
+    /// was taken under another ceiling and goes on.
+    #[must_use]
+    pub fn capped(self, ceiling: Mode) -> Self {
+        Self { ceiling: Some(ceiling), ..self }
+    }
+
+    /// What no rule of it exceeds.
+    #[must_use]
+    pub fn ceiling(&self) -> Option<&Mode> {
+        self.ceiling.as_ref()
+    }
+
+    /// The same policy with one more rule.
+    #[must_use]
+    pub fn with_approved(mut self, rule: Rule) -> Self {
+        if !self.approved.contains(&rule) {
+            self.approved.push(rule);
+        }
+        self
     }
 
     /// The mode.
@@ -127,26 +210,16 @@ impl Policy {
     ///
     /// # Errors
     /// It may not, and why.
-    pub fn check(&self, target: &Target) -> Result<Grant, Refusal> {
-        match &self.mode {
-            Mode::Off => Err(Refusal {
-                code: ReasonCode::EgressOff,
-                rule: "off".into(),
-                reason: format!("{target} was refused, this job may not connect anywhere"),
-                remedy: remedy(&[Rule::for_target(target)]),
-            }),
-            Mode::Packages => check_packages(target),
-            Mode::List(rules) => check_list(rules, target),
-            Mode::Open => match address::port_refusal(target.port) {
-                None => Ok(Grant { rule: "open".into() }),
-                Some(why) => Err(Refusal {
-                    code: ReasonCode::PortNotAllowed,
-                    rule: "open".into(),
-                    reason: format!("{target} was refused, port {} is closed: {why}", target.port),
-                    remedy: remedy(&[Rule::for_target(target)]),
-                }),
-            },
+    pub fn check(&self, target: &Target, sight: Sight<'_>) -> Result<Grant, Refusal> {
+        if let Some(ceiling) = &self.ceiling
+            && let Err(refusal) = check_mode(ceiling, target, sight)
+        {
+            return Err(above_ceiling(target, &refusal));
         }
+        if let Ok(grant) = check_list(&self.approved, target, sight) {
+            return Ok(Grant { rule: format!("approved:{}", grant.rule) });
+        }
+        check_mode(&self.mode, target, sight)
     }
 
     /// May this address be connected to? Asked for the very address that is used.
@@ -172,6 +245,48 @@ impl Policy {
     }
 }
 
+fn check_mode(mode: &Mode, target: &Target, sight: Sight<'_>) -> Result<Grant, Refusal> {
+    match mode {
+        Mode::Off => Err(Refusal {
+            code: ReasonCode::EgressOff,
+            rule: "off".into(),
+            reason: format!("{target} was refused, this job may not connect anywhere"),
+            remedy: remedy(&[Rule::for_target(target)]),
+        }),
+        Mode::Packages => check_packages(target),
+        Mode::List(rules) => check_list(rules, target, sight),
+        Mode::Open | Mode::Learn => match address::port_refusal(target.port) {
+            None => Ok(Grant { rule: name_of(mode) }),
+            Some(why) => Err(Refusal {
+                code: ReasonCode::PortNotAllowed,
+                rule: name_of(mode),
+                reason: format!("{target} was refused, port {} is closed: {why}", target.port),
+                remedy: remedy(&[Rule::for_target(target)]),
+            }),
+        },
+    }
+}
+
+fn name_of(mode: &Mode) -> String {
+    match mode {
+        Mode::Off => "off",
+        Mode::Packages => "packages",
+        Mode::List(_) => "list",
+        Mode::Open => "open",
+        Mode::Learn => "learn",
+    }
+    .to_owned()
+}
+
+fn above_ceiling(target: &Target, refusal: &Refusal) -> Refusal {
+    Refusal {
+        code: ReasonCode::AboveCeiling,
+        rule: format!("ceiling:{}", refusal.rule),
+        reason: format!("{target} was refused, no job of this server may reach it"),
+        remedy: "only the operator of this server can, by `ceiling` in the section [egress]".into(),
+    }
+}
+
 fn check_packages(target: &Target) -> Result<Grant, Refusal> {
     let (fit, group) = packages::fit(target);
     match (fit, group) {
@@ -193,21 +308,39 @@ fn check_packages(target: &Target) -> Result<Grant, Refusal> {
     }
 }
 
-fn check_list(rules: &[Rule], target: &Target) -> Result<Grant, Refusal> {
-    let mut other_port = None;
+fn check_list(rules: &[Rule], target: &Target, sight: Sight<'_>) -> Result<Grant, Refusal> {
+    let mut nearest = None;
     for rule in rules {
         match rule.fit(target) {
-            Fit::Whole => return Ok(Grant { rule: rule.to_string() }),
-            Fit::HostOnly => other_port = Some(rule),
-            Fit::None => {}
+            Fit::Whole => match (rule.narrow(), sight) {
+                (narrow, _) if narrow.is_wide() => return Ok(Grant { rule: rule.to_string() }),
+                (_, Sight::Requests) => return Ok(Grant { rule: rule.to_string() }),
+                (narrow, Sight::Request { method, path }) if narrow.allows(method, path) => {
+                    return Ok(Grant { rule: rule.to_string() });
+                }
+                (_, Sight::Request { .. }) => nearest = Some((rule, Miss::Request)),
+                (_, Sight::Bytes) => nearest = Some((rule, Miss::Unseen)),
+            },
+            Fit::HostOnly if nearest.is_none() => nearest = Some((rule, Miss::Port)),
+            Fit::HostOnly | Fit::None => {}
         }
     }
     let mut wanted = rules.to_vec();
     wanted.push(Rule::for_target(target));
-    let (code, rule, why) = match other_port {
-        Some(rule) => {
+    let (code, rule, why) = match nearest {
+        Some((rule, Miss::Port)) => {
             (ReasonCode::PortNotAllowed, rule.to_string(), "this host is allowed on other ports only")
         }
+        Some((rule, Miss::Request)) => (
+            ReasonCode::RequestNotAllowed,
+            rule.to_string(),
+            "this host is allowed for other methods or paths only",
+        ),
+        Some((rule, Miss::Unseen)) => (
+            ReasonCode::RequestNotAllowed,
+            rule.to_string(),
+            "its rule names methods or paths, which cannot be seen inside TLS unless a secret names the host",
+        ),
         None => (ReasonCode::NotInList, "list".into(), "it is not in the list of what this job may reach"),
     };
     Err(Refusal {
@@ -218,6 +351,13 @@ fn check_list(rules: &[Rule], target: &Target) -> Result<Grant, Refusal> {
     })
 }
 
+/// Why the nearest rule does not fit.
+enum Miss {
+    Port,
+    Request,
+    Unseen,
+}
+
 fn remedy_beside_packages(target: &Target) -> String {
     match "packages".parse::<Rule>() {
         Ok(packages) => remedy(&[packages, Rule::for_target(target)]),
@@ -226,7 +366,8 @@ fn remedy_beside_packages(target: &Target) -> String {
 }
 
 fn remedy(rules: &[Rule]) -> String {
-    let entries: Vec<String> = rules.iter().map(|rule| format!("\"{rule}\"")).collect();
+    let entries: Vec<String> =
+        rules.iter().map(|rule| serde_json::to_string(rule).unwrap_or_default()).collect();
     format!("write \"egress\": {{\"allow\": [{}]}} in the job", entries.join(", "))
 }
 
@@ -243,7 +384,10 @@ mod tests {
     }
 
     fn verdict(mode: &str, host: &str, port: u16) -> Result<String, ReasonCode> {
-        policy(mode).check(&target(host, port)).map(|grant| grant.rule).map_err(|refusal| refusal.code)
+        policy(mode)
+            .check(&target(host, port), Sight::Bytes)
+            .map(|grant| grant.rule)
+            .map_err(|refusal| refusal.code)
     }
 
     #[test]
@@ -273,10 +417,10 @@ mod tests {
         for mode in ["\"off\"", "\"packages\"", r#"{"allow": ["a.example", "example.org"]}"#] {
             for wanted in [target("example.org", 8443), target("2001:db8::1", 8443), target("192.0.2.1", 443)]
             {
-                let remedy = policy(mode).check(&wanted).unwrap_err().remedy;
+                let remedy = policy(mode).check(&wanted, Sight::Bytes).unwrap_err().remedy;
                 let start = remedy.find("{\"allow\"").unwrap();
                 let end = remedy.rfind('}').unwrap();
-                assert!(policy(&remedy[start..=end]).check(&wanted).is_ok(), "{remedy}");
+                assert!(policy(&remedy[start..=end]).check(&wanted, Sight::Bytes).is_ok(), "{remedy}");
             }
         }
     }
@@ -285,16 +429,55 @@ mod tests {
     fn a_rule_never_overrides_a_refused_range() {
         let policy = policy(r#"{"allow": ["10.0.0.0/8"]}"#);
         let inside = target("10.0.0.1", 443);
-        assert!(policy.check(&inside).is_ok());
+        assert!(policy.check(&inside, Sight::Bytes).is_ok());
         let refusal = policy.check_address(&inside, "10.0.0.1".parse().unwrap()).unwrap_err();
         assert_eq!((refusal.code, refusal.rule.as_str()), (ReasonCode::RefusedRange, "10.0.0.0/8"));
     }
 
     #[test]
+    fn nothing_exceeds_the_ceiling() {
+        let ceiling: Mode = serde_json::from_str(r#"{"allow": ["packages", "*.example.org"]}"#).unwrap();
+        let learning = policy("\"learn\"").under(ceiling.clone()).unwrap();
+        assert!(learning.check(&target("www.example.org", 443), Sight::Bytes).is_ok());
+        let refusal = learning.check(&target("example.com", 443), Sight::Bytes).unwrap_err();
+        assert_eq!(refusal.code, ReasonCode::AboveCeiling);
+        let approved = learning.with_approved("example.com".parse().unwrap());
+        assert!(approved.check(&target("example.com", 443), Sight::Bytes).is_err());
+        assert!(policy("\"open\"").under(ceiling).unwrap_err().to_string().contains("open"));
+        assert!(policy("\"packages\"").under(Mode::Off).is_err());
+        assert!(policy("\"off\"").under(Mode::Off).is_ok());
+    }
+
+    #[test]
+    fn an_approved_rule_allows_what_the_mode_refuses() {
+        let policy = policy("\"off\"").with_approved("example.org".parse().unwrap());
+        assert_eq!(
+            policy.check(&target("example.org", 443), Sight::Bytes).unwrap().rule,
+            "approved:example.org"
+        );
+        assert!(policy.check(&target("example.com", 443), Sight::Bytes).is_err());
+    }
+
+    #[test]
+    fn methods_and_paths_bind_where_they_can_be_seen_and_allow_nothing_elsewhere() {
+        let policy = policy(r#"{"allow": [{"host": "example.org", "methods": ["GET"], "paths": ["/a/*"]}]}"#);
+        let to = target("example.org", 443);
+        let get = |path| policy.check(&to, Sight::Request { method: "GET", path });
+        assert!(get("/a/b").is_ok() && policy.check(&to, Sight::Requests).is_ok());
+        assert_eq!(get("/b").unwrap_err().code, ReasonCode::RequestNotAllowed);
+        let refusal = policy.check(&to, Sight::Bytes).unwrap_err();
+        assert!(refusal.reason.contains("cannot be seen"), "{}", refusal.reason);
+    }
+
+    #[test]
     fn modes_are_written_as_they_are_read() {
-        for text in
-            ["\"off\"", "\"packages\"", "\"open\"", r#"{"allow":["*.example.org:8443","10.0.0.0/8"]}"#]
-        {
+        for text in [
+            "\"off\"",
+            "\"packages\"",
+            "\"open\"",
+            "\"learn\"",
+            r#"{"allow":["*.example.org:8443","10.0.0.0/8"]}"#,
+        ] {
             let mode: Mode = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&mode).unwrap(), text);
         }

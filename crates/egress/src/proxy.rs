@@ -1,4 +1,4 @@
-//! The HTTP entrance: reads requests from a byte stream out of a sandbox and hands them on.
+//! The entrance: reads requests from a byte stream out of a sandbox, HTTP or SOCKS5, and hands them on.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,15 +15,23 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
 
-use crate::connect::Tunnel;
+use crate::approval::Approver;
+use crate::connect::{TunnelSettings, tunnel};
 use crate::event::EgressEvent;
-use crate::forward;
-use crate::gate::{Asker, Gate};
-use crate::policy::Policy;
+use crate::forward::{Surroundings, forward};
+use crate::gate::{Admitted, Asker, Gate};
+use crate::intercept::{Interception, intercept};
+use crate::ledger::{Allowance, Used};
+use crate::policy::{Policy, Sight};
+use crate::prefixed::Prefixed;
 use crate::refusal::{ReasonCode, Refusal};
+use crate::secret::Secrets;
+use crate::socks;
+use crate::stray::{WatchedBody, Way};
 use crate::target::Target;
 
 /// The body of an answer: our own text, or what a server sends.
@@ -49,6 +57,12 @@ pub struct ProxySettings {
     pub idle_timeout: Duration,
     /// The number of the first connection; a proxy that follows another goes on where that ended.
     pub first_id: u64,
+    /// What may be used in all.
+    pub allowance: Allowance,
+    /// What was used before.
+    pub used: Used,
+    /// How long a connection waits for a person's answer.
+    pub approval_patience: Duration,
 }
 
 impl Default for ProxySettings {
@@ -60,6 +74,9 @@ impl Default for ProxySettings {
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(600),
             first_id: 1,
+            allowance: Allowance::default(),
+            used: Used::default(),
+            approval_patience: Duration::ZERO,
         }
     }
 }
@@ -72,6 +89,8 @@ pub struct Proxy {
 
 struct Shared {
     gate: Gate,
+    interception: Option<Interception>,
+    no_secrets: Arc<Secrets>,
     /// Room for connections that are served.
     served: Arc<Semaphore>,
     /// Room for connections that are told that there is no room.
@@ -90,7 +109,33 @@ impl Proxy {
     pub fn new(policy: Policy, log: mpsc::Sender<EgressEvent>, settings: ProxySettings) -> Self {
         let room = || Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
         let (served, turned_away) = (room(), room());
-        Self { shared: Arc::new(Shared { gate: Gate::new(policy, log, settings), served, turned_away }) }
+        Self {
+            shared: Arc::new(Shared {
+                gate: Gate::new(policy, log, settings),
+                interception: None,
+                no_secrets: Arc::default(),
+                served,
+                turned_away,
+            }),
+        }
+    }
+
+    /// The same proxy, which ends the TLS of hosts that a secret names. To be called before the first connection.
+    #[must_use]
+    pub fn with_interception(mut self, interception: Interception) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.interception = Some(interception);
+        }
+        self
+    }
+
+    /// The same proxy, which takes refusals to a person. To be called before the first connection.
+    #[must_use]
+    pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.gate.set_approver(approver);
+        }
+        self
     }
 
     /// The policy of now.
@@ -104,8 +149,17 @@ impl Proxy {
         self.shared.gate.set_policy(policy);
     }
 
-    /// Serves one connection out of the sandbox: HTTP/1.1 with `CONNECT`, or plain HTTP with as many requests as the
-    /// client likes, each of them checked anew. Ends with the connection; dropped, it ends the connection.
+    /// Tells the log of refusals that were many and equal, and are counted so far: there may be none to tell them with.
+    pub async fn tell_held(&self) {
+        self.shared.gate.tell_held().await;
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.shared.gate
+    }
+
+    /// Serves one connection out of the sandbox: SOCKS5, HTTP/1.1 with `CONNECT`, or plain HTTP with as many requests
+    /// as the client likes, each of them checked anew. Ends with the connection; dropped, it ends the connection.
     pub fn serve<S>(&self, stream: S) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -155,37 +209,168 @@ impl Shared {
                 return Err(refusal);
             }
         };
-        if room == Room::Full {
-            let most = self.gate.settings().connections;
-            let reason =
-                format!("{target} must wait, this sandbox has {most} connections open, the most it may have");
-            let refusal = Refusal::failure(ReasonCode::TooManyConnections, reason);
+        self.check_room(room, &asker, &target).await?;
+        self.check_name(&asker, &target).await?;
+        if request.method() == Method::CONNECT {
+            let admitted = self.admit_stream(&asker, &target).await?;
+            let waiting = Waiting { client: hyper::upgrade::on(request), asker, target, admitted };
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiting);
+            return Ok(Response::new(ResponseBody::default()));
+        }
+        if let Err(refusal) = self.check_stray(&request, &target) {
             self.gate.refuse(asker, Some(&target), &refusal).await;
             return Err(refusal);
         }
-        let admitted = self.gate.admit(asker, &target).await?;
-        let idle_timeout = self.gate.settings().idle_timeout;
-        if request.method() == Method::CONNECT {
-            let tunnel = Tunnel::new(hyper::upgrade::on(request), admitted, idle_timeout);
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
-            return Ok(Response::new(ResponseBody::default()));
+        let sight = Sight::Request { method: request.method().as_str(), path: request.uri().path() };
+        let admitted = self.gate.admit(asker.clone(), &target, sight).await?;
+        let around = Surroundings {
+            idle_timeout: self.gate.settings().idle_timeout,
+            events: self.gate.events().clone(),
+            ledger: Arc::clone(self.gate.ledger()),
+        };
+        let secrets = Arc::clone(self.secrets());
+        let request = request.map(|body| WatchedBody::new(body, secrets, target.clone(), Way::Plain));
+        forward(request, &asker, &target, admitted, around).await
+    }
+
+    async fn check_room(&self, room: Room, asker: &Asker, target: &Target) -> Result<(), Refusal> {
+        if room == Room::Free {
+            return Ok(());
         }
-        forward::forward(request, &target, admitted, idle_timeout).await
+        let most = self.gate.settings().connections;
+        let reason =
+            format!("{target} must wait, this sandbox has {most} connections open, the most it may have");
+        let refusal = Refusal::failure(ReasonCode::TooManyConnections, reason);
+        self.gate.refuse(asker.clone(), Some(target), &refusal).await;
+        Err(refusal)
+    }
+
+    /// A name that holds a placeholder would tell it to the name servers.
+    async fn check_name(&self, asker: &Asker, target: &Target) -> Result<(), Refusal> {
+        let checked = self.secrets().check_name(target);
+        if let Err(refusal) = &checked {
+            self.gate.refuse(asker.clone(), Some(target), refusal).await;
+        }
+        checked
+    }
+
+    async fn admit_socks(&self, room: Room, asker: &Asker, target: &Target) -> Result<Admitted, Refusal> {
+        self.check_room(room, asker, target).await?;
+        self.check_name(asker, target).await?;
+        self.admit_stream(asker, target).await
+    }
+
+    /// Plain HTTP carries no secret anywhere: who listens on the way would read it.
+    fn check_stray(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
+        match &self.interception {
+            Some(interception) => interception.secrets().check_plain(request, target),
+            None => Ok(()),
+        }
+    }
+
+    /// Decides and makes a connection that carries bytes both ways.
+    async fn admit_stream(&self, asker: &Asker, target: &Target) -> Result<Admitted, Refusal> {
+        let sight = if self.interception_of(target).is_some() { Sight::Requests } else { Sight::Bytes };
+        self.gate.admit(asker.clone(), target, sight).await
+    }
+
+    fn secrets(&self) -> &Arc<Secrets> {
+        self.interception.as_ref().map_or(&self.no_secrets, Interception::secrets)
+    }
+
+    fn interception_of(&self, target: &Target) -> Option<&Interception> {
+        self.interception.as_ref().filter(|interception| interception.concerns(target))
+    }
+
+    /// Carries a connection that was admitted.
+    async fn carry<C>(&self, client: C, asker: &Asker, target: Target, admitted: Admitted)
+    where
+        C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        if let Some(interception) = self.interception_of(&target) {
+            return Box::pin(intercept(client, &self.gate, interception, asker, &target, admitted)).await;
+        }
+        let settings = TunnelSettings {
+            idle_timeout: self.gate.settings().idle_timeout,
+            ledger: Arc::clone(self.gate.ledger()),
+            secrets: Arc::clone(self.secrets()),
+        };
+        Box::pin(tunnel(client, target, admitted, settings)).await;
+    }
+
+    /// Serves a client that speaks SOCKS5.
+    async fn serve_socks<S>(&self, room: Room, mut stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let patience = self.gate.settings().header_timeout;
+        let wanted = match timeout(patience, socks::read_request(&mut stream)).await {
+            Ok(Ok(wanted)) => wanted,
+            Ok(Err(error)) => return self.log_broken(ReasonCode::BadRequest, &error.to_string()).await,
+            Err(_) => return self.log_broken(ReasonCode::Timeout, "it took too long").await,
+        };
+        let call = wanted.user.as_deref().and_then(plain_call);
+        let asker = Asker { call, method: "SOCKS5".into() };
+        let admitted = match &wanted.target {
+            Err(refusal) => {
+                self.gate.refuse(asker.clone(), None, refusal).await;
+                Err(refusal.clone())
+            }
+            Ok(target) => self.admit_socks(room, &asker, target).await,
+        };
+        match (admitted, wanted.target) {
+            (Ok(admitted), Ok(target)) => {
+                if socks::accept(&mut stream).await.is_ok() {
+                    self.carry(stream, &asker, target, admitted).await;
+                }
+            }
+            (Err(refusal), _) | (_, Err(refusal)) => drop(socks::refuse(&mut stream, &refusal).await),
+        }
+    }
+
+    async fn log_broken(&self, code: ReasonCode, why: &str) {
+        let asker = Asker { call: None, method: String::new() };
+        let refusal = Refusal::failure(code, format!("a request could not be read: {why}"));
+        self.gate.refuse(asker, None, &refusal).await;
     }
 
     async fn log_unreadable(&self, error: &hyper::Error) {
-        let asker = Asker { call: None, method: String::new() };
         let code = if error.is_timeout() { ReasonCode::Timeout } else { ReasonCode::BadRequest };
-        let refusal = Refusal::failure(code, format!("a request could not be read: {error}"));
-        self.gate.refuse(asker, None, &refusal).await;
+        self.log_broken(code, &error.to_string()).await;
     }
+}
+
+/// A connection that was admitted and waits for its answer to be sent.
+struct Waiting {
+    client: hyper::upgrade::OnUpgrade,
+    asker: Asker,
+    target: Target,
+    admitted: Admitted,
 }
 
 /// Where the answer to `CONNECT` leaves the tunnel, to be run when the answer is sent. Run here and not in a task of
 /// its own, it ends with the connection and holds the connection's place.
-type TunnelSlot = Mutex<Option<Tunnel>>;
+type TunnelSlot = Mutex<Option<Waiting>>;
 
-async fn serve<S>(shared: Arc<Shared>, room: Room, stream: S)
+async fn serve<S>(shared: Arc<Shared>, room: Room, mut stream: S)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    // The first byte tells the two protocols apart.
+    let mut first = [0];
+    match timeout(shared.gate.settings().header_timeout, stream.read_exact(&mut first)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) => return,
+        Err(_) => return shared.log_broken(ReasonCode::Timeout, "no byte came").await,
+    }
+    let stream = Prefixed { first: Some(first[0]), stream };
+    if first[0] == socks::VERSION {
+        return shared.serve_socks(room, stream).await;
+    }
+    serve_http(shared, room, stream).await;
+}
+
+async fn serve_http<S>(shared: Arc<Shared>, room: Room, stream: S)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -207,9 +392,11 @@ where
         Err(error) => tracing::debug!(%error, "a connection out of a sandbox broke"),
         Ok(()) => {}
     }
-    let tunnel = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(tunnel) = tunnel {
-        tunnel.run().await;
+    let waiting = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(Waiting { client, asker, target, admitted }) = waiting else { return };
+    match client.await {
+        Ok(client) => shared.carry(TokioIo::new(client), &asker, target, admitted).await,
+        Err(error) => admitted.record.close(None, format!("the client was gone: {error}")).await,
     }
 }
 
@@ -238,7 +425,10 @@ fn read_call(headers: &HeaderMap) -> Option<String> {
         return None;
     }
     let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
-    let call = decoded.split_once(':').map_or(decoded.as_str(), |(user, _)| user);
+    plain_call(decoded.split_once(':').map_or(decoded.as_str(), |(user, _)| user))
+}
+
+fn plain_call(call: &str) -> Option<String> {
     let plain = call.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     (plain && !call.is_empty() && call.len() <= CALL_LIMIT).then(|| call.to_owned())
 }

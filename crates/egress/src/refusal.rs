@@ -25,6 +25,16 @@ pub enum ReasonCode {
     RefusedRange,
     /// The host is allowed, but not on this port.
     PortNotAllowed,
+    /// The host is allowed, but not for this method or path.
+    RequestNotAllowed,
+    /// No job of this server may reach it.
+    AboveCeiling,
+    /// A secret's placeholder was on its way to a host that may not have the value.
+    SecretElsewhere,
+    /// The job has used up what it may send and receive, or how often it may connect.
+    BudgetUsedUp,
+    /// The server showed a certificate that is not valid for it.
+    BadCertificate,
     /// The name does not resolve.
     ResolveFailed,
     /// The server could not be reached or gave no proper answer.
@@ -49,6 +59,11 @@ impl ReasonCode {
             Self::NotInList => "not_in_list",
             Self::RefusedRange => "refused_range",
             Self::PortNotAllowed => "port_not_allowed",
+            Self::RequestNotAllowed => "request_not_allowed",
+            Self::AboveCeiling => "above_ceiling",
+            Self::SecretElsewhere => "secret_elsewhere",
+            Self::BudgetUsedUp => "budget_used_up",
+            Self::BadCertificate => "bad_certificate",
             Self::ResolveFailed => "resolve_failed",
             Self::ConnectFailed => "connect_failed",
             Self::Timeout => "timeout",
@@ -64,14 +79,35 @@ impl ReasonCode {
         self.status() == StatusCode::FORBIDDEN
     }
 
+    /// Whether a person who watches the job may allow it, as opposed to the operator alone.
+    pub(crate) fn may_be_approved(self) -> bool {
+        matches!(
+            self,
+            Self::EgressOff
+                | Self::NotInPackages
+                | Self::NotInList
+                | Self::PortNotAllowed
+                | Self::RequestNotAllowed
+        )
+    }
+
+    /// Whether it is the host or its port that the policy refuses, as opposed to one request.
+    pub(crate) fn is_about_host(self) -> bool {
+        self.may_be_approved() && self != Self::RequestNotAllowed
+    }
+
     fn status(self) -> StatusCode {
         match self {
             Self::EgressOff
             | Self::NotInPackages
             | Self::NotInList
             | Self::RefusedRange
-            | Self::PortNotAllowed => StatusCode::FORBIDDEN,
-            Self::ResolveFailed | Self::ConnectFailed => StatusCode::BAD_GATEWAY,
+            | Self::PortNotAllowed
+            | Self::RequestNotAllowed
+            | Self::AboveCeiling
+            | Self::SecretElsewhere
+            | Self::BudgetUsedUp => StatusCode::FORBIDDEN,
+            Self::ResolveFailed | Self::ConnectFailed | Self::BadCertificate => StatusCode::BAD_GATEWAY,
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Self::BadRequest => StatusCode::BAD_REQUEST,
             Self::TooManyConnections | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
@@ -111,6 +147,18 @@ impl Refusal {
         text
     }
 
+    /// The whole answer as it is sent to a client of HTTP that nobody serves.
+    pub(crate) fn written(&self) -> String {
+        let body = self.explanation();
+        format!(
+            "HTTP/1.1 {}\r\n{CONTENT_TYPE}: text/plain; charset=utf-8\r\n{REASON_HEADER}: {}\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            self.code.status(),
+            self.code.as_str(),
+            body.len()
+        )
+    }
+
     pub(crate) fn response(&self) -> Response<ResponseBody> {
         let body = Full::new(Bytes::from(self.explanation())).map_err(|never| match never {}).boxed_unsync();
         let mut response = Response::new(body);
@@ -140,6 +188,11 @@ mod tests {
             ReasonCode::NotInList,
             ReasonCode::RefusedRange,
             ReasonCode::PortNotAllowed,
+            ReasonCode::RequestNotAllowed,
+            ReasonCode::AboveCeiling,
+            ReasonCode::SecretElsewhere,
+            ReasonCode::BudgetUsedUp,
+            ReasonCode::BadCertificate,
             ReasonCode::ResolveFailed,
             ReasonCode::ConnectFailed,
             ReasonCode::Timeout,

@@ -14,15 +14,29 @@ use crate::target::{Host, Target};
 /// that asks for many slow names must not take them all.
 const LOOKUPS: usize = 8;
 
+/// Finds the addresses of a name.
+type Ask = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
 /// Asks the host's resolver.
 pub(crate) struct Resolver {
     lookups: Arc<Semaphore>,
     timeout: Duration,
+    ask: Ask,
+}
+
+fn ask_host(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    (name, port).to_socket_addrs().map(Iterator::collect)
 }
 
 impl Resolver {
     pub(crate) fn new(timeout: Duration) -> Self {
-        Self { lookups: Arc::new(Semaphore::new(LOOKUPS)), timeout }
+        Self { lookups: Arc::new(Semaphore::new(LOOKUPS)), timeout, ask: ask_host }
+    }
+
+    /// Asks somebody else.
+    #[cfg(test)]
+    pub(crate) fn asking(self, ask: Ask) -> Self {
+        Self { ask, ..self }
     }
 
     /// The addresses of a target, in the order in which they should be tried; at least one.
@@ -47,10 +61,11 @@ impl Resolver {
 
     async fn look_up(&self, name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
         let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
+        let ask = self.ask;
         let lookup = tokio::task::spawn_blocking(move || {
             // Held by the thread: a lookup that nobody waits for any more still counts.
             let _permit = permit;
-            (name.as_str(), port).to_socket_addrs().map(Iterator::collect)
+            ask(&name, port)
         });
         lookup.await.map_err(io::Error::other)?
     }

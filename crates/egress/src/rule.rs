@@ -1,4 +1,4 @@
-//! One entry of an allow list: what it matches and how it is written.
+//! One entry of an allow list: what it matches and how it is written. `narrow` holds what it says of single requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Cidr;
 use crate::error::EgressError;
+use crate::narrow::{Narrow, RuleObject};
 use crate::packages;
 use crate::target::{Host, Target};
 
@@ -17,11 +18,13 @@ const DEFAULT_PORTS: [u16; 2] = [80, 443];
 ///
 /// `example.org` matches itself, `*.example.org` its sub-domains and not itself, `192.0.2.0/24` connections straight
 /// to an address in it (never names that resolve into it), `packages` the built-in package registries and code hosts.
-/// Without a port the ports 80 and 443 are meant.
+/// Without a port the ports 80 and 443 are meant. Written as an object it may also name methods and paths:
+/// `{"host": "api.example.org", "methods": ["GET"], "paths": ["/v1/*"]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     subject: Subject,
     port: Option<u16>,
+    narrow: Narrow,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -73,8 +76,72 @@ impl Rule {
             Host::Name(name) => Subject::Name(name.clone()),
             Host::Address(address) => Subject::Range(Cidr::single(*address)),
         };
-        Self { subject, port: (!DEFAULT_PORTS.contains(&target.port)).then_some(target.port) }
+        plain(subject, (!DEFAULT_PORTS.contains(&target.port)).then_some(target.port))
     }
+
+    /// The rule that allows this request to a target and no other; `None` where its path is too long for one.
+    #[must_use]
+    pub(crate) fn for_request(target: &Target, method: &str, path: &str) -> Option<Self> {
+        Some(Self { narrow: Narrow::of_request(method, path)?, ..Self::for_target(target) })
+    }
+
+    /// Whether all hosts and ports of this rule are hosts and ports of the other.
+    #[must_use]
+    pub fn lies_within(&self, other: &Self) -> bool {
+        let is_below = |name: &str, parent: &str| {
+            name.strip_suffix(parent).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+        };
+        let fits_host = match (&self.subject, &other.subject) {
+            (Subject::Name(name), Subject::Subdomains(parent)) => is_below(name, parent),
+            (Subject::Subdomains(inner), Subject::Subdomains(parent)) => {
+                inner == parent || is_below(inner, parent)
+            }
+            (one, other) => one == other,
+        };
+        let fits_port = match (self.port, other.port) {
+            (None, only) => only.is_none(),
+            (Some(port), _) => other.allows_port(port),
+        };
+        fits_host && fits_port && other.narrow.is_wide()
+    }
+
+    /// Whether it names a host or its sub-domains, as opposed to addresses or groups.
+    #[must_use]
+    pub fn names_a_host(&self) -> bool {
+        matches!(self.subject, Subject::Name(_) | Subject::Subdomains(_))
+    }
+
+    /// The domain that holds all its hosts, where it names hosts.
+    pub(crate) fn domain(&self) -> Option<String> {
+        match &self.subject {
+            Subject::Name(name) | Subject::Subdomains(name) => Some(name.clone()),
+            Subject::Range(_) | Subject::Packages => None,
+        }
+    }
+
+    /// What it says of single requests.
+    pub(crate) fn narrow(&self) -> &Narrow {
+        &self.narrow
+    }
+
+    /// Where it leads, without methods and paths.
+    pub(crate) fn place(&self) -> String {
+        let text = match &self.subject {
+            Subject::Name(name) => name.clone(),
+            Subject::Subdomains(parent) => format!("*.{parent}"),
+            Subject::Range(range) => range.to_string(),
+            Subject::Packages => "packages".into(),
+        };
+        match self.port {
+            Some(port) if text.contains(':') => format!("[{text}]:{port}"),
+            Some(port) => format!("{text}:{port}"),
+            None => text,
+        }
+    }
+}
+
+fn plain(subject: Subject, port: Option<u16>) -> Rule {
+    Rule { subject, port, narrow: Narrow::default() }
 }
 
 impl FromStr for Rule {
@@ -84,7 +151,7 @@ impl FromStr for Rule {
         let refuse =
             |why: &str| EgressError::Entry { entry: text.chars().take(300).collect(), why: why.into() };
         if text == "packages" {
-            return Ok(Self { subject: Subject::Packages, port: None });
+            return Ok(Self { subject: Subject::Packages, port: None, narrow: Narrow::default() });
         }
         if text.contains("://") {
             return Err(refuse("a URL, write the host alone"));
@@ -96,7 +163,7 @@ impl FromStr for Rule {
             split_port(text).ok_or_else(|| refuse("the port is not a number from 1 to 65535"))?;
         if let Some(parent) = host.strip_prefix("*.") {
             return match parent.parse() {
-                Ok(Host::Name(name)) => Ok(Self { subject: Subject::Subdomains(name), port }),
+                Ok(Host::Name(name)) => Ok(plain(Subject::Subdomains(name), port)),
                 Ok(Host::Address(_)) => Err(refuse("an address has no sub-domains")),
                 Err(_) => Err(refuse("not a valid name")),
             };
@@ -110,11 +177,15 @@ impl FromStr for Rule {
                 EgressError::Range { why, .. } => refuse(&why),
                 other => other,
             })?;
-            return Ok(Self { subject: Subject::Range(range), port });
+            return Ok(plain(Subject::Range(range), port));
         }
         match host.parse() {
-            Ok(Host::Name(name)) => Ok(Self { subject: Subject::Name(name), port }),
-            Ok(Host::Address(address)) => Ok(Self { subject: Subject::Range(Cidr::single(address)), port }),
+            // In capitals, or with a dot at its end: as a rule is written again, it is this word.
+            Ok(Host::Name(name)) if name == "packages" && port.is_none() => {
+                Ok(plain(Subject::Packages, None))
+            }
+            Ok(Host::Name(name)) => Ok(plain(Subject::Name(name), port)),
+            Ok(Host::Address(address)) => Ok(plain(Subject::Range(Cidr::single(address)), port)),
             Err(EgressError::Host { why, .. }) => Err(refuse(&why)),
             Err(other) => Err(other),
         }
@@ -138,29 +209,45 @@ fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match &self.subject {
-            Subject::Name(name) => name.clone(),
-            Subject::Subdomains(parent) => format!("*.{parent}"),
-            Subject::Range(range) => range.to_string(),
-            Subject::Packages => "packages".into(),
-        };
-        match self.port {
-            Some(port) if text.contains(':') => write!(f, "[{text}]:{port}"),
-            Some(port) => write!(f, "{text}:{port}"),
-            None => f.write_str(&text),
-        }
+        f.write_str(&self.place())?;
+        self.narrow.fmt(f)
     }
 }
 
 impl Serialize for Rule {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        if self.narrow.is_wide() {
+            return serializer.collect_str(self);
+        }
+        self.narrow.object(self.place()).serialize(serializer)
     }
+}
+
+/// The two ways to write a rule.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a text such as \"example.org\", or an object with `host`, `methods` and `paths`"
+)]
+enum Written {
+    Text(String),
+    Object(RuleObject),
 }
 
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        use serde::de::Error;
+        match Written::deserialize(deserializer)? {
+            Written::Text(text) => text.parse().map_err(D::Error::custom),
+            Written::Object(object) => {
+                let rule: Self = object.host.parse().map_err(D::Error::custom)?;
+                let narrow = Narrow::check(object).map_err(D::Error::custom)?;
+                if rule.subject == Subject::Packages && !narrow.is_wide() {
+                    return Err(D::Error::custom("`packages` takes no methods and paths"));
+                }
+                Ok(Self { narrow, ..rule })
+            }
+        }
     }
 }
 
@@ -182,6 +269,14 @@ mod tests {
         assert_eq!(fit("*.example.org", "example.org", 80), Fit::None);
         assert_eq!(fit("*.example.org", "badexample.org", 80), Fit::None);
         assert_eq!(fit("*.Bücher.example", "www.xn--bcher-kva.example", 80), Fit::Whole);
+    }
+
+    #[test]
+    fn a_rule_that_is_written_again_means_the_same() {
+        for text in ["packages", "Packages", "packages.", "packages:443", "*.packages", "example.org"] {
+            let rule: Rule = text.parse().unwrap();
+            assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule, "{text}");
+        }
     }
 
     #[test]

@@ -146,7 +146,7 @@ async fn a_full_log_loses_nothing() {
     let opened = setup.opened().await;
     let mut ids = Vec::new();
     for _ in 0..2 {
-        ids.push(setup.events.recv().await.unwrap().connection().id);
+        ids.push(setup.events.recv().await.unwrap().connection().unwrap().id);
     }
     assert!(second.head().await.starts_with("HTTP/1.1 200"));
     ids.sort_unstable();

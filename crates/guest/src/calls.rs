@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use protocol::{
     CallKey, CallStatus, Exec, ExecEnd, ExecOutcome, FileError, FileErrorCode, FileOperation, FileResult,
+    GuiAction, GuiResult,
 };
 use tokio::sync::watch;
 
+use crate::desktop::GuiCall;
 use crate::error::GuestError;
 use crate::input::Input;
 use crate::output::{FULL_SHAPE, OutputStore};
@@ -85,6 +87,8 @@ pub(crate) struct ProcessCall {
     pub(crate) input: Input,
     /// The master of its terminal.
     pub(crate) terminal: RefCell<Option<Watched>>,
+    /// What should be known of how it ran.
+    pub(crate) note: RefCell<Option<String>>,
 }
 
 impl ProcessCall {
@@ -114,6 +118,7 @@ impl ProcessCall {
                 next_sequence: store.next_sequence(),
                 disk_free_bytes: disk.bytes,
                 disk_free_inodes: disk.inodes,
+                note: self.note.take(),
             }
         };
         self.log.write(&self.exec.key, "result", &outcome);
@@ -190,6 +195,8 @@ pub(crate) enum Call {
     Process(Rc<ProcessCall>),
     /// A file operation.
     File(Rc<FileCall>),
+    /// An action on the desktop.
+    Gui(Rc<GuiCall>),
 }
 
 /// The journal's file. A failing disk must not fail a call, so nobody is told.
@@ -234,10 +241,11 @@ impl Journal {
             }
             _ => {}
         }
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        made.map_err(GuestError::io(format!("making the journal at {}", folder.display())))?;
-        let path = folder.join("journal.jsonl");
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state);
+        made.map_err(GuestError::io(format!("making {}", state.display())))?;
+        // Folders come with the first call that needs one: most need none, and making one takes long on some file systems.
+        let path = state.join("journal.jsonl");
+        let file = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
         let file = file.map_err(GuestError::io(format!("opening the journal {}", path.display())))?;
         let log = Rc::new(JournalLog { file: RefCell::new(file), written: Cell::new(0) });
         Ok(Self { folder, log, calls: RefCell::default(), running: Cell::new(0) })
@@ -254,6 +262,8 @@ impl Journal {
             None => CallStatus::Unknown,
             Some(Call::Process(call)) => call.status(),
             Some(Call::File(call)) => call.status(),
+            Some(Call::Gui(call)) if call.is_done() => CallStatus::Answered,
+            Some(Call::Gui(_)) => CallStatus::Running { next_sequence: 0 },
         }
     }
 
@@ -276,6 +286,7 @@ impl Journal {
             kill_wish: watch::Sender::new(false),
             input,
             terminal: RefCell::new(terminal),
+            note: RefCell::new(None),
             exec,
         });
         self.calls.borrow_mut().insert(call.exec.key.clone(), Call::Process(Rc::clone(&call)));
@@ -303,15 +314,27 @@ impl Journal {
         call
     }
 
+    /// Enters an action on the desktop; the key must be new.
+    pub(crate) fn enter_gui(&self, key: &CallKey, action: &GuiAction) -> Rc<GuiCall> {
+        self.log.write(key, "request", action);
+        let call = Rc::new(GuiCall::new(key.clone(), self.folder.join(key.to_string())));
+        self.calls.borrow_mut().insert(key.clone(), Call::Gui(Rc::clone(&call)));
+        call
+    }
+
+    /// Writes down what came of an action.
+    pub(crate) fn note_gui(&self, key: &CallKey, result: &GuiResult) {
+        self.log.write(key, "result", result);
+    }
+
     /// Calls whose process runs.
     pub(crate) fn running(&self) -> &Cell<u32> {
         &self.running
     }
 }
 
-fn write_file(folder: &Path, name: &str, content: &[u8]) -> std::io::Result<()> {
-    match std::fs::create_dir(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => std::fs::write(folder.join(name), content),
-    }
+/// Writes a file of a call, making its folder where needed.
+pub(crate) fn write_file(folder: &Path, name: &str, content: &[u8]) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join(name), content)
 }

@@ -15,8 +15,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::guest::Guest;
 use crate::ports::COPY_BYTES;
 
-/// Connections at once; others wait in the backlog.
+/// Connections at once, and the part of the guest's descriptors that they may take: what the guest needs for calls must not be
+/// used up by who connects. Others wait in the backlog.
 const MAX_CONNECTIONS: usize = 512;
+const PART_OF_DESCRIPTORS: u64 = 4;
 /// How long a connection waits for a link.
 const LINK_PATIENCE: Duration = Duration::from_secs(30);
 /// What a client is told when there is none.
@@ -25,7 +27,7 @@ const SERVER_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: tex
 
 /// Accepts connections for ever.
 pub(crate) async fn accept(guest: Rc<Guest>, listener: TcpListener) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(most_connections()));
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         match listener.accept().await {
@@ -41,6 +43,12 @@ pub(crate) async fn accept(guest: Rc<Guest>, listener: TcpListener) {
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
+}
+
+fn most_connections() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let part = descriptors.map_or(u64::MAX, |descriptors| descriptors / PART_OF_DESCRIPTORS);
+    usize::try_from(part).unwrap_or(usize::MAX).clamp(1, MAX_CONNECTIONS)
 }
 
 async fn carry(guest: &Guest, mut connection: TcpStream) {

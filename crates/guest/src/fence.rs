@@ -4,13 +4,15 @@
 //! call can signal what another has started; the rest of the guest is outside, so none of them can signal or trace it.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::mpsc;
 
 use rustix::process::Pid;
 
 use crate::error::GuestError;
+use crate::shelter::Shelter;
 use crate::sys::{self, ChildPlan};
+use crate::{domain, notify};
 
 /// Small: a fork recurses nowhere.
 const STACK_BYTES: usize = 128 * 1024;
@@ -37,20 +39,23 @@ impl Forker {
     /// Makes the thread. A kernel without Landlock has no fence; then the user namespace and the guest's being the first
     /// process must do.
     pub(crate) fn fenced() -> Result<Self, GuestError> {
-        let (sender, orders) = mpsc::channel::<Order>();
-        let (ready, is_ready) = mpsc::sync_channel(1);
-        let body = move || {
-            let _ = ready.send(sys::fence_thread());
-            for order in orders {
-                let _ = order.answer.send(sys::fork_and_exec(&order.plan, order.stdio, order.report));
-            }
-        };
-        let spawned = std::thread::Builder::new().name("forks".into()).stack_size(STACK_BYTES).spawn(body);
-        spawned.map_err(GuestError::io("starting the thread that forks"))?;
-        if let Ok(Err(error)) = is_ready.recv() {
+        let (fence, entered) = start(sys::fence_thread)?;
+        if let Err(error) = entered {
             eprintln!("caisson-guest: no Landlock domain for what runs here: {error}");
         }
-        Ok(Self::Fenced(Fence(sender)))
+        Ok(Self::Fenced(fence))
+    }
+
+    /// Makes the thread where there are no namespaces: without its domain nothing may run. Gives also where the kernel
+    /// asks before something connects.
+    pub(crate) fn sheltered(shelter: &Shelter) -> Result<(Self, OwnedFd), GuestError> {
+        let shelter = shelter.clone();
+        let (fence, entered) = start(move || {
+            domain::enter(&shelter)?;
+            notify::ask_before_connecting()
+        })?;
+        let questions = entered.map_err(GuestError::io("shutting in what runs here"))?;
+        Ok((Self::Fenced(fence), questions))
     }
 
     /// Forks; the descriptors stay open until this returns.
@@ -65,4 +70,22 @@ impl Forker {
             }
         }
     }
+}
+
+/// Starts the thread, which first does `prepare`.
+fn start<T: Send + 'static>(
+    prepare: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<(Fence, io::Result<T>), GuestError> {
+    let (sender, orders) = mpsc::channel::<Order>();
+    let (ready, is_ready) = mpsc::sync_channel(1);
+    let body = move || {
+        let _ = ready.send(prepare());
+        for order in orders {
+            let _ = order.answer.send(sys::fork_and_exec(&order.plan, order.stdio, order.report));
+        }
+    };
+    let spawned = std::thread::Builder::new().name("forks".into()).stack_size(STACK_BYTES).spawn(body);
+    spawned.map_err(GuestError::io("starting the thread that forks"))?;
+    let prepared = is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("the thread is gone")));
+    Ok((Fence(sender), prepared))
 }

@@ -5,13 +5,16 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use protocol::{GuestStats, Link};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::calls::{DiskFree, Journal};
+use crate::desktop::Desktop;
 use crate::files::resolve::Workspace;
 use crate::files::worker::Workers;
+use crate::kernels::Kernels;
 use crate::kill;
 use crate::reap::Reaper;
+use crate::services::Services;
 use crate::spawn::Spawner;
 
 /// The guest's state; lives on one thread.
@@ -28,8 +31,16 @@ pub(crate) struct Guest {
     pub(crate) workspace: Arc<Workspace>,
     /// Threads that touch files.
     pub(crate) workers: Workers,
+    /// Kernels for code.
+    pub(crate) kernels: Kernels,
     /// The newest link that was greeted.
     pub(crate) newest_link: watch::Sender<Option<Link>>,
+    /// The desktop.
+    pub(crate) desktop: Desktop,
+    /// Programs that are kept running.
+    pub(crate) services: Services,
+    /// Something was asked for and done.
+    pub(crate) asked: Notify,
     /// Open outgoing connections.
     pub(crate) egress_connections: Cell<u32>,
 }
@@ -51,7 +62,10 @@ impl Guest {
     pub(crate) fn stats(&self) -> GuestStats {
         let disk = self.disk_free();
         GuestStats {
-            processes: kill::count_processes(),
+            processes: match self.spawner.shelter {
+                Some(_) => kill::count_descendants(),
+                None => kill::count_processes(),
+            },
             running_calls: self.journal.running().get(),
             disk_free_bytes: disk.bytes,
             disk_total_bytes: disk.total_bytes,

@@ -116,9 +116,25 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// How many processes there are in the sandbox.
+/// How many processes there are in the sandbox, which has a pid namespace of its own.
 pub(crate) fn count_processes() -> u32 {
     u32::try_from(pids().count()).unwrap_or(u32::MAX)
+}
+
+/// How many processes there are below this one, and it.
+pub(crate) fn count_descendants() -> u32 {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let all = processes();
+    let mut below: HashSet<i32> = HashSet::from([own]);
+    loop {
+        let before = below.len();
+        let children =
+            all.iter().filter(|process| below.contains(&process.parent)).map(|process| process.pid);
+        below.extend(children.collect::<Vec<_>>());
+        if below.len() == before {
+            return u32::try_from(before).unwrap_or(u32::MAX);
+        }
+    }
 }
 
 fn parse(stat: &[u8]) -> Option<Process> {

@@ -1,27 +1,36 @@
 //! The daemon inside every sandbox: processes, files, ports, the egress entrance and the call journal, served on one
 //! link. As the sandbox's first process it also reaps what others leave behind.
 //!
-//! One thread runs the event loop; two more, made at the start, touch files with the agent's rights; where the agent has
-//! the guest's own user id a fourth forks. No thread is made later: a job that has used up its processes must not be able
+//! One thread runs the event loop; three more, made at the start, touch files and the X server with the agent's rights;
+//! where the agent has the guest's own user id a fifth forks. No thread is made later: a job that has used up its processes must not be able
 //! to stop the guest.
 
 mod arguments;
 mod calls;
+mod connections;
+mod desktop;
+mod domain;
 mod egress;
 mod error;
 mod fence;
 mod files;
 mod follow;
 mod guest;
+mod home;
 mod input;
+mod kernels;
 mod kill;
+mod notify;
 mod output;
 mod ports;
 mod process;
+mod quiet;
 mod reap;
 mod relay;
 mod requests;
 mod serve;
+mod services;
+mod shelter;
 mod spawn;
 mod start;
 mod sys;

@@ -31,7 +31,8 @@ pub(crate) async fn connect(mut stream: MessageStream, port: u16) -> Result<(), 
     Ok(())
 }
 
-async fn dial(port: u16) -> io::Result<TcpStream> {
+/// Connects to a port on loopback, of either family.
+pub(crate) async fn dial(port: u16) -> io::Result<TcpStream> {
     match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
         Ok(connection) => Ok(connection),
         Err(first) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.map_err(|_| first),

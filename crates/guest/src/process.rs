@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use protocol::{Exec, ExecEnd, OutputStream};
+use protocol::{Exec, ExecEnd, OutputStream, Program};
 use rustix::process::WaitStatus;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
@@ -15,6 +15,7 @@ use tokio::task::{JoinHandle, spawn_local, yield_now};
 use crate::calls::{Phase, ProcessCall};
 use crate::guest::Guest;
 use crate::input::Input;
+use crate::kernels;
 use crate::kill::Tree;
 use crate::spawn::{self, Spawned, Watched};
 use crate::sys::{self, REPORT_BYTES, StartFailure, Terminal};
@@ -38,6 +39,10 @@ thread_local! {
 
 /// Starts a call whose key is new. Returns at once; the call goes on by itself.
 pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
+    if let Program::Cell(cell) = &exec.program {
+        let cell = cell.clone();
+        return kernels::cell::start(guest, exec, &cell);
+    }
     let started = Instant::now();
     let stdin = exec.stdin.take();
     let spawned = guest.spawner.spawn(&Exec { stdin: stdin.as_ref().map(|_| String::new()), ..exec.clone() });
@@ -210,7 +215,7 @@ impl Running {
 
 /// While the host's disk is full nothing is read: the process waits at its full pipe and nothing is lost. Not for ever,
 /// though: a call must come to its end.
-async fn wait_for_space(call: &ProcessCall) {
+pub(crate) async fn wait_for_space(call: &ProcessCall) {
     let patience = Instant::now() + SPACE_PATIENCE;
     while call.store.borrow_mut().is_waiting_for_space() && Instant::now() < patience {
         tokio::time::sleep(SPACE_PAUSE).await;
@@ -224,7 +229,7 @@ fn describe(status: Option<WaitStatus>) -> ExecEnd {
 }
 
 /// Why the program did not start, or `None` when it runs.
-async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailure> {
+pub(crate) async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailure> {
     let mut bytes = [0u8; REPORT_BYTES];
     loop {
         let Ok(mut guard) = report.readable().await else { return None };

@@ -1,19 +1,25 @@
 //! `caisson-guest relay`: carries a link over standard input and output, where an engine's exec is the only way in.
+//!
+//! It may be started together with the guest, so it waits a while for the guest to listen.
 
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::error::GuestError;
 
 /// Bytes on their way in one direction.
 const COPY_BYTES: usize = 64 * 1024;
+/// How long a guest may take to listen, and how often it is tried.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Copies standard input to the socket and the socket to standard output, until the guest closes.
 pub(crate) fn relay(socket: &Path) -> Result<(), GuestError> {
     let doing = || format!("connecting to {}", socket.display());
-    let stream = UnixStream::connect(socket).map_err(GuestError::io(doing()))?;
+    let stream = connect(socket).map_err(GuestError::io(doing()))?;
     let mut writer = stream.try_clone().map_err(GuestError::io(doing()))?;
     let incoming = move || {
         let _ = copy(&mut io::stdin(), &mut writer);
@@ -22,6 +28,21 @@ pub(crate) fn relay(socket: &Path) -> Result<(), GuestError> {
     let spawned = std::thread::Builder::new().stack_size(COPY_BYTES * 2 + 32 * 1024).spawn(incoming);
     spawned.map_err(GuestError::io("starting a thread"))?;
     copy(&mut { stream }, &mut io::stdout()).map_err(GuestError::io("copying the link"))
+}
+
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match UnixStream::connect(socket) {
+            Err(error) if is_early(&error) && Instant::now() < end => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+}
+
+/// No socket yet, or nobody listens at it yet.
+fn is_early(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// Passes each piece on at once: a link waits for answers.

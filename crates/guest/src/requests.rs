@@ -1,4 +1,5 @@
 //! The requests about calls.
+#![allow(clippy::result_large_err, reason = "a refusal is rare and is sent at once")]
 
 use std::rc::Rc;
 
@@ -25,20 +26,25 @@ fn refused(message: impl Into<String>) -> Reply {
 }
 
 /// The process call of a key, or why there is none.
-fn find(guest: &Guest, key: &CallKey) -> Result<Rc<ProcessCall>, Reply> {
+fn find(guest: &Guest, key: &CallKey) -> Result<Rc<ProcessCall>, Box<Reply>> {
     match guest.journal.find(key) {
         Some(Call::Process(call)) => Ok(call),
-        Some(Call::File(_)) => Err(refused(format!("call {key} is a file operation, not a process"))),
-        None => Err(refused(format!("call {key} is unknown"))),
+        Some(Call::File(_)) => {
+            Err(Box::new(refused(format!("call {key} is a file operation, not a process"))))
+        }
+        Some(Call::Gui(_)) => {
+            Err(Box::new(refused(format!("call {key} is an action on the desktop, not a process"))))
+        }
+        None => Err(Box::new(refused(format!("call {key} is unknown")))),
     }
 }
 
 /// The process id of a call whose program runs.
-fn running_pid(call: &ProcessCall) -> Result<i32, Reply> {
+fn running_pid(call: &ProcessCall) -> Result<i32, Box<Reply>> {
     match &*call.phase.borrow() {
         Phase::Running { pid } => Ok(*pid),
-        Phase::Starting => Err(refused(format!("call {} is only just starting", call.exec.key))),
-        Phase::Ended { .. } => Err(refused(format!("call {} has ended", call.exec.key))),
+        Phase::Starting => Err(Box::new(refused(format!("call {} is only just starting", call.exec.key)))),
+        Phase::Ended { .. } => Err(Box::new(refused(format!("call {} has ended", call.exec.key)))),
     }
 }
 
@@ -51,8 +57,8 @@ pub(crate) async fn exec(
 ) -> Result<(), ProtocolError> {
     let call = match guest.journal.find(&exec.key) {
         Some(Call::Process(call)) => call,
-        Some(Call::File(_)) => {
-            let message = format!("the key {} belongs to a file operation", exec.key);
+        Some(Call::File(_) | Call::Gui(_)) => {
+            let message = format!("the key {} belongs to something that is no process", exec.key);
             return answer(&mut stream, &refused(message)).await;
         }
         None if guest.journal.running().get() >= MAX_RUNNING_CALLS => {
@@ -76,6 +82,7 @@ fn not_started(why: String) -> ExecOutcome {
         next_sequence: 0,
         disk_free_bytes: 0,
         disk_free_inodes: 0,
+        note: None,
     }
 }
 
@@ -154,7 +161,7 @@ pub(crate) fn signal(guest: &Guest, key: &CallKey, signal: i32) -> Reply {
     }
     let pid = match find(guest, key).and_then(|call| running_pid(&call)) {
         Ok(pid) => pid,
-        Err(reply) => return reply,
+        Err(reply) => return *reply,
     };
     match sys::signal_group(pid, signal) {
         Ok(()) => Reply::Done,
@@ -166,7 +173,7 @@ pub(crate) fn signal(guest: &Guest, key: &CallKey, signal: i32) -> Reply {
 pub(crate) async fn kill(guest: &Guest, key: &CallKey) -> Reply {
     let call = match find(guest, key) {
         Ok(call) => call,
-        Err(reply) => return reply,
+        Err(reply) => return *reply,
     };
     call.kill_wish.send_replace(true);
     let _ = call.phase.subscribe().wait_for(|phase| phase.outcome().is_some()).await;
@@ -177,7 +184,7 @@ pub(crate) async fn kill(guest: &Guest, key: &CallKey) -> Reply {
 pub(crate) fn resize(guest: &Guest, key: &CallKey, size: TerminalSize) -> Reply {
     let call = match find(guest, key) {
         Ok(call) => call,
-        Err(reply) => return reply,
+        Err(reply) => return *reply,
     };
     let master = call.terminal.borrow().clone();
     match master {
@@ -194,6 +201,10 @@ pub(crate) fn forget(guest: &Guest, key: &CallKey) -> Reply {
     match guest.journal.find(key) {
         None => refused(format!("call {key} is unknown")),
         Some(Call::File(_)) => Reply::Done,
+        Some(Call::Gui(call)) => {
+            call.forget();
+            Reply::Done
+        }
         Some(Call::Process(call)) if call.phase.borrow().outcome().is_none() => {
             refused(format!("call {key} still runs"))
         }
@@ -211,7 +222,9 @@ pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: Fil
     };
     let call = match guest.journal.find(&key) {
         Some(Call::File(call)) => call,
-        Some(Call::Process(_)) => return refused(format!("the key {key} belongs to a process")),
+        Some(Call::Process(_) | Call::Gui(_)) => {
+            return refused(format!("the key {key} belongs to something else"));
+        }
         None => {
             let call = guest.journal.enter_file(&key, &operation);
             let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));

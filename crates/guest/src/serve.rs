@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{
-    CallKey, IncomingStreams, Link, MessageStream, OLDEST_VERSION, ProtocolError, Reply, Request, Side,
-    VERSION, Welcome, settle,
+    CallKey, DesktopOrder, IncomingStreams, Link, MessageStream, OLDEST_VERSION, ProtocolError, Reply,
+    Request, Side, VERSION, Welcome, settle,
 };
 use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,10 +15,12 @@ use tokio::time::timeout;
 
 use crate::files::pack::PackOrder;
 use crate::guest::Guest;
-use crate::{files, ports, requests};
+use crate::{desktop, files, ports, requests, services};
 
 /// How long a new link may take to greet, and a stream to say what it wants.
 const GREETING_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a refused link may stay to read why.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(5);
 /// Links that have not greeted yet.
 const MAX_UNGREETED: usize = 8;
 /// Requests being received at once: each may take the size of the longest message.
@@ -45,10 +47,13 @@ async fn serve_link(
     permit: OwnedSemaphorePermit,
 ) {
     if !matches!(timeout(GREETING_PATIENCE, greet(&guest, &mut streams)).await, Ok(true)) {
+        // The other side reads why and leaves. Closed at once, its next write would fail before it has read the answer.
+        let _ = timeout(FAREWELL_PATIENCE, link.closed()).await;
         link.close();
         return;
     }
     drop(permit);
+    guest.asked.notify_one();
     if let Some(older) = guest.newest_link.send_replace(Some(link.clone())) {
         older.close();
     }
@@ -102,6 +107,7 @@ async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: Owned
         }
         Err(_) => {}
     }
+    guest.asked.notify_one();
 }
 
 /// The key of a request that has one.
@@ -116,6 +122,7 @@ fn key_of(request: &Request) -> Option<&CallKey> {
         | Request::Resize { key, .. }
         | Request::Forget { key } => Some(key),
         Request::File { key, .. } => key.as_ref(),
+        Request::Desktop { order: DesktopOrder::Act { key, .. }, .. } => key.as_ref(),
         _ => None,
     }
 }
@@ -133,6 +140,8 @@ async fn dispatch(
         Request::Hello(_) => welcome(guest),
         Request::Ping => Reply::Done,
         Request::Stats => Reply::Stats(guest.stats()),
+        // The host's ports are nobody's business, and there are no others.
+        Request::Ports if guest.spawner.shelter.is_some() => Reply::Ports { ports: Vec::new() },
         Request::Ports => Reply::Ports { ports: ports::listening() },
         Request::Exec { exec, follow } => return requests::exec(guest, stream, exec, follow).await,
         Request::Follow { key, from_sequence, follow } => {
@@ -155,7 +164,17 @@ async fn dispatch(
         }
         Request::Unpack { path } => return files::stream::unpack(guest, stream, path).await,
         Request::Watch { path } => return files::watch::watch(guest, stream, path).await,
+        Request::Kernels => guest.kernels.list(),
+        Request::Kernel { name, action } => guest.kernels.act(guest, &name, action).await,
+        Request::Connect { .. } if guest.spawner.shelter.is_some() => {
+            let message = "this sandbox has no namespaces, so nothing can listen on a port in it".to_owned();
+            Reply::Refused { message }
+        }
         Request::Connect { port } => return ports::connect(stream, port).await,
+        Request::Desktop { desktop, order } => {
+            return desktop::serve(guest, stream, desktop, order).await;
+        }
+        Request::Service { order } => return services::serve(guest, stream, order).await,
     };
     answer(&mut stream, &reply).await
 }

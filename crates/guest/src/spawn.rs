@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::rc::Rc;
 
 use protocol::{CallKey, Exec, OutputStream, Program};
@@ -14,6 +16,7 @@ use rustix::process::Pid;
 use tokio::io::unix::AsyncFd;
 
 use crate::fence::Forker;
+use crate::shelter::Shelter;
 use crate::sys::{self, Agent, ChildPlan, Stage, StartFailure, Terminal};
 use crate::terminal;
 
@@ -49,6 +52,8 @@ pub(crate) struct Spawner {
     pub(crate) directory: String,
     /// `/dev/null`, above descriptor 2.
     pub(crate) null: OwnedFd,
+    /// Set where there are no namespaces: paths are translated.
+    pub(crate) shelter: Option<Shelter>,
 }
 
 impl Spawner {
@@ -59,7 +64,11 @@ impl Spawner {
     }
 
     fn plan(&self, exec: &Exec) -> Result<ChildPlan, String> {
-        let directory = exec.directory.as_deref().unwrap_or(&self.directory);
+        let told = exec.directory.as_deref().unwrap_or(&self.directory);
+        let (directory, variables) = match &self.shelter {
+            Some(shelter) => (&*shelter.translate(told), &shelter.translate_variables(&exec.environment)),
+            None => (told, &exec.environment),
+        };
         if !directory.starts_with('/') {
             return Err(format!("the working directory `{directory}` is not absolute"));
         }
@@ -67,13 +76,14 @@ impl Spawner {
             Program::Shell(command) => shell(command),
             Program::Arguments(arguments) => {
                 let name = arguments.first().filter(|name| !name.is_empty()).ok_or("no program was named")?;
-                (candidates(name, &exec.environment), arguments.clone())
+                (candidates(name, variables), arguments.clone())
             }
+            Program::Cell(_) => return Err("a cell is no process".to_owned()),
         };
         Ok(ChildPlan {
             programs: c_strings("the program's name", programs)?,
             arguments: c_strings("an argument", arguments)?,
-            environment: environment(&exec.key, &exec.environment)?,
+            environment: environment(&exec.key, variables)?,
             directory: c_string("the working directory", directory.to_owned())?,
             terminal: if exec.terminal.is_some() { Terminal::Controlling } else { Terminal::None },
             agent: self.agent,
@@ -121,8 +131,13 @@ fn input_pipe() -> io::Result<(OwnedFd, Watched)> {
     Ok((reader, Rc::new(sys::watched(writer)?)))
 }
 
+/// Small images have no bash.
+fn shell_name() -> &'static str {
+    if Path::new("/bin/bash").exists() { "bash" } else { "sh" }
+}
+
 fn shell(command: &str) -> (Vec<String>, Vec<String>) {
-    let shell = if std::path::Path::new("/bin/bash").exists() { "bash" } else { "sh" };
+    let shell = shell_name();
     (vec![format!("/bin/{shell}")], vec![shell.to_owned(), "-c".to_owned(), command.to_owned()])
 }
 
@@ -137,14 +152,23 @@ fn candidates(name: &str, environment: &BTreeMap<String, String>) -> Vec<String>
         .collect()
 }
 
+/// Whether a program could be started by its name.
+pub(crate) fn is_installed(name: &str, environment: &BTreeMap<String, String>) -> bool {
+    let is_program = |path: &String| {
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    candidates(name, environment).iter().any(is_program)
+}
+
 fn environment(key: &CallKey, variables: &BTreeMap<String, String>) -> Result<Vec<CString>, String> {
     if let Some(name) = variables.keys().find(|name| name.is_empty() || name.contains('=')) {
         return Err(format!("`{name}` cannot be the name of a variable"));
     }
-    let given = variables
-        .iter()
-        .filter(|(name, _)| *name != "CAISSON_CALL")
-        .map(|(name, value)| format!("{name}={value}"));
+    // The host does not know whether the image has bash.
+    let has_shell = variables.get("SHELL").is_none_or(|shell| Path::new(shell).exists());
+    let given = variables.iter().filter(|(name, _)| *name != "CAISSON_CALL").map(|(name, value)| {
+        if name == "SHELL" && !has_shell { "SHELL=/bin/sh".to_owned() } else { format!("{name}={value}") }
+    });
     c_strings("a variable", given.chain([format!("CAISSON_CALL={key}")]))
 }
 
@@ -166,11 +190,26 @@ fn explain_fork(error: &io::Error) -> String {
     }
 }
 
+/// The kernel says of a program whose loader is missing what it says of one that is itself missing.
+fn explain_missing(exec: &Exec, program: &str) -> String {
+    let is_shell = matches!(exec.program, Program::Shell(_));
+    let path = if is_shell { format!("/bin/{}", shell_name()) } else { program.to_owned() };
+    if path.starts_with('/') && Path::new(&path).exists() {
+        return format!(
+            "`{path}` is there but cannot be run: what it needs to start (its loader or interpreter) is missing in this image"
+        );
+    }
+    if is_shell {
+        return "this image has no shell: neither /bin/bash nor /bin/sh is there".to_owned();
+    }
+    format!("`{program}` was not found")
+}
+
 /// Says for people why a program did not start.
 pub(crate) fn explain(exec: &Exec, default_directory: &str, failure: &StartFailure) -> String {
     let directory = exec.directory.as_deref().unwrap_or(default_directory);
     let program = match &exec.program {
-        Program::Shell(_) => "sh",
+        Program::Shell(_) | Program::Cell(_) => "sh",
         Program::Arguments(arguments) => arguments.first().map_or("", String::as_str),
     };
     let errno = failure.error.raw_os_error();
@@ -184,7 +223,7 @@ pub(crate) fn explain(exec: &Exec, default_directory: &str, failure: &StartFailu
         (Stage::Directory, _) => {
             format!("the working directory `{directory}` cannot be entered: {}", failure.error)
         }
-        (Stage::Program, Some(libc::ENOENT)) => format!("`{program}` was not found"),
+        (Stage::Program, Some(libc::ENOENT)) => explain_missing(exec, program),
         (Stage::Program, Some(libc::EACCES)) => format!("`{program}` is not executable"),
         (Stage::Program, Some(libc::ENOEXEC)) => {
             format!("`{program}` is neither a program for this machine nor a script with a `#!` line")

@@ -9,20 +9,23 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::arguments::{Listen, Serve, State};
+use crate::arguments::{Egress, LinkAccess, Listen, Serve, State};
 use crate::calls::Journal;
+use crate::desktop::Desktop;
 use crate::error::GuestError;
 use crate::fence::Forker;
 use crate::files::resolve::Workspace;
 use crate::files::worker::Workers;
 use crate::guest::Guest;
+use crate::kernels::Kernels;
 use crate::reap::Reaper;
+use crate::services::Services;
 use crate::spawn::Spawner;
 use crate::sys;
-use crate::{egress, serve};
+use crate::{connections, egress, home, kernels, quiet, serve};
 
 /// Is the guest until the process is killed.
 pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
@@ -36,15 +39,22 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
         sys::clear_groups();
     }
     let journal = Journal::open(&state)?;
-    private(&state)?;
+    private(&state, options.link_access)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Before the threads: they must not take these signals.
     let signals = sys::child_signals().map_err(GuestError::io("listening for ended children"))?;
     let workspace = Arc::new(Workspace::open(&options.workspace)?);
+    if let Some(home) = &options.home {
+        home::make_ready(home, agent);
+    }
     let workers = Workers::start(agent)?;
-    let forker = if agent.is_some() { Forker::Here } else { Forker::fenced()? };
-    let spawner =
-        Spawner { agent, forker, directory: options.workspace.to_string_lossy().into_owned(), null };
+    let (forker, questions) = match &options.shelter {
+        Some(shelter) => Forker::sheltered(shelter).map(|(forker, questions)| (forker, Some(questions)))?,
+        None if agent.is_some() => (Forker::Here, None),
+        None => (Forker::fenced()?, None),
+    };
+    let directory = options.workspace.to_string_lossy().into_owned();
+    let spawner = Spawner { agent, forker, directory, null, shelter: options.shelter };
     let guest = Rc::new(Guest {
         boot_id: sys::random_hex(),
         journal,
@@ -52,32 +62,57 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
         reaper: Reaper::default(),
         workspace,
         workers,
+        kernels: Kernels::default(),
         newest_link: watch::Sender::new(None),
+        desktop: Desktop::default(),
+        services: Services::default(),
+        asked: Notify::new(),
         egress_connections: Cell::new(0),
     });
-    let entrance = options.egress_port.map(open_entrance).transpose()?;
+    let entrance = options.egress.map(open_entrance).transpose()?;
     // Last: whoever can dial finds everything ready.
-    let listener = listen(options.listen)?;
+    let listener = listen(options.listen, options.link_access)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(GuestError::io("starting the event loop"))?;
-    LocalSet::new().block_on(&runtime, run(guest, listener, signals, entrance))
+    LocalSet::new().block_on(&runtime, run(guest, listener, signals, Outward { entrance, questions }))
+}
+
+/// The ways of outgoing connections.
+struct Outward {
+    /// Where they enter.
+    entrance: Option<std::net::TcpListener>,
+    /// Where the kernel asks about them.
+    questions: Option<OwnedFd>,
 }
 
 async fn run(
     guest: Rc<Guest>,
     listener: std::os::unix::net::UnixListener,
     signals: OwnedFd,
-    entrance: Option<std::net::TcpListener>,
+    outward: Outward,
 ) -> Result<(), GuestError> {
     let signals = sys::watched(signals).map_err(GuestError::io("listening for ended children"))?;
     let listener = UnixListener::from_std(listener).map_err(GuestError::io("listening for links"))?;
-    if let Some(entrance) = entrance {
+    if let Some(entrance) = outward.entrance {
+        let port = entrance.local_addr().map_err(GuestError::io("asking for the entrance's port"))?.port();
+        if let Some(questions) = outward.questions {
+            let questions =
+                sys::watched(questions).map_err(GuestError::io("listening for questions of the kernel"))?;
+            spawn_local(connections::answer(questions, port));
+        }
         let entrance =
             TcpListener::from_std(entrance).map_err(GuestError::io("listening for outgoing connections"))?;
         spawn_local(egress::accept(Rc::clone(&guest), entrance));
     }
+    // Without namespaces the socket's name would be the whole host's.
+    if guest.spawner.shelter.is_none()
+        && let Ok(door) = kernels::door::open()
+    {
+        spawn_local(kernels::door::answer(Rc::clone(&guest), door));
+    }
+    spawn_local(quiet::watch(Rc::clone(&guest)));
     let reaper = guest.reaper.clone();
     tokio::join!(reaper.run(signals), serve::accept(guest, listener));
     Ok(())
@@ -92,7 +127,11 @@ fn inherited(options: &Serve) -> Vec<RawFd> {
         State::Descriptor(fd) => Some(fd),
         State::Path(_) => None,
     };
-    listen.into_iter().chain(state).collect()
+    let egress = match options.egress {
+        Some(Egress::Descriptor(fd)) => Some(fd),
+        Some(Egress::Port(_)) | None => None,
+    };
+    listen.into_iter().chain(state).chain(egress).collect()
 }
 
 /// A path to the state directory that this process, and no other, can follow.
@@ -122,43 +161,59 @@ fn fill_standard_descriptors() -> Result<OwnedFd, GuestError> {
     }
 }
 
-fn open_entrance(port: u16) -> Result<std::net::TcpListener, GuestError> {
-    let bound = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port));
+fn open_entrance(egress: Egress) -> Result<std::net::TcpListener, GuestError> {
+    let (bound, place) = match egress {
+        Egress::Port(port) => {
+            (std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port)), format!("port {port}"))
+        }
+        Egress::Descriptor(fd) => {
+            (sys::inherit(fd).map(std::net::TcpListener::from), format!("descriptor {fd}"))
+        }
+    };
     let bound = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    bound.map_err(GuestError::io(format!("listening for outgoing connections on port {port}")))
+    bound.map_err(GuestError::io(format!("listening for outgoing connections on {place}")))
 }
 
-fn listen(listen: Listen) -> Result<std::os::unix::net::UnixListener, GuestError> {
+fn listen(listen: Listen, access: LinkAccess) -> Result<std::os::unix::net::UnixListener, GuestError> {
     let listener = match listen {
         Listen::Descriptor(fd) => {
             let fd = sys::inherit(fd).map_err(GuestError::io(format!("taking over descriptor {fd}")))?;
             std::os::unix::net::UnixListener::from(fd)
         }
         Listen::Path(path) => {
-            bind(&path).map_err(GuestError::io(format!("listening on {}", path.display())))?
+            bind(&path, access).map_err(GuestError::io(format!("listening on {}", path.display())))?
         }
     };
     listener.set_nonblocking(true).map_err(GuestError::io("listening for links"))?;
     Ok(listener)
 }
 
-/// Binds a socket that only the guest's own user can reach.
-fn bind(path: &Path) -> std::io::Result<std::os::unix::net::UnixListener> {
+/// Binds a socket that only the guest's own user can reach, or the group of its directory too.
+fn bind(path: &Path, access: LinkAccess) -> std::io::Result<std::os::unix::net::UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let closed = match access {
+        LinkAccess::User => 0o177,
+        LinkAccess::Group => 0o117,
+    };
+    let before = rustix::process::umask(Mode::from_raw_mode(closed));
     let listener = std::os::unix::net::UnixListener::bind(path);
     rustix::process::umask(before);
     listener
 }
 
 /// Shuts everyone else out of the state directory.
-fn private(state: &Path) -> Result<(), GuestError> {
+fn private(state: &Path, access: LinkAccess) -> Result<(), GuestError> {
     let doing = || format!("closing {} to others", state.display());
     let found = std::fs::metadata(state).map_err(GuestError::io(doing()))?.permissions().mode();
-    if found & 0o077 == 0 {
+    // The group's right to pass leads to the socket; what else is in there is closed to it.
+    let closed = match access {
+        LinkAccess::User => 0o077,
+        LinkAccess::Group => 0o067,
+    };
+    if found & closed == 0 {
         return Ok(());
     }
     std::fs::set_permissions(state, std::fs::Permissions::from_mode(0o700)).map_err(GuestError::io(doing()))

@@ -277,27 +277,57 @@ struct Ruleset {
 /// traced or signalled. Older kernels know no signals.
 pub(crate) fn fence_thread() -> io::Result<()> {
     const MAKE_BLOCK_DEVICE: u64 = 1 << 11;
+    const MOVE_BETWEEN_DIRECTORIES: u64 = 1 << 13;
     const SIGNALS: u64 = 1 << 1;
-    // A domain must refuse something; nobody here may make devices anyway.
-    let rules = Ruleset { files: MAKE_BLOCK_DEVICE, network: 0, scopes: SIGNALS };
-    let make = |size: usize| {
+    // A domain must refuse something; nobody here may make devices anyway. Moving between directories is refused by
+    // every domain that does not allow it.
+    let rules = Ruleset { files: MAKE_BLOCK_DEVICE | MOVE_BETWEEN_DIRECTORIES, network: 0, scopes: SIGNALS };
+    let oldest = Ruleset { files: MAKE_BLOCK_DEVICE, network: 0, scopes: 0 };
+    let make = |rules: &Ruleset, size: usize| {
         // SAFETY: the structure is live and at least of the given size; the kernel reads no further.
-        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0) }
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, ptr::from_ref(rules), size, 0) }
     };
-    let mut fd = make(size_of::<Ruleset>());
+    let mut fd = make(&rules, size_of::<Ruleset>());
     if fd < 0 {
-        fd = make(size_of::<u64>());
+        fd = make(&rules, size_of::<u64>());
+    }
+    let can_move = fd >= 0;
+    if fd < 0 {
+        fd = make(&oldest, size_of::<u64>());
     }
     check(fd).map_err(io::Error::from_raw_os_error)?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
     // SAFETY: the kernel has just given us this descriptor.
     let ruleset = unsafe { OwnedFd::from_raw_fd(fd) };
+    if can_move {
+        allow_everywhere(&ruleset, MOVE_BETWEEN_DIRECTORIES)?;
+    }
     // SAFETY: plain calls with numbers.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         check(libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))
             .map_err(io::Error::from_raw_os_error)
     }
+}
+
+/// `struct landlock_path_beneath_attr` of linux/landlock.h.
+#[repr(C, packed)]
+struct PathBeneath {
+    allowed: u64,
+    directory: i32,
+}
+
+/// Lets a Landlock domain do something below the root.
+fn allow_everywhere(ruleset: &OwnedFd, allowed: u64) -> io::Result<()> {
+    const PATH_BENEATH: i32 = 1;
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let root = rustix::fs::open("/", flags, rustix::fs::Mode::empty())?;
+    let rule = PathBeneath { allowed, directory: root.as_raw_fd() };
+    // SAFETY: the structure is live for the call, and both descriptors are open.
+    let result = unsafe {
+        libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), PATH_BENEATH, &raw const rule, 0)
+    };
+    check(result).map_err(io::Error::from_raw_os_error)
 }
 
 /// Forbids ptrace again; a change of file ids may have lifted it.

@@ -34,7 +34,7 @@ fn edit(path: &str, old: &str, new: &str) -> FileOperation {
 }
 
 fn list(path: &str, depth: u32, limit: u32) -> FileOperation {
-    FileOperation::List { path: path.to_owned(), depth, limit }
+    FileOperation::List { path: path.to_owned(), depth, limit, skip: Vec::new() }
 }
 
 fn remove(path: &str, recursive: bool) -> FileOperation {

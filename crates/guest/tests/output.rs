@@ -127,7 +127,7 @@ async fn forgotten_output_is_gone_but_the_result_and_the_key_stay() {
     assert_eq!(outcome.end, ExecEnd::Code(0));
     assert_eq!(std::fs::read(guest.workspace().join("count")).unwrap(), b"x\n");
     assert!(!guest.state().join("calls/told.1/head").exists());
-    let journal = std::fs::read_to_string(guest.state().join("calls/journal.jsonl")).unwrap();
+    let journal = std::fs::read_to_string(guest.state().join("journal.jsonl")).unwrap();
     let of_call: Vec<&str> = journal.lines().filter(|line| line.contains(r#""told.1""#)).collect();
     assert!(
         of_call.len() == 2 && of_call[0].contains("request") && of_call[1].contains("result"),

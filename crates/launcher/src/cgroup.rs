@@ -242,6 +242,14 @@ impl Group {
         self.directories().into_iter().map(open).collect()
     }
 
+    /// Moves a process into the group. Slower than [`Group::birthplace`] and [`Group::doors`]; works for both versions.
+    pub(crate) fn admit(&self, pid: i32) -> Result<(), LaunchError> {
+        self.directories().into_iter().try_for_each(|directory| {
+            let file = directory.join("cgroup.procs");
+            fs::write(&file, pid.to_string()).step(|| format!("writing {pid} to {}", file.display()))
+        })
+    }
+
     /// Process ids in the group, as far as they can be read.
     #[must_use]
     pub fn processes(&self) -> BTreeSet<i32> {
@@ -406,6 +414,74 @@ mod tests {
     #[test]
     fn a_host_without_control_groups_has_none() {
         assert_eq!(Hierarchy::find_in("22 27 0:21 / /proc rw - proc proc rw\n", |_| String::new()), None);
+    }
+
+    /// A folder in the place of a version 2 tree: what is written and read there can be looked at anywhere.
+    #[test]
+    fn a_group_of_version_2_is_made_limited_read_frozen_and_removed() {
+        let root = std::env::temp_dir().join(format!("caisson-cgroup-{}", std::process::id()));
+        let parent = root.join("caisson");
+        fs::create_dir_all(&parent).unwrap();
+        let hierarchy = Hierarchy::V2 { root: root.clone() };
+        hierarchy.prepare_parent("caisson").unwrap();
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        for level in ["cgroup.subtree_control", "caisson/cgroup.subtree_control"] {
+            assert_eq!(read(level), "+memory +cpu +pids");
+        }
+        let group = Group { hierarchy, name: "caisson/one".into() };
+        let limits = LaunchLimits { memory_bytes: 64 << 20, cpu_millis: 1500, pids: 33, open_files: 9 };
+        let directory = parent.join("one");
+        fs::create_dir(&directory).unwrap();
+        // Only a kernel that counts swap has this file.
+        fs::write(directory.join("memory.swap.max"), "max").unwrap();
+        group.create(&limits).unwrap();
+        for (file, value) in [
+            ("memory.max", "67108864"),
+            ("memory.swap.max", "0"),
+            ("cpu.max", "150000 100000"),
+            ("pids.max", "33"),
+        ] {
+            assert_eq!(read(&format!("caisson/one/{file}")), value, "{file}");
+        }
+        group.admit(4711).unwrap();
+        assert_eq!(group.processes(), [4711].into());
+        assert!(group.birthplace().unwrap().is_some());
+        for (file, text) in [
+            ("memory.current", "10\n"),
+            ("memory.peak", "20\n"),
+            ("cpu.stat", "usage_usec 30\nuser_usec 1\n"),
+            ("memory.events", "low 0\noom 2\noom_kill 4\n"),
+            ("pids.current", "5\n"),
+            ("pids.events", "max 6\n"),
+        ] {
+            fs::write(directory.join(file), text).unwrap();
+        }
+        let usage = CgroupUsage {
+            memory_bytes: 10,
+            memory_peak_bytes: 20,
+            cpu_micros: 30,
+            pids: 5,
+            oom_kills: 4,
+            pids_refused: 6,
+        };
+        assert_eq!(group.usage(), usage);
+        for (wanted, events, file) in
+            [(Frozen::Yes, "populated 1\nfrozen 1\n", "1"), (Frozen::No, "frozen 0\n", "0")]
+        {
+            fs::write(directory.join("cgroup.events"), events).unwrap();
+            group.set_frozen(wanted, Duration::from_secs(9)).unwrap();
+            assert_eq!(read("caisson/one/cgroup.freeze"), file);
+        }
+        let refused = group.set_frozen(Frozen::Yes, Duration::ZERO).unwrap_err();
+        assert!(refused.step.contains("freeze"), "{refused:?}");
+        // The kernel's files go with their directory; these do not.
+        for entry in fs::read_dir(&directory).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        group.remove(Duration::from_secs(9)).unwrap();
+        group.remove(Duration::from_secs(9)).unwrap();
+        assert!(!directory.exists());
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

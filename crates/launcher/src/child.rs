@@ -58,7 +58,7 @@ fn become_guest(
     watch.lap("parts");
 
     let layers = match spec.users {
-        Users::Ranges(_) => Layers::received(channel.hear(Word::Layers).named("waiting for layers")?)?,
+        Users::Ranges(_) => Layers::received(spec, channel.hear(Word::Layers).named("waiting for layers")?)?,
         Users::Lent { .. } | Users::Single => Layers::open(spec, Ids::Own)?,
     };
     watch.lap("layers came");
@@ -74,7 +74,7 @@ fn become_guest(
     watch.lap("limits came");
     privileges::give_up(spec, inheritance.guest.as_fd(), state.as_fd())?;
     watch.lap("privileges given up");
-    execute(spec, inheritance, &listener, &state)
+    execute(spec, inheritance, &[(&listener, LISTEN_FD), (&state, STATE_FD)])
 }
 
 /// Becomes user 0 of the namespace.
@@ -96,11 +96,11 @@ fn set_limits(spec: &LaunchSpec) -> Result<(), LaunchError> {
     setrlimit(Resource::Core, exactly(0)).named("forbidding core dumps")
 }
 
-fn execute(
+/// Executes the guest with these descriptors at these numbers, beside the standard three.
+pub(crate) fn execute(
     spec: &LaunchSpec,
     inheritance: &Inheritance,
-    listener: &OwnedFd,
-    state: &OwnedFd,
+    placed: &[(&OwnedFd, i32)],
 ) -> Result<Infallible, LaunchError> {
     let strings = |texts: &[String]| -> Result<Vec<CString>, LaunchError> {
         texts
@@ -116,16 +116,15 @@ fn execute(
         "LANG=C.UTF-8".into(),
     ])?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    place_descriptors(inheritance, listener, state).named("placing the guest's descriptors")?;
+    place_descriptors(inheritance, placed).named("placing the guest's descriptors")?;
     Err(LaunchError::new("executing the guest", sys::execute(&inheritance.guest, &arguments, &environment)))
 }
 
-/// Only the standard three, the listening socket and the journal's directory survive. The owner has kept the numbers free.
-fn place_descriptors(inheritance: &Inheritance, listener: &OwnedFd, state: &OwnedFd) -> io::Result<()> {
+/// Only the standard three and what is named survive. The owner has kept the numbers free.
+fn place_descriptors(inheritance: &Inheritance, placed: &[(&OwnedFd, i32)]) -> io::Result<()> {
     sys::place_descriptor(&inheritance.null, 0)?;
     sys::place_descriptor(&inheritance.log, 1)?;
     sys::place_descriptor(&inheritance.log, 2)?;
     sys::close_on_exec_from(LISTEN_FD as u32)?;
-    sys::place_descriptor(listener, LISTEN_FD)?;
-    sys::place_descriptor(state, STATE_FD)
+    placed.iter().try_for_each(|(descriptor, number)| sys::place_descriptor(descriptor, *number))
 }

@@ -20,15 +20,18 @@ const LOOP_MAJOR: u32 = 7;
 const ATTEMPTS: u32 = 1000;
 
 /// A disk that is not mounted anywhere yet.
-pub(crate) struct OpenDisk {
+pub struct OpenDisk {
     /// The detached mount.
-    pub(crate) mount: OwnedFd,
+    pub mount: OwnedFd,
     /// The loop device under it.
-    pub(crate) loop_device: Option<u32>,
+    pub loop_device: Option<u32>,
 }
 
 /// Opens the disk.
-pub(crate) fn open(disk: &Disk) -> Result<OpenDisk, LaunchError> {
+///
+/// # Errors
+/// The host does not let us.
+pub fn open(disk: &Disk) -> Result<OpenDisk, LaunchError> {
     match disk {
         Disk::Image(file) => open_image(file),
         Disk::Directory(directory) => {

@@ -26,6 +26,8 @@ pub(crate) struct Layers {
     pub(crate) disk: OwnedFd,
     /// The lower layer.
     pub(crate) lower: OwnedFd,
+    /// The layer over the lower one, where the specification has one.
+    pub(crate) over: Option<OwnedFd>,
     /// The directory of the guest's journal.
     pub(crate) guest: OwnedFd,
     /// As many as the specification has binds.
@@ -58,9 +60,14 @@ impl Layers {
         let listener =
             UnixListener::bind(&spec.socket).step(|| format!("listening at {}", spec.socket.display()))?;
         let read_only = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-        let lower = clone_tree(&spec.root.lower)?;
-        sys::set_mount_attributes(&lower, read_only, users)
-            .step(|| format!("mapping the ids of {}", spec.root.lower.display()))?;
+        let layer = |path: &Path| -> Result<OwnedFd, LaunchError> {
+            let mount = clone_tree(path)?;
+            sys::set_mount_attributes(&mount, read_only, users)
+                .step(|| format!("mapping the ids of {}", path.display()))?;
+            Ok(mount)
+        };
+        let lower = layer(&spec.root.lower)?;
+        let over = spec.root.over.as_deref().map(layer).transpose()?;
         let mut binds = Vec::new();
         for bind in &spec.root.binds {
             let mount = clone_tree(&bind.source)?;
@@ -76,24 +83,25 @@ impl Layers {
             sys::set_mount_attributes(&disk.mount, 0, Some(users)).named("mapping the ids of the disk")?;
         }
         let loop_device = disk.loop_device;
-        Ok(Self { listener: listener.into(), disk: disk.mount, lower, guest, binds, loop_device })
+        Ok(Self { listener: listener.into(), disk: disk.mount, lower, over, guest, binds, loop_device })
     }
 
     /// What is handed over, in the order of [`Layers::received`].
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.listener.as_fd(), self.disk.as_fd(), self.lower.as_fd(), self.guest.as_fd()];
-        all.extend(self.binds.iter().map(AsFd::as_fd));
+        all.extend(self.over.iter().chain(&self.binds).map(AsFd::as_fd));
         all
     }
 
     /// What the owner has opened.
-    pub(crate) fn received(descriptors: Vec<OwnedFd>) -> Result<Self, LaunchError> {
+    pub(crate) fn received(spec: &LaunchSpec, descriptors: Vec<OwnedFd>) -> Result<Self, LaunchError> {
         let mut descriptors = descriptors.into_iter();
         let mut next = || {
             descriptors.next().ok_or_else(|| io::Error::other("too few descriptors")).named("taking layers")
         };
         let (listener, disk, lower, guest) = (next()?, next()?, next()?, next()?);
-        Ok(Self { listener, disk, lower, guest, binds: descriptors.collect(), loop_device: None })
+        let over = if spec.root.over.is_some() { Some(next()?) } else { None };
+        Ok(Self { listener, disk, lower, over, guest, binds: descriptors.collect(), loop_device: None })
     }
 }
 

@@ -2,22 +2,26 @@
 //!
 //! One process, one thread. [`run`] reads a [`LaunchSpec`], makes the namespaces, becomes the parent of the guest and
 //! stays until the guest is gone. [`remove`] deletes what a sandbox has left, [`probe`] tries what a sandbox needs. Who
-//! starts it needs only [`spec`], [`cgroup`] and [`delegation`].
+//! starts it needs only [`spec`], [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`].
 
 pub mod cgroup;
 mod channel;
 mod child;
 pub mod delegation;
 mod device;
-mod disk;
+pub mod disk;
 mod error;
+mod files;
 mod layers;
+mod log;
+pub mod mark;
 mod mounts;
 mod owner;
 mod privileges;
 mod probe;
 pub mod process;
 mod removal;
+mod shelter;
 mod slot;
 pub mod spec;
 mod sys;
@@ -29,4 +33,5 @@ pub use owner::{fail, run};
 pub use privileges::landlock_version;
 pub use probe::probe;
 pub use removal::remove;
+pub use shelter::LEAST_LANDLOCK;
 pub use spec::LaunchSpec;

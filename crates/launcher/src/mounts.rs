@@ -41,6 +41,15 @@ pub(crate) struct Parts {
     empty: OwnedFd,
 }
 
+/// How many layers lie below what is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lowers {
+    /// `lower` alone.
+    One,
+    /// One at `root`, over `lower`.
+    Two,
+}
+
 /// Whether the place of a mount must be there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -137,7 +146,11 @@ pub(crate) fn prepare(spec: &LaunchSpec) -> Result<Parts, LaunchError> {
 pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result<(), LaunchError> {
     move_to_path(layers.disk.as_fd(), STAGE)?;
     move_to_path(layers.lower.as_fd(), &format!("{STAGE}/lower"))?;
-    let root = overlay()?;
+    if let Some(over) = &layers.over {
+        // Where the root itself comes to lie, on top of it: a disk has no further place.
+        move_to_path(over.as_fd(), &format!("{STAGE}/root"))?;
+    }
+    let root = overlay(if layers.over.is_some() { Lowers::Two } else { Lowers::One })?;
     move_to_path(root.as_fd(), &format!("{STAGE}/root"))?;
     let root = root.as_fd();
     if let Users::Lent { .. } = spec.users {
@@ -167,8 +180,12 @@ fn give_to_agent(root: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
 }
 
 /// The root of a sandbox: what is written goes to the disk on the stage.
-pub(crate) fn overlay() -> Result<OwnedFd, LaunchError> {
-    let (lower, upper, work) = (format!("{STAGE}/lower"), format!("{STAGE}/upper"), format!("{STAGE}/work"));
+pub(crate) fn overlay(lowers: Lowers) -> Result<OwnedFd, LaunchError> {
+    let (upper, work) = (format!("{STAGE}/upper"), format!("{STAGE}/work"));
+    let lower = match lowers {
+        Lowers::One => format!("{STAGE}/lower"),
+        Lowers::Two => format!("{STAGE}/root:{STAGE}/lower"),
+    };
     virtual_file_system(
         "overlay",
         &[("lowerdir", &lower), ("upperdir", &upper), ("workdir", &work), ("userxattr", "")],

@@ -5,13 +5,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{FlockOperation, Mode, OFlags, fcntl_lock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, fcntl_lock, flock, open};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -19,31 +19,34 @@ use crate::cgroup::{CgroupUsage, Hierarchy};
 use crate::channel::{self, Channel, Word};
 use crate::child::{self, Inheritance};
 use crate::error::{LaunchError, Step};
+use crate::files::FileAudit;
 use crate::layers::{Ids, Layers};
+use crate::log::Log;
+use crate::mark;
 use crate::process;
+use crate::shelter;
 use crate::slot::Slot;
 use crate::spec::{
-    ENDED_FILE, EndRecord, GuestEnd, LISTEN_FD, LaunchSpec, RUNNING_FILE, Report, Running, STATE_FD, Users,
+    ENDED_FILE, ENTRANCE_FD, EndRecord, FILES_FILE, FileAuditing, GuestEnd, LISTEN_FD, LaunchSpec,
+    RUNNING_FILE, Report, Running, STATE_FD, Seal, Shelter, Users,
 };
 use crate::sys::{self, Cloned, Namespaces};
 use crate::trace::Stopwatch;
 use crate::users;
 
-/// The most bytes of the guest's own messages that are kept.
-const LOG_LIMIT: usize = 1 << 20;
 const GROUP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The first process of the sandbox as its owner sees it.
-struct Child {
-    pid: i32,
-    pidfd: OwnedFd,
-    channel: Channel,
-    log: OwnedFd,
+pub(crate) struct Child {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) channel: Channel,
+    pub(crate) log: OwnedFd,
 }
 
 impl Child {
     /// Waits until the process has become the guest or is gone; gives the reason when it has said one.
-    fn complaint(&self) -> Option<LaunchError> {
+    pub(crate) fn complaint(&self) -> Option<LaunchError> {
         let Ok(Some(Report::Failed { step, cause, errno })) = self.channel.wait_for_guest() else {
             return None;
         };
@@ -61,11 +64,22 @@ pub fn run(file: &Path) -> Result<(), LaunchError> {
     // A session of its own: signals to the server's terminal do not come here.
     let _ = rustix::process::setsid();
     let (spec, _lock) = read_locked(file)?;
+    let mut log = Log::of(&spec.directory);
+    log.take_panics();
+    let _image = hold_image(&spec)?;
     let mut watch = Stopwatch::start("owner", spec.trace);
     let slot = users::take(&spec.users)?;
-    let child = give_birth(&spec, null.as_fd(), &watch)?;
+    let child = match &spec.seal {
+        Seal::Namespaces => give_birth(&spec, null.as_fd(), &watch)?,
+        Seal::Shelter(shelter) => shelter::give_birth(&spec, shelter, slot.as_ref(), null.as_fd())?,
+    };
     watch.lap("child born");
-    let result = set_up(&spec, slot.as_ref(), &child, &mut watch);
+    let mut audit = None;
+    let result = match &spec.seal {
+        Seal::Namespaces => set_up(&spec, slot.as_ref(), &child, &mut watch, &mut audit),
+        Seal::Shelter(_) => shelter::set_up(&spec, &child),
+    };
+    let result = result.and_then(|running| write_json(&spec.directory.join(RUNNING_FILE), &running));
     if let Err(error) = result {
         // The process may be gone already, which is what is wanted.
         let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
@@ -75,11 +89,17 @@ pub fn run(file: &Path) -> Result<(), LaunchError> {
     }
     let mut asked = false;
     let termination = sys::termination_descriptor().named("listening for signals")?;
+    let requests = sys::request_descriptor().named("listening for signals")?;
+    let signals = Signals { termination, requests };
     tell(&Report::Ready);
     sys::place_descriptor(&null, 1).named("closing standard output")?;
     watch.lap("ready");
     sys::release_own_code();
-    wait(&child, &termination, &mut asked).named("waiting for the guest")?;
+    wait(&spec.directory, &child, &signals, &mut asked, &mut log, audit.as_mut())
+        .named("waiting for the guest")?;
+    if let Some(mut audit) = audit {
+        audit.drain_all();
+    }
     end(&spec, &child, asked)
 }
 
@@ -99,9 +119,9 @@ fn tell(report: &Report) {
 /// Descriptors opened later must not get the numbers that the guest's own will have.
 fn keep_numbers_free() -> io::Result<OwnedFd> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // Above both: whatever has such a number already stays open only here, and is replaced.
-    let null = rustix::io::fcntl_dupfd_cloexec(null, STATE_FD + 1)?;
-    for number in [LISTEN_FD, STATE_FD] {
+    // Above all: whatever has such a number already stays open only here, and is replaced.
+    let null = rustix::io::fcntl_dupfd_cloexec(null, ENTRANCE_FD + 1)?;
+    for number in [LISTEN_FD, STATE_FD, ENTRANCE_FD] {
         sys::place_descriptor(&null, number)?;
     }
     Ok(null)
@@ -125,6 +145,17 @@ fn read_locked(path: &Path) -> Result<(LaunchSpec, File), LaunchError> {
         .map_err(io::Error::other)
         .step(|| format!("reading {}", path.display()))?;
     Ok((spec, file))
+}
+
+/// Nobody removes an image while somebody holds it. The lock goes with the owner, however it ends.
+fn hold_image(spec: &LaunchSpec) -> Result<OwnedFd, LaunchError> {
+    let path = &spec.root.lower;
+    let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .step(|| format!("opening {}", path.display()))?;
+    // Refused only while somebody removes it.
+    flock(&directory, FlockOperation::NonBlockingLockShared)
+        .step(|| format!("holding the image {}", path.display()))?;
+    Ok(directory)
 }
 
 fn give_birth(spec: &LaunchSpec, null: BorrowedFd<'_>, watch: &Stopwatch) -> Result<Child, LaunchError> {
@@ -158,14 +189,15 @@ fn set_up(
     slot: Option<&Slot>,
     child: &Child,
     watch: &mut Stopwatch,
-) -> Result<(), LaunchError> {
+    audit: &mut Option<FileAudit>,
+) -> Result<Running, LaunchError> {
     users::map(child.pid, &spec.users, slot)?;
     child.channel.say(Word::Mapped, &[]).named("telling of user ids")?;
     watch.lap("users mapped");
     let mut loop_device = None;
     // An ordinary user may open mounts only where it is root: there the child does it.
     if let (Users::Ranges(slots), Some(slot)) = (&spec.users, slot) {
-        loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch)?;
+        loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch, audit)?;
     }
     let mut doors = Vec::new();
     if let Some(group) = &spec.cgroup
@@ -180,13 +212,19 @@ fn set_up(
     if let Some(complaint) = child.complaint() {
         return Err(complaint);
     }
+    if let Some(Err(error)) = audit.as_mut().map(|audit| audit.add_root(child.pid)) {
+        // Half a list would say less than it seems to.
+        complain_of_list(&error);
+        *audit = None;
+        let _ = fs::remove_file(spec.directory.join(FILES_FILE));
+    }
     let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
-    let running = Running {
-        guest_pid: child.pid.unsigned_abs(),
-        guest_started: started.named("looking at the guest")?,
-        loop_device,
-    };
-    write_json(&spec.directory.join(RUNNING_FILE), &running)
+    let guest_started = started.named("looking at the guest")?;
+    Ok(Running { guest_pid: child.pid.unsigned_abs(), guest_started, loop_device })
+}
+
+fn complain_of_list(error: &io::Error) {
+    eprintln!("files are compared at the end instead of being listed as they are touched: {error}");
 }
 
 /// Opens what only the owner may open and hands it over.
@@ -195,6 +233,7 @@ fn send_layers(
     first_uid: u32,
     child: &Child,
     watch: &mut Stopwatch,
+    audit: &mut Option<FileAudit>,
 ) -> Result<Option<u32>, LaunchError> {
     let users = open_namespace(child.pid, "user")?;
     // A socket belongs to the network namespace that it was made in, and its holder can look into that one. So the owner
@@ -204,6 +243,10 @@ fn send_layers(
         .named("entering the sandbox's network")?;
     let layers = Layers::open(spec, Ids::Mapped { users: users.as_fd(), first_uid })?;
     watch.lap("layers opened");
+    if spec.file_audit == FileAuditing::WherePossible && layers.loop_device.is_some() {
+        // Where the host does not allow it, the backend compares the beginning with the end.
+        *audit = FileAudit::begin(layers.disk.as_fd(), &spec.directory).inspect_err(complain_of_list).ok();
+    }
     child.channel.say(Word::Layers, &layers.descriptors()).named("handing over layers")?;
     Ok(layers.loop_device)
 }
@@ -213,44 +256,81 @@ fn open_namespace(pid: i32, kind: &str) -> Result<OwnedFd, LaunchError> {
     open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).step(|| format!("opening {path}"))
 }
 
+/// What others want, as descriptors that become readable.
+struct Signals {
+    /// The end.
+    termination: OwnedFd,
+    /// The whole list of files.
+    requests: OwnedFd,
+}
+
 /// Waits for the guest's end; copies its messages to the log, up to a limit; passes the wish to end on.
-fn wait(child: &Child, termination: &OwnedFd, asked: &mut bool) -> io::Result<()> {
-    let mut budget = LOG_LIMIT;
+fn wait(
+    directory: &Path,
+    child: &Child,
+    signals: &Signals,
+    asked: &mut bool,
+    log: &mut Log,
+    mut audit: Option<&mut FileAudit>,
+) -> io::Result<()> {
     let mut log_open = true;
     loop {
-        let mut watched = vec![
-            PollFd::new(&child.pidfd, PollFlags::IN),
-            PollFd::new(termination, if *asked { PollFlags::empty() } else { PollFlags::IN }),
-        ];
+        let mut watched: Vec<PollFd<'_>> = Vec::new();
+        let mut watch = |descriptor| watched.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+        watch(child.pidfd.as_fd());
+        watch(signals.requests.as_fd());
+        audit.iter().flat_map(|audit| audit.descriptors()).for_each(|group| watch(group.as_fd()));
+        // What is not wanted any more is left out: the end of a pipe is told again and again, whatever one asks for.
+        if !*asked {
+            watch(signals.termination.as_fd());
+        }
         if log_open {
-            watched.push(PollFd::new(&child.log, PollFlags::IN));
+            watch(child.log.as_fd());
         }
         match poll(&mut watched, None) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
         };
-        let ready: Vec<bool> = watched.iter().map(|entry| !entry.revents().is_empty()).collect();
-        if ready[0] {
+        let ready: Vec<RawFd> = watched
+            .iter()
+            .filter(|entry| !entry.revents().is_empty())
+            .map(|entry| entry.as_fd().as_raw_fd())
+            .collect();
+        let is_ready = |descriptor: &OwnedFd| ready.contains(&descriptor.as_raw_fd());
+        if let Some(audit) = audit.as_mut() {
+            if audit.descriptors().into_iter().any(is_ready) {
+                audit.drain();
+            }
+            // Before those who have them open are killed.
+            if is_ready(&signals.termination) {
+                audit.tell_open(child.pid);
+            }
+        }
+        if is_ready(&signals.requests) {
+            // What is in it does not matter, only that it is empty afterwards.
+            let _ = rustix::io::read(&signals.requests, &mut [0; 128]);
+            if let Some(audit) = audit.as_mut() {
+                audit.settle(child.pid, directory);
+            }
+        }
+        if is_ready(&child.pidfd) {
             return Ok(());
         }
-        if ready[1] && !*asked {
+        if is_ready(&signals.termination) {
             *asked = true;
             pidfd_send_signal(&child.pidfd, Signal::KILL)?;
         }
-        if ready.get(2) == Some(&true) {
-            log_open = copy_log(&child.log, &mut budget);
+        if is_ready(&child.log) {
+            log_open = copy_log(&child.log, log);
         }
     }
 }
 
 /// Whether there may be more.
-fn copy_log(log: &OwnedFd, budget: &mut usize) -> bool {
+fn copy_log(from: &OwnedFd, log: &mut Log) -> bool {
     let mut bytes = [0; 4096];
-    let Ok(count @ 1..) = rustix::io::read(log, &mut bytes) else { return false };
-    let kept = count.min(*budget);
-    *budget -= kept;
-    // A full disk must not stop the guest from talking.
-    let _ = io::stderr().write_all(&bytes[..kept]);
+    let Ok(count @ 1..) = rustix::io::read(from, &mut bytes) else { return false };
+    log.add(&bytes[..count]);
     true
 }
 
@@ -266,14 +346,26 @@ fn end(spec: &LaunchSpec, child: &Child, asked: bool) -> Result<(), LaunchError>
             .unwrap_or(GuestEnd::Code(-1)),
         None => GuestEnd::Code(-1),
     };
+    if let Seal::Shelter(shelter) = &spec.seal {
+        end_orphans(shelter)?;
+    }
     let usage = spec.cgroup.as_ref().map_or_else(CgroupUsage::default, crate::cgroup::Group::usage);
-    let recorded = write_json(&spec.directory.join(ENDED_FILE), &EndRecord { end, asked, usage });
+    let record = EndRecord { end, asked, usage };
+    // Whoever asked removes the whole directory next.
+    let recorded = if asked { Ok(()) } else { write_json(&spec.directory.join(ENDED_FILE), &record) };
     // The socket may never have been made, or the backend may have been faster.
     let _ = fs::remove_file(&spec.socket);
     if let Some(group) = &spec.cgroup {
         group.remove(GROUP_PATIENCE)?;
     }
     recorded
+}
+
+/// Without a pid namespace the kernel hands what the guest has left to its owner.
+fn end_orphans(shelter: &Shelter) -> Result<(), LaunchError> {
+    mark::end_all(shelter.mark, GROUP_PATIENCE).named("ending the sandbox's processes")?;
+    while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
+    Ok(())
 }
 
 /// Writes a record so that it appears as a whole or not at all.

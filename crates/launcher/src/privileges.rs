@@ -43,6 +43,11 @@ pub(crate) fn give_up(
         choose_profile(profile).step(|| format!("choosing AppArmor profile {profile}"))?;
     }
     restrict_files(spec, guest, state).map_err(io::Error::other).named("applying Landlock")?;
+    install_filters(spec)
+}
+
+/// Installs the seccomp programs, in their order.
+pub(crate) fn install_filters(spec: &LaunchSpec) -> Result<(), LaunchError> {
     for program in &spec.seccomp {
         let program = decode_hexadecimal(program).named("decoding a seccomp program")?;
         sys::install_filter(&program).named("installing a seccomp program")?;
@@ -51,7 +56,7 @@ pub(crate) fn give_up(
 }
 
 /// The bounding set must be exactly what is kept: executing a program as user 0 gains all that it allows.
-fn drop_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
+pub(crate) fn drop_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         if kept.contains(capability) {

@@ -6,7 +6,7 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_change};
 
 use crate::error::{LaunchError, Step};
 use crate::layers::clone_tree;
-use crate::mounts::{self, STAGE};
+use crate::mounts::{self, Lowers, STAGE};
 use crate::removal::in_user_namespace;
 use crate::spec::{DISK_DIRECTORIES, Probe, Users};
 use crate::sys::Namespaces;
@@ -31,6 +31,6 @@ pub fn probe(probe: &Probe) -> Result<(), LaunchError> {
         }
         let disk = clone_tree(&probe.directory)?;
         mounts::move_to_path(disk.as_fd(), STAGE)?;
-        mounts::overlay().map(drop)
+        mounts::overlay(Lowers::One).map(drop)
     })
 }

@@ -13,8 +13,14 @@ use crate::cgroup::{CgroupUsage, Group};
 pub const LAUNCH_FILE: &str = "launch.json";
 /// Name of the file that holds a [`Running`].
 pub const RUNNING_FILE: &str = "running.json";
+/// The list of files that the processes of the sandbox touch; a line of JSON each.
+pub const FILES_FILE: &str = "files.jsonl";
+/// Made by the owner when it was asked (`SIGURG`) to write down all that has happened to files, and has.
+pub const FILES_TOLD_FILE: &str = "files.told";
 /// Name of the file that holds an [`EndRecord`].
 pub const ENDED_FILE: &str = "ended.json";
+/// What the guest says for people to read; there is none where it said nothing.
+pub const LOG_FILE: &str = "launcher.log";
 /// Name of the directory of the guest's journal. The guest has it as a descriptor; it has no path inside.
 pub const GUEST_DIRECTORY: &str = "guest";
 /// How many user ids a sandbox of root's has: 0 is the guest, 1000 what it runs.
@@ -23,6 +29,10 @@ pub const UIDS_PER_SANDBOX: u32 = 65_536;
 pub const LISTEN_FD: i32 = 3;
 /// The descriptor on which the guest finds the directory of its journal.
 pub const STATE_FD: i32 = 4;
+/// The descriptor on which the guest of a sandbox without namespaces finds the entrance for outgoing connections.
+pub const ENTRANCE_FD: i32 = 5;
+/// Directories in the tree of a sandbox without namespaces.
+pub const SHELTER_DIRECTORIES: [&str; 3] = ["workspace", "home", "tmp"];
 /// Directories that the root of every disk must have: two for the overlay, two as mount points, the workspace.
 pub const DISK_DIRECTORIES: [&str; 5] = ["upper", "work", "lower", "root", "workspace"];
 /// Programs of the package `uidmap` that give lent user and group ids to a namespace; an ordinary user may not.
@@ -60,14 +70,59 @@ pub struct LaunchSpec {
     pub apparmor_profile: Option<String>,
     /// Whether the time of each step goes to the log.
     pub trace: Trace,
+    /// What keeps the sandbox apart from the host.
+    #[serde(default)]
+    pub seal: Seal,
+    /// Whether the files that its processes touch are listed.
+    #[serde(default)]
+    pub file_audit: FileAuditing,
+}
+
+/// Whether files that are touched are listed, in [`FILES_FILE`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileAuditing {
+    /// Where the host allows it.
+    WherePossible,
+    /// Never.
+    #[default]
+    Off,
+}
+
+/// What keeps a sandbox apart from the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seal {
+    /// Namespaces, and Landlock and seccomp within.
+    #[default]
+    Namespaces,
+    /// Landlock and seccomp alone. Root file system and disk of the specification are not looked at.
+    Shelter(Shelter),
+}
+
+/// What a sandbox without namespaces may reach of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shelter {
+    /// Holds all that may be written; has the [`SHELTER_DIRECTORIES`].
+    pub tree: PathBuf,
+    /// Files and directories that may be read and executed.
+    pub readable: Vec<PathBuf>,
+    /// Devices that may be read and written.
+    pub devices: Vec<PathBuf>,
+    /// Marks every process of this sandbox; see [`crate::mark`].
+    pub mark: u64,
 }
 
 /// Layers of the root file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Root {
-    /// The lower layer, read-only.
+    /// The lower layer, read-only. It is locked (shared) as long as the sandbox has an owner.
     pub lower: PathBuf,
+    /// A second read-only layer that lies over the first: what every sandbox must find, whatever its image has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<PathBuf>,
     /// Directories of the host that are shown read-only inside.
     pub binds: Vec<Bind>,
 }

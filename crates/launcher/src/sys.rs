@@ -70,6 +70,13 @@ pub(crate) fn clone_into_namespaces(kinds: Namespaces, cgroup: Option<BorrowedFd
     Ok(Cloned::Owner { pid: pid as i32, pidfd })
 }
 
+/// Forks without any new namespace; `None` is the new process.
+pub(crate) fn fork() -> io::Result<Option<rustix::process::Pid>> {
+    // SAFETY: this process has one thread, so no lock can be held by another one at this moment.
+    let pid = check(i64::from(unsafe { libc::fork() }))?;
+    Ok(rustix::process::Pid::from_raw(pid as i32))
+}
+
 /// Changes a detached mount and what is mounted below it: attributes to set, and the user namespace whose ids it shows.
 pub(crate) fn set_mount_attributes(
     mount: impl AsFd,
@@ -231,12 +238,22 @@ pub(crate) fn execute(program: impl AsFd, arguments: &[CString], environment: &[
 
 /// Holds SIGTERM and SIGINT back and gives a descriptor that becomes readable when one arrives.
 pub(crate) fn termination_descriptor() -> io::Result<OwnedFd> {
+    signal_descriptor(&[libc::SIGTERM, libc::SIGINT])
+}
+
+/// The same for SIGURG, by which the whole list of files is asked for. Owners of earlier versions ignore it.
+pub(crate) fn request_descriptor() -> io::Result<OwnedFd> {
+    signal_descriptor(&[libc::SIGURG])
+}
+
+fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before it is used; the descriptor is ours.
     unsafe {
         let mut set: libc::sigset_t = zeroed();
         libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGTERM);
-        libc::sigaddset(&raw mut set, libc::SIGINT);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
+        }
         check(i64::from(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())))?;
         let fd = check(i64::from(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC)))?;
         Ok(OwnedFd::from_raw_fd(fd as RawFd))

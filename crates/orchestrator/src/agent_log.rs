@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::error::OrchestratorError;
-use crate::event::{CallStatus, Event, EventBody};
+use crate::event::{CallStatus, Event, EventBody, FileChange, FilesChanged};
 use crate::request::Work;
 
 /// The log file of one job.
@@ -19,13 +19,11 @@ pub(crate) struct AgentLog {
 }
 
 impl AgentLog {
-    /// Writes the log anew from the events so far.
-    pub(crate) fn start(path: &Path, events: &[Event]) -> Result<Self, OrchestratorError> {
+    /// Begins the log anew; the events so far follow.
+    pub(crate) fn start(path: &Path) -> Result<Self, OrchestratorError> {
         let file =
             File::create(path).map_err(OrchestratorError::io(format!("writing {}", path.display())))?;
-        let mut log = Self { file };
-        log.append(events);
-        Ok(log)
+        Ok(Self { file })
     }
 
     /// Adds events. A failure is not an error: the file can be made again from the events.
@@ -103,6 +101,10 @@ fn what_happened(body: &EventBody) -> String {
             }
         }
         EventBody::CallOutputDropped { bytes, .. } => format!("| ({bytes} bytes were not kept)"),
+        EventBody::CallDisplay { shown, .. } => {
+            let mark = if shown.error.is_some() { "! " } else { "= " };
+            shown.text.lines().map(|line| format!("{mark}{line}\n")).collect()
+        }
         EventBody::CallEnded(end) => {
             let mut line = match end.status {
                 CallStatus::Succeeded => "succeeded".to_owned(),
@@ -113,6 +115,9 @@ fn what_happened(body: &EventBody) -> String {
                 let _ = write!(line, ": {reason}");
             }
             let _ = write!(line, " after {} ms", end.duration_ms);
+            if let Some(note) = &end.note {
+                let _ = write!(line, "\n{note}");
+            }
             line
         }
         EventBody::Checkpoint { steps, bytes } => {
@@ -123,18 +128,115 @@ fn what_happened(body: &EventBody) -> String {
             format!("{} with {} files, {} bytes", artifact.name, artifact.files, artifact.bytes)
         }
         EventBody::Note { text } => text.clone(),
+        EventBody::TurnStarted(turn) => {
+            format!("turn {}: asking {} ({} tokens)", turn.turn, turn.model, turn.prompt_tokens)
+        }
+        EventBody::ModelAnswered(answered) => describe_answer(answered),
+        EventBody::PlanChanged { plan, .. } => format!("plan:\n{}", plan.to_text()),
+        EventBody::NoteKept { name, text } => format!("note {name}: {text}"),
+        EventBody::MessageReceived { text } => format!("a person says: {text}"),
+        EventBody::RequestOpened(request) => format!("{} waits for a person: {}", request.id, request.text),
+        EventBody::RequestAnswered { id, answer } => match answer {
+            Some(answer) => {
+                format!("{id} was answered: {}", serde_json::to_string(answer).unwrap_or_default())
+            }
+            None => format!("{id}: nobody answered in time"),
+        },
+        EventBody::BudgetChanged { budget } => {
+            format!("budget: {}", serde_json::to_string(budget).unwrap_or_default())
+        }
+        EventBody::AgentTold(notice) => format!("told: {}", shorten(&notice.text, 2000)),
+        EventBody::ContextChanged(context::EntryBody::Window(window)) => format!(
+            "context: prompts of at most {} tokens for {}, {} tools",
+            window.budget_tokens,
+            window.model,
+            window.tools.len()
+        ),
+        EventBody::ContextChanged(entry) => {
+            format!("context: {}", shorten(&serde_json::to_string(entry).unwrap_or_default(), 300))
+        }
+        EventBody::AnswerLost(lost) => format!(
+            "no answer of {}, but {} tokens in, {} out{}: {}",
+            lost.model,
+            lost.usage.prompt(),
+            lost.usage.output,
+            lost.cost.map_or(String::new(), |cost| format!(", {cost}")),
+            shorten(&lost.problem, 300)
+        ),
+        EventBody::SummaryMade(made) => describe_summary(made),
+        EventBody::AgentFinished(finished) => format!("finished: {}", finished.summary),
+        EventBody::TakenOver { by, .. } => format!("taken over by {by}"),
+        EventBody::HandedBack { by } => format!("handed back by {by}"),
+        EventBody::McpChanged(change) => change.describe(),
+        EventBody::FilesChanged(changed) => describe_files(changed),
+        EventBody::PayloadDropped { kind } => format!("{kind}: what it said was dropped by retention"),
     }
 }
 
+fn describe_answer(answered: &agent::ModelAnswered) -> String {
+    let answer = &answered.answer;
+    let recorded = if answered.recorded { " (recorded)" } else { "" };
+    let cost = answer.cost.map_or(String::new(), |cost| format!(", {cost}"));
+    let mut text = format!(
+        "{}{recorded} answered after {} ms: {} tokens in, {} out{cost}",
+        answer.model,
+        answered.duration_ms,
+        answer.usage.prompt(),
+        answer.usage.output
+    );
+    let said = answer.text();
+    if !said.trim().is_empty() {
+        let _ = write!(text, "\n{}", said.trim());
+    }
+    text
+}
+
+fn describe_summary(made: &agent::SummaryMade) -> String {
+    let cost = made.cost.map_or(String::new(), |cost| format!(", {cost}"));
+    let came = match (&made.summary, &made.problem) {
+        (Some(_), _) => "summed up",
+        (None, Some(problem)) => &format!("not summed up ({problem})"),
+        (None, None) => "not summed up",
+    };
+    format!(
+        "{} {came} by {}: {} tokens in, {} out{cost}",
+        made.range,
+        made.model,
+        made.usage.prompt(),
+        made.usage.output
+    )
+}
+
+fn describe_files(changed: &FilesChanged) -> String {
+    const MOST_NAMED: usize = 20;
+    let name = |file: &FileChange| match file.is_removed {
+        true => format!("{} (gone)", file.path),
+        false => format!("{} ({} bytes)", file.path, file.size),
+    };
+    let named: Vec<String> = changed.files.iter().take(MOST_NAMED).map(name).collect();
+    let more = changed.files.len().saturating_sub(MOST_NAMED) as u64 + changed.left_out;
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("files: {}{more}", named.join(", "))
+}
+
 fn describe_connection(event: &EgressEvent) -> String {
-    let connection = event.connection();
-    let target = format!("{} {}:{}", connection.method, connection.host, connection.port);
+    let target = |connection: &egress::Connection| {
+        format!("{} {}:{}", connection.method, connection.host, connection.port)
+    };
     match event {
-        EgressEvent::Opened(_) => format!("-> {target} allowed by {}", connection.rule),
-        EgressEvent::Closed(_) => {
-            format!("-> {target} closed, {} bytes up, {} down", connection.bytes_up, connection.bytes_down)
+        EgressEvent::Opened(connection) => {
+            format!("-> {} allowed by {}", target(connection), connection.rule)
         }
-        EgressEvent::Refused(_) => format!("-> {target} refused: {}", connection.reason),
+        EgressEvent::Closed(connection) => {
+            let (up, down) = (connection.bytes_up, connection.bytes_down);
+            format!("-> {} closed, {up} bytes up, {down} down", target(connection))
+        }
+        EgressEvent::Refused(connection) => {
+            format!("-> {} refused: {}", target(connection), connection.reason)
+        }
+        EgressEvent::Fetched(fetch) => {
+            format!("-> {} {} answered {}, {} bytes", fetch.method, fetch.url, fetch.status, fetch.bytes)
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::access::{KeyId, Submitter};
 use crate::event::CallStatus;
 use crate::ids::JobId;
 use crate::request::NewJob;
@@ -18,6 +19,20 @@ pub struct Submission {
     pub job: NewJob,
     /// The same key with the same job gives the first answer again.
     pub idempotency_key: Option<String>,
+    /// Whose it is.
+    pub submitter: Option<Submitter>,
+    /// Whether files follow in the same request.
+    pub bringing: Bringing,
+}
+
+/// Whether a job brings files in the request that it comes with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Bringing {
+    /// What was sent is all.
+    #[default]
+    Nothing,
+    /// Files follow; the job is a draft until [`Orchestrator::complete_form`](crate::Orchestrator::complete_form).
+    Files,
 }
 
 /// Whether a submission was seen before.
@@ -60,6 +75,8 @@ pub struct JobFilter {
     pub states: Vec<JobState>,
     /// Only jobs with this label.
     pub label: Option<(String, String)>,
+    /// Only jobs of this key.
+    pub submitter: Option<KeyId>,
     /// Only jobs that are older than this one.
     pub before: Option<JobId>,
     /// At most so many.
@@ -115,6 +132,8 @@ pub struct ExecReply {
     pub code: Option<String>,
     /// Why it did not succeed, for people.
     pub reason: Option<String>,
+    /// What should be known of how it ran, such as connections that were refused and that its programs could not show.
+    pub note: Option<String>,
 }
 
 /// Whether the server can take jobs.

@@ -6,7 +6,7 @@
 //! last, so an archive that ends with them is whole.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -16,9 +16,10 @@ use sha2::{Digest, Sha256};
 use tar::{Builder, Header};
 
 use crate::agent_log::format_time;
+use crate::audit::TrustedKeys;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::folder::DATABASE;
+use crate::folder::{AUTHORITY, DATABASE};
 use crate::store::{copy_database, jobs_in_copy};
 use crate::view::JobView;
 
@@ -36,6 +37,9 @@ pub(crate) struct Manifest {
     pub(crate) format: u32,
     pub(crate) caisson: String,
     pub(crate) created: String,
+    /// Whose signed heads count there; older archives do not say.
+    #[serde(default)]
+    pub(crate) audit_keys: Option<Vec<String>>,
     pub(crate) files: Vec<ManifestFile>,
 }
 
@@ -74,23 +78,54 @@ pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, Orchestrator
     if !data.join(DATABASE).is_file() {
         return Err(OrchestratorError::Backup(format!("{} is no data folder of a server", data.display())));
     }
-    if archive.exists() {
-        return Err(OrchestratorError::Backup(format!("{} exists; choose another name", archive.display())));
-    }
+    refuse_existing(archive)?;
     let partial = beside(archive, "partial");
+    let file = open_alone(&partial, archive)?;
     let scratch =
         Scratch { database: beside(archive, "partial-database"), file: beside(archive, "partial-file") };
     scratch.remove();
-    let written = write(data, &partial, &scratch).and_then(|report| {
-        fs::rename(&partial, archive)
-            .map_err(OrchestratorError::io(format!("writing {}", archive.display())))?;
-        Ok(report)
-    });
+    let written =
+        refuse_existing(archive).and_then(|()| write(data, &file, &partial, &scratch)).and_then(|report| {
+            fs::rename(&partial, archive)
+                .map_err(OrchestratorError::io(format!("writing {}", archive.display())))?;
+            Ok(report)
+        });
     scratch.remove();
     if written.is_err() {
         let _ = fs::remove_file(&partial);
     }
     written
+}
+
+fn refuse_existing(archive: &Path) -> Result<(), OrchestratorError> {
+    if archive.exists() {
+        return Err(OrchestratorError::Backup(format!("{} exists; choose another name", archive.display())));
+    }
+    Ok(())
+}
+
+/// The archive while it is written; two that write to one name would ruin each other.
+fn open_alone(partial: &Path, archive: &Path) -> Result<File, OrchestratorError> {
+    let failed = || OrchestratorError::io(format!("writing {}", partial.display()));
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(OWN_MODE)
+        .open(partial)
+        .map_err(failed())?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let archive = archive.display();
+            return Err(OrchestratorError::Backup(format!(
+                "another backup to {archive} is going on; choose another name"
+            )));
+        }
+        Err(TryLockError::Error(error)) => return Err(failed()(error)),
+    }
+    file.set_len(0).map_err(failed())?;
+    Ok(file)
 }
 
 fn beside(archive: &Path, suffix: &str) -> PathBuf {
@@ -113,15 +148,13 @@ impl Scratch {
     }
 }
 
-fn write(data: &Path, partial: &Path, scratch: &Scratch) -> Result<BackupReport, OrchestratorError> {
+fn write(
+    data: &Path,
+    file: &File,
+    partial: &Path,
+    scratch: &Scratch,
+) -> Result<BackupReport, OrchestratorError> {
     let failed = || OrchestratorError::io(format!("writing {}", partial.display()));
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(partial)
-        .map_err(failed())?;
     let (jobs, checkpoints) = copy(data, scratch)?;
     let encoder = zstd::Encoder::new(BufWriter::new(file), LEVEL).map_err(failed())?;
     let mut archive = Archive { tar: Builder::new(encoder), files: Vec::new() };
@@ -142,7 +175,8 @@ fn write(data: &Path, partial: &Path, scratch: &Scratch) -> Result<BackupReport,
         bytes: archive.files.iter().map(|file| file.size).sum(),
         gone,
     };
-    archive.finish(created).and_then(|file| file.sync_all()).map_err(failed())?;
+    let audit_keys = TrustedKeys::of_folder(data).list();
+    archive.finish(created, audit_keys).and_then(|file| file.sync_all()).map_err(failed())?;
     Ok(report)
 }
 
@@ -238,7 +272,10 @@ fn add_job(
             let path = format!("{folder}/{name}");
             let Ok(metadata) = fs::symlink_metadata(data.join(&path)) else { continue };
             if metadata.is_dir() {
-                folders.push(path);
+                // The key that speaks for hosts leaves this machine in no archive; a restored job makes its own.
+                if !(folder == top && name == AUTHORITY) {
+                    folders.push(path);
+                }
             } else if metadata.is_file() && !(folder == top && is_passing(&name)) {
                 let is_result = path == result;
                 let still = if is_result { None } else { Some(scratch) };
@@ -309,10 +346,16 @@ impl<W: Write> Archive<W> {
     }
 }
 
-impl Archive<zstd::Encoder<'_, BufWriter<File>>> {
-    fn finish(mut self, created: String) -> io::Result<File> {
+impl<'a> Archive<zstd::Encoder<'_, BufWriter<&'a File>>> {
+    fn finish(mut self, created: String, audit_keys: Vec<String>) -> io::Result<&'a File> {
         let files = std::mem::take(&mut self.files);
-        let manifest = Manifest { format: FORMAT, caisson: env!("CARGO_PKG_VERSION").into(), created, files };
+        let manifest = Manifest {
+            format: FORMAT,
+            caisson: env!("CARGO_PKG_VERSION").into(),
+            created,
+            audit_keys: Some(audit_keys),
+            files,
+        };
         let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
         self.append(MANIFEST, text.len() as u64, OWN_MODE, text.as_slice())?;
         let writer = self.tar.into_inner()?.finish()?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use sandbox::SandboxId;
 use tempfile::TempDir;
 
+use crate::audit::{TrustedKeys, verify_audit};
 use crate::backup::back_up;
 use crate::event::{EventBody, Fence, NewEvent};
 use crate::folder::DataFolder;
@@ -81,6 +82,22 @@ fn assert_empty(folder: &Path) {
 }
 
 #[tokio::test]
+async fn a_second_backup_to_the_same_name_is_refused_and_harms_nothing() {
+    let host = Host::new();
+    host.job(vec![state(JobState::Queued)]).await;
+    let archive = host.path("backup.tar.zst");
+    let partial = fs::File::create(host.path("backup.tar.zst.partial")).unwrap();
+    partial.lock().unwrap();
+    let error = back_up(&host.path("data"), &archive).unwrap_err().to_string();
+    assert!(error.contains("another backup to") && error.contains("choose another name"), "{error}");
+    assert!(host.path("backup.tar.zst.partial").exists());
+    // What one that was killed has left is no hindrance.
+    drop(partial);
+    back_up(&host.path("data"), &archive).unwrap();
+    assert!(archive.exists() && !host.path("backup.tar.zst.partial").exists());
+}
+
+#[tokio::test]
 async fn what_was_backed_up_comes_back_while_the_first_server_runs_on() {
     let host = Host::new();
     let (over, running, archive) = host.backed_up().await;
@@ -103,6 +120,11 @@ async fn what_was_backed_up_comes_back_while_the_first_server_runs_on() {
     let (before, after) = (host.store.job(running).await.unwrap(), store.job(running).await.unwrap());
     assert_eq!(after.state, JobState::Running);
     assert!(after.sandbox.is_some() && after.sandbox != before.sandbox, "it shares a sandbox with the first");
+    store.sign_heads().await.unwrap();
+    let trusted = TrustedKeys::of_folder(&target);
+    let report = verify_audit(&target, None, &[], &trusted).unwrap();
+    assert!(report.is_sound, "what the first server signed is good here: {report:?}");
+    assert_eq!(report.jobs.iter().filter(|job| job.heads > 0).count(), 2, "{report:?}");
 }
 
 #[tokio::test]
@@ -117,6 +139,30 @@ async fn a_folder_that_is_not_empty_or_in_use_is_refused_and_untouched() {
     let error = restore(&archive, &other).await.unwrap_err().to_string();
     assert!(error.contains("is not empty"), "{error}");
     assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_restore_that_was_killed_is_begun_again() {
+    let host = Host::new();
+    let (over, _, archive) = host.backed_up().await;
+    let folder = host.path("restored");
+    // As it is left in the middle of unpacking, and in the middle of putting jobs in place.
+    for moved in ["", "0197a0e0-0000-7000-8000-000000000000"] {
+        fs::create_dir_all(folder.join("restore.partial/jobs")).unwrap();
+        fs::write(folder.join("restore.partial/caisson.db"), "half").unwrap();
+        fs::create_dir_all(folder.join("jobs").join(moved)).unwrap();
+        fs::write(folder.join("lock"), "").unwrap();
+        restore(&archive, &folder).await.unwrap();
+        assert!(!folder.join("restore.partial").exists());
+        assert!(folder.join("jobs").join(over.to_string()).join("output.zip").is_file());
+        assert!(moved.is_empty() || !folder.join("jobs").join(moved).exists(), "of the first attempt");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    // What somebody else has there is not touched.
+    fs::create_dir_all(folder.join("restore.partial")).unwrap();
+    fs::write(folder.join("mine"), "").unwrap();
+    let error = restore(&archive, &folder).await.unwrap_err().to_string();
+    assert!(error.contains("is not empty") && folder.join("restore.partial").exists(), "{error}");
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{CallFollower, CallKey, Exec, ExecEvent, ExecUpdate, Follow, GuestClient, Program};
+use protocol::{
+    CallFollower, CallKey, Exec, ExecEvent, ExecOutcome, ExecUpdate, Follow, GuestClient, Program,
+};
 use sandbox::Usage;
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
@@ -21,7 +23,7 @@ use crate::state::JobState;
 /// How much of each stream an answer carries.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// For a call that says nothing.
-const DEFAULT_TIMEOUT_S: f64 = 60.0;
+pub(crate) const DEFAULT_TIMEOUT_S: f64 = 60.0;
 /// The longest that a call over the API may take.
 const MAX_TIMEOUT_S: f64 = 3600.0;
 /// Longer than the guest needs to end a process that ignores its signals.
@@ -37,22 +39,9 @@ impl Orchestrator {
     pub async fn exec(&self, id: JobId, request: ExecRequest) -> Result<ExecReply, OrchestratorError> {
         let timeout_s = check_timeout(request.timeout_s.unwrap_or(DEFAULT_TIMEOUT_S))?;
         let request = ExecRequest { timeout_s: Some(timeout_s), ..request };
-        let Begun { live, client, call, exec } = self.begin_call(id, &request).await?;
-        let _in_use = live.used.begin();
-        let captured = Captured::new(MAX_ANSWER_BYTES);
-        let mut sink = OutputSink::new(Arc::clone(&live.recorder), call.clone(), None, captured);
-        let patience = Duration::from_secs_f64(timeout_s) + ANSWER_PATIENCE;
-        let running = async {
-            let mut follower = client.exec(exec, Follow::Capped).await?;
-            follow(&mut follower, &mut sink, timeout_s).await
-        };
-        let end = match tokio::time::timeout(patience, running).await {
-            Ok(Ok(end)) => end,
-            Ok(Err(error)) => interrupted(&error.to_string()),
-            Err(_) => interrupted("the guest did not answer in time"),
-        };
-        live.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
-        Ok(reply(call, end, sink.captured()))
+        let begun = self.begin_call(id, &request).await?;
+        let (call, end, captured) = run_begun(begun, timeout_s).await?;
+        Ok(reply(call, end, &captured))
     }
 
     /// Checks a request, finds the sandbox, and writes the call down.
@@ -62,10 +51,22 @@ impl Orchestrator {
         request: &ExecRequest,
     ) -> Result<Begun, OrchestratorError> {
         let program = program_of(request)?;
+        let input = serde_json::json!({ "command": request.command, "argv": request.argv });
+        self.begin_program(id, request, program, ("exec", input)).await
+    }
+
+    /// Finds the sandbox, and writes the call of a tool with its input down.
+    pub(crate) async fn begin_program(
+        &self,
+        id: JobId,
+        request: &ExecRequest,
+        program: Program,
+        (tool, input): (&str, serde_json::Value),
+    ) -> Result<Begun, OrchestratorError> {
         let timeout_s = request.timeout_s.map(check_timeout).transpose()?;
         let (live, client) = self.reach(id).await?;
         let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
-        let mut variables = environment(&self.core.store.spec(id).await?, &call);
+        let mut variables = environment(&live.spec, &call);
         variables.extend(request.environment.clone());
         let exec = Exec {
             key: CallKey::new(call.id.clone(), call.attempt),
@@ -79,16 +80,22 @@ impl Orchestrator {
             timeout_ms: timeout_s.map(|seconds| (seconds * 1000.0).ceil() as u64),
             kill_grace_ms: 2000,
         };
-        let input = serde_json::json!({ "command": request.command, "argv": request.argv });
-        let started = EventBody::CallStarted { step: None, tool: "exec".into(), input };
+        let started = EventBody::CallStarted { step: None, tool: tool.to_owned(), input };
         live.recorder.record(started.of(&call)).await?;
         Ok(Begun { live, client, call, exec })
     }
 
     /// A job that is driven now, and its guest.
     pub(crate) async fn reach(&self, id: JobId) -> Result<(LiveJob, GuestClient), OrchestratorError> {
+        let live = self.core.live.get(id);
+        if let Some(live) = &live
+            && let Some(client) = live.guest.borrow().clone()
+        {
+            live.used.now();
+            return Ok((live.clone(), client));
+        }
         let view = self.core.store.job(id).await?;
-        if let Some(live) = self.core.live.get(id) {
+        if let Some(live) = live {
             // Right after a restart of the server the link is opened anew: worth a moment.
             let patience = if view.state == JobState::Running { LINK_PATIENCE } else { Duration::ZERO };
             let mut guest = live.guest.subscribe();
@@ -108,6 +115,29 @@ impl Orchestrator {
     }
 }
 
+/// Runs a call that is written down to its end, and writes that down too.
+pub(crate) async fn run_begun(
+    Begun { live, client, call, exec }: Begun,
+    timeout_s: f64,
+) -> Result<(CallRef, CallEnd, Captured), OrchestratorError> {
+    let _in_use = live.used.begin();
+    let captured = Captured::new(MAX_ANSWER_BYTES);
+    let mut sink = OutputSink::new(Arc::clone(&live.recorder), call.clone(), None, captured);
+    let patience = Duration::from_secs_f64(timeout_s) + ANSWER_PATIENCE;
+    let running = async {
+        let mut follower = client.exec(exec, Follow::Capped).await?;
+        follow(&mut follower, &mut sink, timeout_s).await
+    };
+    let end = match tokio::time::timeout(patience, running).await {
+        Ok(Ok(end)) => end,
+        Ok(Err(error)) => interrupted(&error.to_string()),
+        Err(_) => interrupted("the guest did not answer in time"),
+    };
+    let end = end.with_note(live.recorder.refusals_of(&call).await);
+    sink.finish(end.clone()).await?;
+    Ok((call, end, sink.into_captured()))
+}
+
 /// A call that is written down and may be sent.
 pub(crate) struct Begun {
     pub(crate) live: LiveJob,
@@ -116,7 +146,7 @@ pub(crate) struct Begun {
     pub(crate) exec: Exec,
 }
 
-/// Follows a call to its end and writes its output down.
+/// Follows a call to its end and writes its output down, but for the last piece: see [`OutputSink::finish`].
 pub(crate) async fn follow(
     follower: &mut CallFollower,
     sink: &mut OutputSink,
@@ -141,16 +171,23 @@ pub(crate) async fn follow(
             ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
         }
     };
-    sink.flush_all().await?;
-    let evidence = Evidence {
-        outcome: &outcome,
+    Ok(end_within(&outcome, timeout_s))
+}
+
+fn end_within(outcome: &ExecOutcome, timeout_s: f64) -> CallEnd {
+    explain_end(&Evidence {
+        outcome,
         expectation: None,
         text_found: true,
         before: Usage::default(),
         after: Usage::default(),
         timeout_s,
-    };
-    Ok(explain_end(&evidence))
+    })
+}
+
+/// How a process without a timeout ended.
+pub(crate) fn plain_end(outcome: &ExecOutcome) -> CallEnd {
+    end_within(outcome, 0.0)
 }
 
 pub(crate) fn interrupted(reason: &str) -> CallEnd {
@@ -173,10 +210,11 @@ fn reply(call: CallRef, end: CallEnd, captured: &Captured) -> ExecReply {
         duration_ms: end.duration_ms,
         code: end.code,
         reason: end.reason,
+        note: end.note,
     }
 }
 
-fn check_timeout(seconds: f64) -> Result<f64, InvalidField> {
+pub(crate) fn check_timeout(seconds: f64) -> Result<f64, InvalidField> {
     if (0.001..=MAX_TIMEOUT_S).contains(&seconds) {
         return Ok(seconds);
     }

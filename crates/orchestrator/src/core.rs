@@ -1,6 +1,7 @@
 //! What all parts of the orchestrator share.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sandbox::Backend;
@@ -8,12 +9,17 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::{KeyRing, Seal};
 use crate::folder::DataFolder;
 use crate::live::LiveJobs;
 use crate::metrics::Metrics;
+use crate::models::Models;
+use crate::outward::ServerSecret;
 use crate::pool::Pool;
 use crate::request::JobDefaults;
+use crate::setbacks::Setbacks;
 use crate::store::Store;
+use crate::uploads::UploadLocks;
 
 /// What becomes of running jobs when the server is told to stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,11 +31,26 @@ pub enum OnShutdown {
     Wait(Duration),
 }
 
+/// What the operator has set for the context engine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ContextSettings {
+    /// Who writes the summaries of older events.
+    pub summaries: agent::SummaryMode,
+    /// The model that makes vectors of events, named as a model is; without it the history is found by words alone.
+    pub embeddings: Option<model::Settings>,
+}
+
 /// What the operator has set.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// For jobs that say nothing.
     pub defaults: JobDefaults,
+    /// Which model answers, and how it is reached.
+    pub model: model::Settings,
+    /// How the agent's history is kept within its model's window, and searched.
+    pub context: ContextSettings,
+    /// Image of jobs that say nothing; without it `default` where it is there, else `host`.
+    pub default_image: Option<String>,
     /// How many jobs work at once.
     pub max_running: usize,
     /// How many jobs may wait.
@@ -38,16 +59,24 @@ pub struct Settings {
     pub max_sandboxes: usize,
     /// How many sandboxes are kept ready for jobs that ask for nothing special.
     pub pool_size: usize,
+    /// The images that they are kept ready of, so many of each; none: the image of jobs that name none.
+    pub pool_images: Vec<String>,
     /// How often a job may lose its sandbox before it fails.
     pub max_losses: u32,
     /// What becomes of running jobs when the server is told to stop.
     pub on_shutdown: OnShutdown,
     /// Addresses that no job may reach, and exceptions.
     pub egress_ranges: egress::Ranges,
+    /// What no job may exceed, whatever it or a person says.
+    pub egress_ceiling: Option<egress::Mode>,
+    /// Where the values of secrets are and where they may go, by name.
+    pub secrets: BTreeMap<String, ServerSecret>,
     /// Certificates (PEM) that sandboxes trust beside the image's own.
-    pub extra_ca: Vec<String>,
+    pub extra_ca: Arc<[String]>,
     /// Jobs that are over are removed after this time.
     pub retention_age: Duration,
+    /// Jobs that are over lose what their events said after this time, where there is one.
+    pub retention_payload_age: Option<Duration>,
     /// Jobs that are over are removed, oldest first, while all take more than this.
     pub retention_bytes: u64,
 }
@@ -56,15 +85,22 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             defaults: JobDefaults::default(),
+            model: model::Settings::default(),
+            context: ContextSettings::default(),
+            default_image: None,
             max_running: std::thread::available_parallelism().map_or(4, |count| count.get() * 2),
             max_queued: 10_000,
             max_sandboxes: 100,
             pool_size: 0,
+            pool_images: Vec::new(),
             max_losses: 3,
             on_shutdown: OnShutdown::default(),
             egress_ranges: egress::Ranges::default(),
-            extra_ca: Vec::new(),
+            egress_ceiling: None,
+            secrets: BTreeMap::new(),
+            extra_ca: Arc::default(),
             retention_age: Duration::from_secs(30 * 86_400),
+            retention_payload_age: None,
             retention_bytes: 50 * 1024 * 1024 * 1024,
         }
     }
@@ -72,13 +108,28 @@ impl Default for Settings {
 
 /// What all parts share.
 pub(crate) struct Core {
-    pub(crate) settings: Settings,
+    /// What the operator has set; may change while the server runs.
+    pub(crate) live_settings: RwLock<Arc<Settings>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) folder: DataFolder,
     pub(crate) live: LiveJobs,
+    /// Jobs whose driver has failed.
+    pub(crate) setbacks: Setbacks,
     /// Sandboxes that are ready.
     pub(crate) pool: Pool,
+    /// Held while files are added to a draft, so that all of them together fit its disk.
+    pub(crate) uploads: UploadLocks,
+    /// Who may do what.
+    pub(crate) keys: KeyRing,
+    /// Writes what only this server can have written.
+    pub(crate) seal: Seal,
+    /// Language models.
+    pub(crate) models: Models,
+    /// A model was found that jobs wait for.
+    pub(crate) model_found: Notify,
+    /// Held while somebody takes a sandbox over or hands it back, so that one of two is the first.
+    pub(crate) holding: tokio::sync::Mutex<()>,
     /// Something may be picked from the queue.
     pub(crate) queue_changed: Notify,
     pub(crate) metrics: Arc<Metrics>,
@@ -88,4 +139,19 @@ pub(crate) struct Core {
     pub(crate) shutdown: CancellationToken,
     /// All tasks, to be waited for at the end.
     pub(crate) tasks: TaskTracker,
+}
+
+impl Core {
+    /// What the operator has set, at this moment.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.live_settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on these hold. Jobs that run keep what they were started with.
+    pub(crate) fn replace_settings(&self, settings: Settings) {
+        self.pool.change(&settings);
+        self.models.change(&settings.model);
+        *self.live_settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        self.queue_changed.notify_one();
+    }
 }

@@ -16,9 +16,34 @@ pub enum OrchestratorError {
     /// There is no such job.
     #[error("there is no job {0}")]
     NoJob(JobId),
+    /// A secret of the job cannot be had.
+    #[error("secret {secret}: {why}")]
+    Secret {
+        /// Its name.
+        secret: String,
+        /// What is wrong; never its value.
+        why: String,
+    },
+    /// No model was about to be asked in this job.
+    #[error("no model was asked in job {0} yet")]
+    NoContext(JobId),
+    /// The log has no such event.
+    #[error("there is no event {at} in this job: it has 1 to {newest}")]
+    NoEvent {
+        /// What was asked for.
+        at: u64,
+        /// The newest.
+        newest: u64,
+    },
     /// There is no such bare sandbox.
     #[error("there is no sandbox {0}")]
     NoSandbox(JobId),
+    /// The desktop cannot be started, or has ended.
+    #[error("{0}")]
+    NoDesktop(String),
+    /// The log of the job refers to no such picture.
+    #[error("there is no picture with the digest `{0}` in this job")]
+    NoPicture(String),
     /// The job has no result (yet).
     #[error("job {job} has no output.zip: {why}")]
     NoArtifact {
@@ -26,6 +51,19 @@ pub enum OrchestratorError {
         job: JobId,
         /// Why not.
         why: String,
+    },
+    /// This visitor may look at the sandbox and do nothing in it.
+    #[error("whoever asks may only watch the sandbox of job {0}")]
+    OnlyWatches(JobId),
+    /// Somebody works in the sandbox: others may watch.
+    #[error(
+        "{by} has taken over the sandbox of job {job}: others may watch it, and use it once it is handed back"
+    )]
+    TakenOver {
+        /// The job.
+        job: JobId,
+        /// Who has it.
+        by: String,
     },
     /// The job is in a state in which this cannot be done.
     #[error("job {job} is {state:?}: {problem}")]
@@ -55,9 +93,23 @@ pub enum OrchestratorError {
         /// When to try again.
         retry_after_s: u64,
     },
+    /// There is no such key.
+    #[error("there is no key `{0}`")]
+    NoKey(String),
+    /// A key has used up what it may.
+    #[error("{what}; try again in {retry_after_s} s or later")]
+    KeyUsedUp {
+        /// What, with the limit.
+        what: String,
+        /// When to try again.
+        retry_after_s: u64,
+    },
     /// The same idempotency key came with another body.
     #[error("the idempotency key was used before with another body")]
     IdempotencyMismatch,
+    /// The first request with this idempotency key is not over.
+    #[error("the first request with this idempotency key is still being received; try again in a moment")]
+    IdempotencyPending,
     /// Another server has taken the job over; this one must stop writing to it.
     #[error("job {0} has another owner now")]
     Fenced(JobId),
@@ -76,12 +128,58 @@ pub enum OrchestratorError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Nobody has listed the files of the job (yet).
+    #[error(
+        "job {0} has no list of files (yet): it is written as things happen where the host allows it, else when the job ends"
+    )]
+    NoFileList(JobId),
+    /// The audit trail cannot be looked at as asked.
+    #[error("{0}")]
+    Audit(String),
+    /// What is stored cannot be understood: it is damaged, or of another version.
+    #[error("the store holds {what} that cannot be read")]
+    Unreadable {
+        /// What it should be.
+        what: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Another program holds the database.
+    #[error("the database is held by another program; try again in a moment")]
+    StoreBusy,
     /// The disk that holds the data folder is full.
     #[error("the disk that holds the data folder is full; free some space, nothing was lost")]
     DiskFull,
     /// A backup could not be made or restored.
     #[error("{0}")]
     Backup(String),
+    /// The workspace that the job starts from could not be had.
+    #[error("{why}")]
+    WorkspaceSource {
+        /// What failed.
+        why: String,
+    },
+    /// The agent cannot work.
+    #[error("{why}")]
+    Agent {
+        /// Why not.
+        why: String,
+    },
+    /// Whoever carries a job out met a fault in this program.
+    #[error("a fault of the server itself stopped the work ({what}); please report it")]
+    Fault {
+        /// What the program said of it.
+        what: String,
+    },
+    /// There is no such request, or it was answered.
+    #[error("job {job} has no open request {request}")]
+    NoRequest {
+        /// Which job.
+        job: JobId,
+        /// Which request.
+        request: String,
+    },
     /// The server is going down.
     #[error("the server is shutting down")]
     ShuttingDown,
@@ -124,17 +222,35 @@ impl OrchestratorError {
         match self {
             Self::Invalid(_) => "invalid_field",
             Self::NoJob(_) => "job_not_found",
+            Self::Secret { .. } => "secret_unavailable",
             Self::NoSandbox(_) => "sandbox_not_found",
+            Self::NoDesktop(_) => "no_desktop",
+            Self::NoPicture(_) => "picture_not_found",
             Self::NoArtifact { .. } => "no_artifact",
+            Self::NoContext(_) => "no_context",
+            Self::NoEvent { .. } => "no_event",
             Self::WrongState { .. } => "wrong_state",
+            Self::TakenOver { .. } => "taken_over",
+            Self::OnlyWatches(_) => "only_watches",
             Self::QueueFull { .. } => "queue_full",
             Self::TooManySandboxes { .. } => "too_many_sandboxes",
+            Self::NoKey(_) => "key_not_found",
+            Self::KeyUsedUp { .. } => "key_used_up",
             Self::IdempotencyMismatch => "idempotency_mismatch",
+            Self::IdempotencyPending => "idempotency_pending",
             Self::Fenced(_) => "fenced",
             Self::FolderInUse { .. } => "folder_in_use",
             Self::Store { .. } => "store_failed",
+            Self::Unreadable { .. } => "store_unreadable",
+            Self::StoreBusy => "store_busy",
             Self::DiskFull => "server_disk_full",
             Self::Backup(_) => "backup_failed",
+            Self::NoFileList(_) => "no_file_list",
+            Self::Audit(_) => "audit_failed",
+            Self::WorkspaceSource { .. } => "workspace_source_failed",
+            Self::Agent { .. } => "agent_failed",
+            Self::Fault { .. } => "server_fault",
+            Self::NoRequest { .. } => "request_not_found",
             Self::ShuttingDown => "shutting_down",
             Self::File(error) => match error.code {
                 FileErrorCode::OutsideWorkspace => "path_outside_workspace",
@@ -171,11 +287,14 @@ impl OrchestratorError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::QueueFull { .. }
+            Self::KeyUsedUp { .. }
+            | Self::QueueFull { .. }
             | Self::TooManySandboxes { .. }
+            | Self::IdempotencyPending
             | Self::ShuttingDown
             | Self::Link(_)
             | Self::Store { .. }
+            | Self::StoreBusy
             | Self::DiskFull => true,
             Self::Sandbox(error) => error.is_retryable(),
             _ => false,

@@ -1,11 +1,17 @@
 //! What happens in a job, as it is logged. The log is the truth; everything else is computed from it.
 
+use agent::{
+    AnswerLost, Author, Budget, Finished, ModelAnswered, Notice, PersonAnswer, PersonRequest, Plan,
+    SummaryMade, TurnStarted,
+};
 use sandbox::{EndedReason, LimitKind, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::code::Shown;
 use crate::ids::{Generation, Sequence};
+use crate::mcp_view::McpChange;
 use crate::request::JobSpec;
 use crate::state::JobState;
 
@@ -78,7 +84,7 @@ pub enum EventBody {
     },
     /// Somebody wants the job to do something.
     Wished {
-        /// What: `cancel`.
+        /// What: `cancel`, `pause`, `resume`.
         wish: Wish,
     },
     /// A bare sandbox may be idle for another time than before.
@@ -143,6 +149,14 @@ pub enum EventBody {
         /// The guest's number of the next chunk that was kept.
         next_chunk: u64,
     },
+    /// A cell has shown something beside text: a result, a picture, an error.
+    CallDisplay {
+        /// What.
+        #[serde(flatten)]
+        shown: Shown,
+        /// The guest's number of the first chunk after it.
+        next_chunk: u64,
+    },
     /// A call is over.
     CallEnded(CallEnd),
     /// The workspace was saved.
@@ -161,6 +175,74 @@ pub enum EventBody {
         /// For people.
         text: String,
     },
+    /// The model is about to be asked.
+    TurnStarted(TurnStarted),
+    /// The model has answered.
+    ModelAnswered(Box<ModelAnswered>),
+    /// There is a new plan.
+    PlanChanged {
+        /// The plan.
+        plan: Plan,
+        /// Who wrote it.
+        by: Author,
+    },
+    /// The agent has written something down for itself.
+    NoteKept {
+        /// Its name.
+        name: String,
+        /// What it says; empty where it was removed.
+        text: String,
+    },
+    /// A person says something to the agent.
+    MessageReceived {
+        /// What.
+        text: String,
+    },
+    /// Something waits for a person.
+    RequestOpened(PersonRequest),
+    /// A person has answered, or the time for it is over.
+    RequestAnswered {
+        /// Which request.
+        id: String,
+        /// The answer; nothing when nobody answered in time.
+        answer: Option<PersonAnswer>,
+    },
+    /// What the job may spend was changed.
+    BudgetChanged {
+        /// What it may spend now.
+        budget: Budget,
+    },
+    /// The agent is told something by the machinery.
+    AgentTold(Notice),
+    /// Something for the prompt that no other event carries.
+    ContextChanged(context::EntryBody),
+    /// Answers of the model broke off, none came, and what came must be paid for.
+    AnswerLost(Box<AnswerLost>),
+    /// A model was asked to sum up older events, ahead of time.
+    SummaryMade(Box<SummaryMade>),
+    /// The agent has ended its work.
+    AgentFinished(Finished),
+    /// A person works in the sandbox; the agent waits.
+    TakenOver {
+        /// Who.
+        by: String,
+        /// Digest of the token that the holder's clients show.
+        lock: String,
+    },
+    /// The agent may go on.
+    HandedBack {
+        /// Who had it.
+        by: String,
+    },
+    /// An MCP server has come, gone, or changed its tools.
+    McpChanged(McpChange),
+    /// Files of the workspace are different from before.
+    FilesChanged(FilesChanged),
+    /// Something happened of which only this is still known: retention has dropped what it said. Never written.
+    PayloadDropped {
+        /// What kind of event it was.
+        kind: String,
+    },
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
@@ -174,6 +256,10 @@ fn is_zero(count: &usize) -> bool {
 pub enum Wish {
     /// End it.
     Cancel,
+    /// Let it wait.
+    Pause,
+    /// Let it go on.
+    Resume,
 }
 
 /// A limit that is not enforced.
@@ -215,6 +301,18 @@ pub struct CallEnd {
     pub note: Option<String>,
 }
 
+impl CallEnd {
+    /// Says one more thing about how it was run.
+    #[must_use]
+    pub(crate) fn with_note(mut self, more: Option<String>) -> Self {
+        self.note = match (self.note.take(), more) {
+            (Some(note), Some(more)) => Some(format!("{note}\n{more}")),
+            (note, more) => note.or(more),
+        };
+        self
+    }
+}
+
 /// Whether a call did what was expected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -226,6 +324,45 @@ pub enum CallStatus {
     Failed,
     /// Its sandbox was lost while it ran; nobody knows how far it came.
     Interrupted,
+}
+
+/// How files of the workspace differ from what the log told of them before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesChanged {
+    /// Whether these are all files, instead of those that have changed: the first look, or a new sandbox.
+    #[serde(default, rename = "whole", skip_serializing_if = "std::ops::Not::not")]
+    pub is_whole: bool,
+    /// The last event before anything was looked at: what a file tool wrote after it is newer.
+    #[serde(default)]
+    pub seen_after: Sequence,
+    /// Which.
+    pub files: Vec<FileChange>,
+    /// How many more there were.
+    #[serde(default)]
+    pub left_out: u64,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// Relative to the workspace.
+    pub path: String,
+    /// In bytes.
+    #[serde(default)]
+    pub size: u64,
+    /// What is in it, where it is text and small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// Whether it is gone.
+    #[serde(default, rename = "removed", skip_serializing_if = "std::ops::Not::not")]
+    pub is_removed: bool,
+}
+
+impl FileChange {
+    /// A file that is gone.
+    pub(crate) fn removed(path: String) -> Self {
+        Self { path, size: 0, content: None, is_removed: true }
+    }
 }
 
 /// A finished artifact.
@@ -258,11 +395,30 @@ impl EventBody {
             Self::CallStarted { .. } => "call_started",
             Self::CallOutput { .. } => "call_output",
             Self::CallOutputDropped { .. } => "call_output_dropped",
+            Self::CallDisplay { .. } => "call_display",
             Self::CallEnded(_) => "call_ended",
             Self::Checkpoint { .. } => "checkpoint",
             Self::Egress(_) => "egress",
             Self::ArtifactStored(_) => "artifact_stored",
             Self::Note { .. } => "note",
+            Self::TurnStarted(_) => "turn_started",
+            Self::ModelAnswered(_) => "model_answered",
+            Self::PlanChanged { .. } => "plan_changed",
+            Self::NoteKept { .. } => "note_kept",
+            Self::MessageReceived { .. } => "message_received",
+            Self::RequestOpened(_) => "request_opened",
+            Self::RequestAnswered { .. } => "request_answered",
+            Self::BudgetChanged { .. } => "budget_changed",
+            Self::AgentTold(_) => "agent_told",
+            Self::ContextChanged(_) => "context_changed",
+            Self::AnswerLost(_) => "answer_lost",
+            Self::SummaryMade(_) => "summary_made",
+            Self::AgentFinished(_) => "agent_finished",
+            Self::TakenOver { .. } => "taken_over",
+            Self::HandedBack { .. } => "handed_back",
+            Self::McpChanged(_) => "mcp_changed",
+            Self::FilesChanged(_) => "files_changed",
+            Self::PayloadDropped { .. } => "payload_dropped",
         }
     }
 }

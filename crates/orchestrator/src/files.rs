@@ -1,26 +1,29 @@
-//! The files of a job: from its sandbox while it has one, from its output.zip afterwards.
+//! The files of a job: what was uploaded before it starts, from its sandbox while it has one, from its output.zip
+//! afterwards.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use egress::Redactor;
 use futures::{Stream, StreamExt};
 use protocol::{FileError, FileErrorCode, FileKind, FileOperation, FileReply, GuestClient};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
-use zip::ZipArchive;
 
-use crate::driver::is_own;
+use crate::clock::now_ms;
+use crate::draft_files;
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::request::workspace_path;
 use crate::state::JobState;
+use crate::zip_listing::{list_zip, open_zip};
 
 /// The most entries of one listing.
-const MAX_LISTED: u32 = 10_000;
+pub(crate) const MAX_LISTED: u32 = 10_000;
 
 /// A directory of a job.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -47,6 +50,9 @@ pub struct FileItem {
     pub mode: u32,
     /// Milliseconds since 1970; 0 where it is not known.
     pub modified_ms: i64,
+    /// Where a link points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_target: Option<String>,
 }
 
 /// The content of a file as it comes.
@@ -66,6 +72,8 @@ pub type ByteChunks<E> = Pin<Box<dyn Stream<Item = Result<Bytes, E>> + Send>>;
 enum Place {
     Sandbox(GuestClient),
     Zip(PathBuf),
+    /// What was uploaded for a job that has not started.
+    Uploads(PathBuf),
 }
 
 impl Orchestrator {
@@ -82,17 +90,23 @@ impl Orchestrator {
         let path = if path.trim_matches('/').is_empty() { String::new() } else { checked(path)? };
         match self.place(id).await? {
             Place::Sandbox(client) => {
-                let operation = FileOperation::List { path: path.clone(), depth, limit: MAX_LISTED };
+                let operation =
+                    FileOperation::List { path: path.clone(), depth, limit: MAX_LISTED, skip: Vec::new() };
                 match client.file(None, operation).await? {
                     FileReply::Entries { entries, truncated } => {
+                        let redactor = self.redactor_of(id);
                         let entries = entries
                             .into_iter()
                             .map(|entry| FileItem {
-                                path: entry.path,
+                                path: redactor.cover_text(&entry.path),
                                 kind: entry.stat.kind,
                                 size: entry.stat.size,
                                 mode: entry.stat.mode,
                                 modified_ms: entry.stat.modified_ms,
+                                link_target: entry
+                                    .stat
+                                    .link_target
+                                    .map(|target| redactor.cover_text(&target)),
                             })
                             .collect();
                         Ok(FileListing { path, entries, truncated })
@@ -101,6 +115,9 @@ impl Orchestrator {
                 }
             }
             Place::Zip(zip) => in_thread(move || list_zip(&zip, path, depth)).await,
+            Place::Uploads(folder) => {
+                in_thread(move || draft_files::list(&folder, path, depth, MAX_LISTED as usize)).await
+            }
         }
     }
 
@@ -113,20 +130,36 @@ impl Orchestrator {
         match self.place(id).await? {
             Place::Sandbox(client) => {
                 let (stat, download) = client.download(path, 0, None).await?;
+                let cover = self.redactor_of(id).stream();
                 // The client stays with the stream: without it the link would end.
-                let state = (client, download);
+                let state = (client, download, cover);
                 let chunks = futures::stream::unfold(Some(state), |state| async move {
-                    let (client, mut download) = state?;
+                    let (client, mut download, mut cover) = state?;
                     match download.next().await {
-                        Ok(Some(bytes)) => Some((Ok(bytes), Some((client, download)))),
-                        Ok(None) => None,
+                        Ok(Some(bytes)) => {
+                            let shown = cover.push(bytes);
+                            Some((Ok(shown), Some((client, download, cover))))
+                        }
+                        Ok(None) if cover.is_empty() => None,
+                        Ok(None) => Some((Ok(cover.finish()), None)),
                         Err(error) => Some((Err(error.into()), None)),
                     }
                 });
                 Ok(FileContent { size: stat.size, modified_ms: stat.modified_ms, chunks: Box::pin(chunks) })
             }
             Place::Zip(zip) => read_zip(zip, path).await,
+            Place::Uploads(folder) => draft_files::read(&folder, &path).await,
         }
+    }
+
+    /// Reads a file as it was uploaded with the job.
+    ///
+    /// # Errors
+    /// No such file was uploaded.
+    pub async fn read_start_file(&self, id: JobId, path: &str) -> Result<FileContent, OrchestratorError> {
+        let path = checked(path)?;
+        self.core.store.job(id).await?;
+        draft_files::read(&self.core.folder.upload(id), &path).await
     }
 
     /// Writes a file as a whole, atomically; returns its size.
@@ -155,6 +188,41 @@ impl Orchestrator {
         }
     }
 
+    /// Makes a directory and those above it.
+    ///
+    /// # Errors
+    /// Something else is there, or the job has no sandbox now.
+    pub async fn make_directory(&self, id: JobId, path: &str) -> Result<(), OrchestratorError> {
+        if self.core.store.job(id).await?.state == JobState::Draft {
+            return self.upload_directory(id, path).await;
+        }
+        let path = checked(path)?;
+        let (_, client) = self.reach(id).await?;
+        client.file(None, FileOperation::MakeDirectory { path }).await?;
+        Ok(())
+    }
+
+    /// Makes a symbolic link, in the place of a file or link that is there. It may point anywhere: what it leads to is
+    /// the sandbox's.
+    ///
+    /// # Errors
+    /// A directory is there, or the job has no sandbox now. A draft takes no links.
+    pub async fn make_link(&self, id: JobId, path: &str, target: &str) -> Result<(), OrchestratorError> {
+        if self.core.store.job(id).await?.state == JobState::Draft {
+            let problem =
+                format!("`{path}`: a job that has not started takes no links, only files and directories");
+            return Err(file_error(FileErrorCode::Denied, problem));
+        }
+        let path = checked(path)?;
+        let archive = archive_of_link(&path, target)
+            .map_err(|error| file_error(FileErrorCode::BadPath, format!("`{path}`: {error}")))?;
+        let (_, client) = self.reach(id).await?;
+        let mut upload = client.unpack(String::new()).await?;
+        upload.write(&archive).await?;
+        upload.finish().await?;
+        Ok(())
+    }
+
     /// Removes a file or directory.
     ///
     /// # Errors
@@ -180,10 +248,19 @@ impl Orchestrator {
         Ok(())
     }
 
+    /// What covers the values of a job's secrets.
+    pub(crate) fn redactor_of(&self, id: JobId) -> Redactor {
+        let live = self.core.live.get(id);
+        live.map_or_else(|| Redactor::new([]), |live| live.recorder.redactor())
+    }
+
     async fn place(&self, id: JobId) -> Result<Place, OrchestratorError> {
         let view = self.core.store.job(id).await?;
         if view.artifact.is_some() {
             return Ok(Place::Zip(self.core.folder.output(id)));
+        }
+        if view.state == JobState::Draft {
+            return Ok(Place::Uploads(self.core.folder.upload(id)));
         }
         self.reach(id).await.map(|(_, client)| Place::Sandbox(client))
     }
@@ -197,53 +274,24 @@ pub(crate) fn file_error(code: FileErrorCode, message: String) -> OrchestratorEr
     FileError { code, message }.into()
 }
 
+/// The guest knows links from archives alone.
+fn archive_of_link(path: &str, target: &str) -> std::io::Result<Vec<u8>> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    header.set_mode(0o777);
+    header.set_mtime(u64::try_from(now_ms() / 1000).unwrap_or(0));
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append_link(&mut header, path, target)?;
+    builder.into_inner()
+}
+
 async fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, OrchestratorError> + Send + 'static,
 ) -> Result<T, OrchestratorError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| OrchestratorError::io("reading output.zip")(std::io::Error::other(error)))?
-}
-
-fn open_zip(path: &Path) -> Result<ZipArchive<std::fs::File>, OrchestratorError> {
-    let file = std::fs::File::open(path).map_err(OrchestratorError::io("opening output.zip"))?;
-    ZipArchive::new(file)
-        .map_err(|error| OrchestratorError::io("reading output.zip")(std::io::Error::other(error)))
-}
-
-fn list_zip(zip: &Path, path: String, depth: u32) -> Result<FileListing, OrchestratorError> {
-    let mut archive = open_zip(zip)?;
-    let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-    let mut entries = Vec::new();
-    let mut exists = path.is_empty();
-    for index in 0..archive.len() {
-        let Ok(file) = archive.by_index_raw(index) else { continue };
-        let Ok(name) = file.name().map(|name| name.trim_end_matches('/').to_owned()) else { continue };
-        if name == path && file.is_dir() {
-            exists = true;
-        }
-        let Some(rest) = name.strip_prefix(&prefix) else { continue };
-        exists = true;
-        if rest.is_empty() || is_own(&name) || rest.split('/').count() > depth as usize {
-            continue;
-        }
-        let kind = if file.is_dir() {
-            FileKind::Directory
-        } else if file.is_symlink() {
-            FileKind::Symlink
-        } else {
-            FileKind::File
-        };
-        let mode = file.unix_mode().unwrap_or(0o644) & 0o777;
-        entries.push(FileItem { path: name, kind, size: file.size(), mode, modified_ms: 0 });
-    }
-    if !exists {
-        return Err(file_error(FileErrorCode::NotFound, format!("there is no directory `{path}`")));
-    }
-    entries.sort_by(|one, other| one.path.cmp(&other.path));
-    let truncated = entries.len() > MAX_LISTED as usize;
-    entries.truncate(MAX_LISTED as usize);
-    Ok(FileListing { path, entries, truncated })
+        .map_err(|error| OrchestratorError::io("reading files of a job")(std::io::Error::other(error)))?
 }
 
 async fn read_zip(zip: PathBuf, path: String) -> Result<FileContent, OrchestratorError> {

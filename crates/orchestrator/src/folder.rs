@@ -11,6 +11,8 @@ use crate::ids::JobId;
 
 /// The name of the database.
 pub(crate) const DATABASE: &str = "caisson.db";
+/// The folder of a job's certificates and their key; never part of a backup.
+pub(crate) const AUTHORITY: &str = "authority";
 
 /// The data folder of one server, held for as long as this lives.
 pub struct DataFolder {
@@ -30,6 +32,10 @@ impl DataFolder {
                 .mode(0o700)
                 .create(&folder)
                 .map_err(OrchestratorError::io(format!("making the folder {}", folder.display())))?;
+            // What jobs leave must not lie beside the disks that come and go.
+            if folder == root {
+                sandbox::spread_children(root);
+            }
         }
         let path = root.join("lock");
         let lock = OpenOptions::new()
@@ -42,6 +48,17 @@ impl DataFolder {
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| OrchestratorError::FolderInUse { folder: root.display().to_string() })?;
         Ok(Self { root: root.to_owned(), _lock: lock })
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The database of a folder, whoever uses it.
+    pub(crate) fn database_in(folder: &Path) -> PathBuf {
+        folder.join(DATABASE)
     }
 
     /// The database.
@@ -68,6 +85,30 @@ impl DataFolder {
         self.job(job).join("logs").join("agent.log")
     }
 
+    /// The list of a job's connections.
+    #[must_use]
+    pub fn network_log(&self, job: JobId) -> PathBuf {
+        self.job(job).join("audit").join("network.jsonl")
+    }
+
+    /// The list of files that a job touched.
+    #[must_use]
+    pub fn file_log(&self, job: JobId) -> PathBuf {
+        self.job(job).join("audit").join("files.jsonl")
+    }
+
+    /// What the workspace of a job held at its start, where the list is the difference to its end.
+    #[must_use]
+    pub fn files_before(&self, job: JobId) -> PathBuf {
+        self.job(job).join("audit").join("files-before.json")
+    }
+
+    /// The certificates that speak for the hosts of a job's secrets.
+    #[must_use]
+    pub fn authority(&self, job: JobId) -> PathBuf {
+        self.job(job).join(AUTHORITY)
+    }
+
     /// The saved workspace of a job after so many steps.
     #[must_use]
     pub fn checkpoint(&self, job: JobId, steps: usize) -> PathBuf {
@@ -78,6 +119,12 @@ impl DataFolder {
     #[must_use]
     pub fn upload(&self, job: JobId) -> PathBuf {
         self.job(job).join("upload")
+    }
+
+    /// What the files were that a job came with.
+    #[must_use]
+    pub fn upload_digest(&self, job: JobId) -> PathBuf {
+        self.job(job).join("upload.sha256")
     }
 
     /// Makes the folder of a job.

@@ -1,22 +1,28 @@
 //! The jobs that this server drives right now, and how to reach them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use protocol::GuestClient;
 use tokio::sync::{Notify, watch};
 
 use crate::answers::JobKind;
 use crate::event::Wish;
+use crate::hold::Holder;
 use crate::ids::JobId;
 use crate::last_use::LastUse;
 use crate::recorder::Recorder;
+use crate::request::JobSpec;
+use crate::speech::Speech;
 
 /// A job that is driven.
 #[derive(Clone)]
 pub(crate) struct LiveJob {
     /// A job, or a bare sandbox.
     pub(crate) kind: JobKind,
+    /// What was asked for; it does not change.
+    pub(crate) spec: Arc<JobSpec>,
     /// Writes to its log.
     pub(crate) recorder: Arc<Recorder>,
     /// Its guest, while there is a link.
@@ -27,14 +33,36 @@ pub(crate) struct LiveJob {
     pub(crate) used: LastUse,
     /// How long a bare sandbox may be idle.
     pub(crate) idle_ms: watch::Sender<Option<i64>>,
+    /// Who has taken it over.
+    pub(crate) holder: watch::Sender<Option<Holder>>,
+    /// What its model says.
+    pub(crate) speech: Speech,
+    /// Whether it waits for somebody.
+    pub(crate) is_paused: Arc<AtomicBool>,
+    /// The ceiling of its way out, which stays as it was when that was made; not set while there is none.
+    pub(crate) ceiling: Arc<OnceLock<Option<egress::Mode>>>,
 }
 
 /// All of them.
 #[derive(Default)]
 pub(crate) struct LiveJobs {
     jobs: Mutex<HashMap<JobId, Option<LiveJob>>>,
+    /// Bare sandboxes that are being made: they count before they can be reached.
+    arriving: Mutex<HashSet<JobId>>,
     /// One of them has left.
     left: Notify,
+}
+
+/// The place of a bare sandbox that is being made.
+pub(crate) struct Arriving<'a> {
+    jobs: &'a LiveJobs,
+    id: JobId,
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        self.jobs.arriving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
 }
 
 impl LiveJobs {
@@ -91,14 +119,26 @@ impl LiveJobs {
         self.lock().contains_key(&job)
     }
 
-    /// How many jobs there are, those that have just begun included.
+    /// How many jobs work, those that have just begun included. One that waits for somebody takes no place.
     pub(crate) fn count_jobs(&self) -> usize {
-        self.lock().values().filter(|live| live.as_ref().is_none_or(|live| live.kind == JobKind::Job)).count()
+        let works = |live: &LiveJob| live.kind == JobKind::Job && !live.is_paused.load(Ordering::Relaxed);
+        self.lock().values().filter(|live| live.as_ref().is_none_or(works)).count()
     }
 
-    /// How many bare sandboxes there are.
-    pub(crate) fn count_sandboxes(&self) -> usize {
-        self.lock().values().flatten().filter(|live| live.kind == JobKind::Sandbox).count()
+    /// A place for a bare sandbox where there are fewer than `most`; else how many there are. The place is held until the
+    /// sandbox can be reached, or has come to nothing.
+    pub(crate) fn arrive(&self, id: JobId, most: usize) -> Result<Arriving<'_>, usize> {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.lock();
+        let is_sandbox = |live: &&LiveJob| live.kind == JobKind::Sandbox;
+        let reached = jobs.values().flatten().filter(is_sandbox).count();
+        let is_coming = |id: &&JobId| !jobs.get(id).is_some_and(Option::is_some);
+        let count = reached + arriving.iter().filter(is_coming).count();
+        if count >= most {
+            return Err(count);
+        }
+        arriving.insert(id);
+        Ok(Arriving { jobs: self, id })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Option<LiveJob>>> {

@@ -1,35 +1,38 @@
 //! What callers may do with jobs.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
 
 use sandbox::Backend;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answers::{Accepted, JobFilter, JobPage, ReadyState, Repeated, Submission};
+use crate::access::{KeyRing, Seal};
+use crate::answers::{Accepted, Bringing, JobFilter, JobPage, ReadyState, Repeated, Submission};
 use crate::core::{Core, OnShutdown, Settings};
 use crate::error::OrchestratorError;
 use crate::event::{Artifact, Event, EventBody, Fence, Wish};
 use crate::folder::DataFolder;
 use crate::ids::{JobId, Sequence};
+use crate::images::{self, ChosenImage};
 use crate::live::LiveJobs;
 use crate::metrics::Metrics;
+use crate::models::Models;
+use crate::outward::policy_of;
 use crate::pool::Pool;
 use crate::request::{InvalidField, JobSpec, Work};
 use crate::scheduler::start_driver;
+use crate::setbacks::Setbacks;
 use crate::state::JobState;
 use crate::store::{Created, NewRecord, SqliteStore, Store, digest};
+use crate::uploads::UploadLocks;
 use crate::view::JobView;
-use crate::{pool, reconcile, scheduler};
+use crate::{forms, pool, reconcile, scheduler};
 
-/// Said to whoever sends a task while no model is configured.
-const NO_MODEL: &str = "no language model is configured, and this release has no setting for one yet: it runs `steps`. The \
-    task is kept, and goes on when a server with a model takes over this data folder";
 /// When to try again where the queue is full.
-const RETRY_AFTER_S: u64 = 5;
+pub(crate) const RETRY_AFTER_S: u64 = 5;
 
 /// Runs jobs. Cheap to clone.
 #[derive(Clone)]
@@ -51,21 +54,33 @@ impl Orchestrator {
         let metrics = Arc::new(Metrics::default());
         let store: Arc<dyn Store> =
             Arc::new(SqliteStore::open_measured(&folder.database(), Arc::clone(&metrics))?);
-        let queued = Arc::new(AtomicUsize::new(store.count_queued().await?));
+        let queued = Arc::new(AtomicUsize::new(store.count_waiting().await?));
+        let keys = KeyRing::new(store.keys().await?);
+        keys.know_people(store.people().await?);
+        let seal = Seal::open(folder.root())?;
         let pool = Pool::new(&settings);
+        let model = settings.model.clone();
         let core = Arc::new(Core {
-            settings,
+            live_settings: RwLock::new(Arc::new(settings)),
             store,
             backend,
             folder,
             live: LiveJobs::default(),
+            setbacks: Setbacks::default(),
             pool,
+            uploads: UploadLocks::default(),
+            keys,
+            seal,
+            models: Models::new(model),
+            model_found: Notify::new(),
+            holding: tokio::sync::Mutex::default(),
             queue_changed: Notify::new(),
             metrics,
             draining: CancellationToken::new(),
             shutdown: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
+        forms::remove_abandoned(&core).await?;
         core.tasks.spawn(scheduler::run(Arc::clone(&core)));
         core.tasks.spawn(reconcile::run(Arc::clone(&core)));
         core.tasks.spawn(pool::run(Arc::clone(&core)));
@@ -76,7 +91,7 @@ impl Orchestrator {
     /// jobs can be watched, cancelled and submitted, and those that are submitted wait for the next server.
     pub async fn drain(&self) {
         self.core.draining.cancel();
-        let OnShutdown::Wait(patience) = self.core.settings.on_shutdown else { return };
+        let OnShutdown::Wait(patience) = self.core.settings().on_shutdown else { return };
         let running = self.core.live.count_jobs();
         if running == 0 {
             return;
@@ -85,6 +100,12 @@ impl Orchestrator {
         if tokio::time::timeout(patience, self.core.live.all_left()).await.is_err() {
             tracing::warn!(running = self.core.live.count_jobs(), "these jobs took too long to wait for");
         }
+    }
+
+    /// Changes the settings while jobs run. They hold for what comes: jobs that were accepted keep their limits, and
+    /// those that run the rules for their connections.
+    pub fn change_settings(&self, settings: Settings) {
+        self.core.replace_settings(settings);
     }
 
     /// Stops working. Sandboxes live on: what runs in them goes on, and the next server takes it up.
@@ -99,20 +120,37 @@ impl Orchestrator {
     /// # Errors
     /// A field cannot be accepted, the queue is full, or the store fails.
     pub async fn submit(&self, submission: Submission) -> Result<Accepted, OrchestratorError> {
-        let Submission { job, idempotency_key } = submission;
+        let Submission { job, idempotency_key, submitter, bringing } = submission;
         let idempotency = idempotency_key.map(|key| {
-            let body = serde_json::to_vec(&job).unwrap_or_default();
-            (key, digest(&body).to_vec())
+            let mut body = serde_json::to_vec(&job).unwrap_or_default();
+            // The same job without files is another request.
+            if bringing == Bringing::Files {
+                body.extend_from_slice(b" with files");
+            }
+            // Two callers who choose the same word mean two jobs.
+            let whose = submitter.as_ref().map(|submitter| format!("{}/", submitter.key)).unwrap_or_default();
+            (format!("{whose}{key}"), digest(&body).to_vec())
         });
         let start = job.start;
-        let spec = job.check(&self.core.settings.defaults)?;
+        let asked = job.image.clone();
+        let mut spec = job.check(&self.core.settings().defaults)?;
+        self.check_model(spec.agent.model.as_deref())?;
+        let ChosenImage { image, hint: about_image } = images::choose(&self.core, asked.as_deref()).await?;
+        spec.image = image;
         self.check_policy(&spec)?;
-        let (state, code, reason) = match start {
-            Some(false) => (JobState::Draft, None, None),
-            _ => Self::first_state(&spec.work),
+        let _turn = self.check_allowance(submitter.as_ref()).await?;
+        spec.submitter = submitter;
+        let (state, code, reason) = match (bringing, start) {
+            (Bringing::Files, _) => forms::first_state(),
+            (Bringing::Nothing, Some(false)) => (JobState::Draft, None, None),
+            (Bringing::Nothing, _) => self.first_state(&spec).await?,
         };
-        let hint = reason.clone();
-        if state == JobState::Queued {
+        let hint = match bringing {
+            Bringing::Files => about_image,
+            Bringing::Nothing => reason.clone().or(about_image),
+        };
+        // A draft has its place from the beginning, so that there are no more of them either.
+        if matches!(state, JobState::Queued | JobState::Draft) {
             self.check_queue().await?;
         }
         let events = vec![EventBody::StateChanged { state, code, reason }.into()];
@@ -132,17 +170,43 @@ impl Orchestrator {
     }
 
     /// Where a job begins, and why where it must wait.
-    pub(crate) fn first_state(work: &Work) -> (JobState, Option<String>, Option<String>) {
-        match work {
-            Work::Steps(_) | Work::Session { .. } => (JobState::Queued, None, None),
-            Work::Task(_) => (JobState::Paused, Some("no_model".to_owned()), Some(NO_MODEL.to_owned())),
+    pub(crate) async fn first_state(
+        &self,
+        spec: &JobSpec,
+    ) -> Result<(JobState, Option<String>, Option<String>), OrchestratorError> {
+        if !matches!(spec.work, Work::Task(_)) {
+            return Ok((JobState::Queued, None, None));
+        }
+        match self.core.models.get(spec.agent.model.as_deref()).await {
+            Ok(_) => Ok((JobState::Queued, None, None)),
+            Err(model::ModelError::Settings { key, detail }) => {
+                Err(InvalidField { field: key, problem: detail }.into())
+            }
+            Err(error) => {
+                let reason = format!("{error}. The task is kept, and goes on when there is a model");
+                Ok((JobState::Paused, Some("no_model".to_owned()), Some(reason)))
+            }
         }
     }
 
     pub(crate) fn check_policy(&self, spec: &JobSpec) -> Result<(), InvalidField> {
-        egress::Policy::new(spec.egress.clone(), self.core.settings.egress_ranges.clone())
-            .map(drop)
-            .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })
+        let settings = self.core.settings();
+        policy_of(spec, &settings)
+            .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
+        for (name, asked) in &spec.outward.secrets {
+            let Some(kept) = settings.secrets.get(name) else {
+                let known: Vec<&str> = settings.secrets.keys().map(String::as_str).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(InvalidField {
+                    field: format!("secrets.{name}"),
+                    problem: format!("this server has no secret of this name; it has: {known}"),
+                });
+            };
+            if let Some((number, problem)) = kept.refusal(&asked.hosts) {
+                return Err(InvalidField { field: format!("secrets.{name}.hosts[{number}]"), problem });
+            }
+        }
+        Ok(())
     }
 
     /// Starts a driver for a job, whether there is room in the queue or not.
@@ -152,11 +216,11 @@ impl Orchestrator {
 
     /// The count in memory only grows, so the store is asked once it says that the queue may be full.
     pub(crate) async fn check_queue(&self) -> Result<(), OrchestratorError> {
-        let limit = self.core.settings.max_queued;
+        let limit = self.core.settings().max_queued;
         if self.queued.load(Ordering::Relaxed) < limit {
             return Ok(());
         }
-        let queued = self.core.store.count_queued().await?;
+        let queued = self.core.store.count_waiting().await?;
         self.queued.store(queued, Ordering::Relaxed);
         if queued >= limit {
             return Err(OrchestratorError::QueueFull { queued, retry_after_s: RETRY_AFTER_S });
@@ -198,12 +262,15 @@ impl Orchestrator {
                 problem: "it is over and cannot be cancelled".into(),
             });
         }
-        if view.wish.is_none() {
+        if view.wish != Some(Wish::Cancel) {
             let wished = vec![EventBody::Wished { wish: Wish::Cancel }.into()];
             self.core.store.append(id, Fence::Anybody, wished).await?;
         }
         match self.core.live.get(id) {
-            Some(live) => drop(live.wish.send(Some(Wish::Cancel))),
+            Some(live) => {
+                let _ = live.wish.send(Some(Wish::Cancel));
+                live.recorder.catch_up().await?;
+            }
             // Nobody drives it yet: a driver ends it, whether there is room in the queue or not.
             None => start_driver(&self.core, id).await?,
         }

@@ -1,82 +1,203 @@
 //! Sandboxes that are made ahead of time, stand frozen, and are handed out in less than a millisecond.
 //!
-//! All are made for the operator's defaults. A job that asks for anything else gets a new one. What stands ready costs
-//! memory but no processor time. A server that was killed leaves its pool behind; the next one's reconcile removes it.
+//! All are made for the operator's defaults, so many for each image of the pool. A job that asks for anything else gets a
+//! new one. What stands ready costs memory but no processor time. A server that was killed leaves its pool behind; the next one's reconcile removes it.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use protocol::GuestClient;
-use sandbox::{Image, Isolation, SandboxError, SandboxId, SandboxSpec};
+use sandbox::{Image, SandboxError, SandboxId, SandboxSpec};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::core::{Core, Settings};
+use crate::images;
 
-/// How long to wait after a sandbox could not be made.
+/// How long to wait after a sandbox could not be made; those of other kinds are made meanwhile.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How long a new guest may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Sandboxes that are ready.
 pub(crate) struct Pool {
-    size: usize,
-    spec: SandboxSpec,
     members: Mutex<Members>,
-    taken: Notify,
+    /// One was taken, or the wish has changed.
+    changed: Notify,
 }
 
-#[derive(Default)]
 struct Members {
-    ready: VecDeque<SandboxId>,
-    /// Being made or being handed out; known all the time, so that nobody takes them for garbage.
+    /// How many of each kind.
+    size: usize,
+    /// What they are made for, one kind for each image.
+    kinds: Vec<Kind>,
+    ready: VecDeque<(SandboxId, Kind)>,
+    /// Being made; known all the time, so that nobody takes them for garbage.
     coming: HashSet<SandboxId>,
+    /// Given to a job whose log does not have them yet; known for the same reason.
+    handed_out: HashSet<SandboxId>,
+    /// Of another kind than is wanted by now.
+    outdated: Vec<SandboxId>,
+    /// Images that are wanted and not there, each told once.
+    missed: BTreeSet<String>,
+    /// Kinds of which one could not be made, and when to try again.
+    put_off: Vec<(Kind, Instant)>,
+}
+
+/// What a sandbox is made of.
+#[derive(Debug, Clone, PartialEq)]
+struct Kind {
+    spec: SandboxSpec,
+    /// Which of the images that had this name.
+    version: Option<String>,
+}
+
+impl Members {
+    fn ready_of(&self, kind: &Kind) -> usize {
+        self.ready.iter().filter(|(_, made_as)| made_as == kind).count()
+    }
+
+    /// Gives up what does not fit what is wanted, or is too much of it.
+    fn sort_out(&mut self) {
+        let mut kept: VecDeque<(SandboxId, Kind)> = VecDeque::new();
+        for (sandbox, kind) in std::mem::take(&mut self.ready) {
+            let as_many = kept.iter().filter(|(_, other)| *other == kind).count();
+            if self.kinds.contains(&kind) && as_many < self.size {
+                kept.push_back((sandbox, kind));
+            } else {
+                self.outdated.push(sandbox);
+            }
+        }
+        self.ready = kept;
+    }
 }
 
 impl Pool {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let spec = SandboxSpec {
-            image: Image::Host,
-            isolation: Isolation::Namespaces,
-            limits: settings.defaults.limits,
-            extra_ca: settings.extra_ca.clone(),
-            labels: BTreeMap::new(),
+        let members = Members {
+            size: settings.pool_size,
+            kinds: Vec::new(),
+            ready: VecDeque::new(),
+            coming: HashSet::new(),
+            handed_out: HashSet::new(),
+            outdated: Vec::new(),
+            missed: BTreeSet::new(),
+            put_off: Vec::new(),
         };
-        Self { size: settings.pool_size, spec, members: Mutex::default(), taken: Notify::new() }
+        Self { members: Mutex::new(members), changed: Notify::new() }
     }
 
-    /// A ready sandbox for this specification; still frozen. It counts as the pool's until it is [`Pool::released`].
-    pub(crate) fn take(&self, spec: &SandboxSpec) -> Option<SandboxId> {
-        let wanted = SandboxSpec { labels: BTreeMap::new(), ..spec.clone() };
-        if self.size == 0 || wanted != self.spec {
+    /// Other settings hold: what does not fit them, or is too much, is given up.
+    pub(crate) fn change(&self, settings: &Settings) {
+        let mut members = self.lock();
+        members.size = settings.pool_size;
+        for kind in &mut members.kinds {
+            kind.spec = spec_of(settings, kind.spec.image.clone());
+        }
+        members.missed.clear();
+        members.put_off.clear();
+        members.sort_out();
+        drop(members);
+        self.changed.notify_one();
+    }
+
+    /// A ready sandbox for this specification and version of its image; still frozen. It counts as the pool's until it is
+    /// [`Pool::released`].
+    pub(crate) fn take(&self, spec: &SandboxSpec, version: Option<String>) -> Option<SandboxId> {
+        let wanted = Kind { spec: SandboxSpec { labels: BTreeMap::new(), ..spec.clone() }, version };
+        let mut members = self.lock();
+        if members.size == 0 {
             return None;
         }
-        let mut members = self.lock();
-        let sandbox = members.ready.pop_front();
-        members.coming.extend(sandbox);
+        let place = members.ready.iter().position(|(_, kind)| *kind == wanted);
+        let sandbox = place.and_then(|place| members.ready.remove(place)).map(|(sandbox, _)| sandbox);
+        members.handed_out.extend(sandbox);
         drop(members);
-        self.taken.notify_one();
+        // Where there is none: an image may have come, gone or changed.
+        self.changed.notify_one();
         sandbox
+    }
+
+    /// Whether anything shall stand ready.
+    fn is_wanted(&self) -> bool {
+        self.lock().size > 0
+    }
+
+    /// Makes those to come of these kinds; others are given up.
+    fn change_kinds(&self, kinds: Vec<Kind>) {
+        let mut members = self.lock();
+        if members.kinds != kinds {
+            members.kinds = kinds;
+            let Members { put_off, kinds, .. } = &mut *members;
+            put_off.retain(|(kind, _)| kinds.contains(kind));
+            members.sort_out();
+        }
+    }
+
+    /// Whether nobody was told yet that an image is not there.
+    fn misses_newly(&self, image: &str) -> bool {
+        self.lock().missed.insert(image.to_owned())
     }
 
     /// The log of its job has the sandbox now.
     pub(crate) fn released(&self, sandbox: SandboxId) {
-        self.lock().coming.remove(&sandbox);
+        self.lock().handed_out.remove(&sandbox);
     }
 
     /// Every sandbox that belongs to the pool.
     pub(crate) fn members(&self) -> Vec<SandboxId> {
         let members = self.lock();
-        members.ready.iter().chain(&members.coming).copied().collect()
+        let ready = members.ready.iter().map(|(sandbox, _)| sandbox);
+        ready.chain(&members.coming).chain(&members.handed_out).chain(&members.outdated).copied().collect()
+    }
+
+    /// Hands out nothing more. What is left, but for those that jobs are about to have.
+    fn close(&self) -> Vec<SandboxId> {
+        let mut members = self.lock();
+        members.size = 0;
+        members.sort_out();
+        let coming: Vec<SandboxId> = members.coming.drain().collect();
+        members.outdated.extend(coming);
+        std::mem::take(&mut members.outdated)
     }
 
     /// One that was coming has come, or has not.
-    fn settle(&self, sandbox: SandboxId, is_ready: bool) {
+    fn settle(&self, sandbox: SandboxId, made_as: Option<&Kind>) {
         let mut members = self.lock();
         members.coming.remove(&sandbox);
-        if is_ready {
-            members.ready.push_back(sandbox);
+        match made_as {
+            Some(kind) if members.kinds.contains(kind) && members.ready_of(kind) < members.size => {
+                members.ready.push_back((sandbox, kind.clone()));
+            }
+            // The settings changed while it was made.
+            Some(_) => members.outdated.push(sandbox),
+            None => {}
         }
+    }
+
+    /// What to make next, where one is missing: of the kind of which there are the fewest, but for those that are put off.
+    fn missing(&self) -> Option<Kind> {
+        let now = Instant::now();
+        let mut members = self.lock();
+        members.put_off.retain(|(_, again)| *again > now);
+        let is_put_off = |kind: &Kind| members.put_off.iter().any(|(other, _)| other == kind);
+        let fewest = members
+            .kinds
+            .iter()
+            .filter(|kind| !is_put_off(kind))
+            .min_by_key(|kind| members.ready_of(kind))?;
+        (members.ready_of(fewest) < members.size).then(|| fewest.clone())
+    }
+
+    /// None of this kind could be made: the others come first for a while.
+    fn put_off(&self, kind: Kind) {
+        self.lock().put_off.push((kind, Instant::now() + RETRY_PAUSE));
+    }
+
+    /// When a kind that is put off is tried again.
+    fn next_try(&self) -> Option<Instant> {
+        self.lock().put_off.iter().map(|(_, again)| *again).min()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Members> {
@@ -86,25 +207,26 @@ impl Pool {
 
 /// Keeps the pool full until the server goes down, then removes it.
 pub(crate) async fn run(core: Arc<Core>) {
-    if core.pool.size == 0 {
-        return;
-    }
     let shutdown = core.shutdown.clone();
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = fill(&core) => {}
     }
-    for sandbox in core.pool.members() {
+    for sandbox in core.pool.close() {
         let _ = core.backend.destroy(sandbox).await;
     }
 }
 
 async fn fill(core: &Arc<Core>) {
     loop {
-        while core.pool.lock().ready.len() < core.pool.size {
+        if core.pool.is_wanted() {
+            renew(core).await;
+        }
+        remove_outdated(core).await;
+        while let Some(kind) = core.pool.missing() {
             let sandbox = SandboxId::generate();
             core.pool.lock().coming.insert(sandbox);
-            let made = make(core, sandbox).await;
+            let made = make(core, sandbox, &kind.spec).await;
             if let Err(error) = &made {
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
@@ -112,18 +234,74 @@ async fn fill(core: &Arc<Core>) {
                 );
                 let _ = core.backend.destroy(sandbox).await;
             }
-            core.pool.settle(sandbox, made.is_ok());
+            core.pool.settle(sandbox, made.is_ok().then_some(&kind));
             if made.is_err() {
-                tokio::time::sleep(RETRY_PAUSE).await;
+                core.pool.put_off(kind);
             }
+            remove_outdated(core).await;
         }
-        core.pool.taken.notified().await;
+        let changed = core.pool.changed.notified();
+        match core.pool.next_try() {
+            // What could not be made may be another image by then.
+            Some(again) => drop(tokio::time::timeout_at(again, changed).await),
+            None => changed.await,
+        }
     }
 }
 
+async fn remove_outdated(core: &Core) {
+    let outdated = std::mem::take(&mut core.pool.lock().outdated);
+    for sandbox in outdated {
+        // What is not gone now is in no list any more: reconcile takes it for garbage.
+        if let Err(error) = core.backend.destroy(sandbox).await {
+            tracing::warn!(%sandbox, error = &error as &dyn std::error::Error, "a sandbox of the pool is not gone yet");
+        }
+    }
+}
+
+/// What stands ready under these settings.
+fn spec_of(settings: &Settings, image: Image) -> SandboxSpec {
+    SandboxSpec {
+        image,
+        isolation: settings.defaults.isolation,
+        limits: settings.defaults.limits,
+        extra_ca: Arc::clone(&settings.extra_ca),
+        own_ca: None,
+        labels: BTreeMap::new(),
+    }
+}
+
+/// Follows changes of the images.
+async fn renew(core: &Core) {
+    let settings = core.settings();
+    let names: Vec<Option<&str>> = match settings.pool_images.as_slice() {
+        [] => vec![None],
+        names => names.iter().map(|name| Some(name.as_str())).collect(),
+    };
+    let mut kinds = Vec::new();
+    for name in names {
+        match images::choose(core, name).await {
+            Ok(chosen) => {
+                let version = core.backend.image_version(&chosen.image);
+                let kind = Kind { spec: spec_of(&settings, chosen.image), version };
+                if !kinds.contains(&kind) {
+                    kinds.push(kind);
+                }
+            }
+            // Jobs that ask for it are refused too; they are told.
+            Err(error) => {
+                if let Some(name) = name.filter(|name| core.pool.misses_newly(name)) {
+                    tracing::warn!(image = name, %error, "nothing stands ready for an image of pool.images");
+                }
+            }
+        }
+    }
+    core.pool.change_kinds(kinds);
+}
+
 /// Makes a sandbox, waits until its guest has answered, and freezes it.
-async fn make(core: &Core, sandbox: SandboxId) -> Result<(), SandboxError> {
-    core.backend.create(sandbox, &core.pool.spec).await?;
+async fn make(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
+    core.backend.create(sandbox, spec).await?;
     let greeting = async {
         let stream = core.backend.connect(sandbox).await?;
         let greeted = GuestClient::connect(stream).await;
@@ -141,5 +319,88 @@ async fn make(core: &Core, sandbox: SandboxId) -> Result<(), SandboxError> {
     match core.backend.freezer() {
         Some(freezer) => freezer.freeze(sandbox).await,
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(image: &str, version: &str) -> Kind {
+        let spec = spec_of(&Settings::default(), Image::Named(image.into()));
+        Kind { spec, version: Some(version.into()) }
+    }
+
+    fn pool(kinds: &[Kind]) -> Pool {
+        let pool = Pool::new(&Settings { pool_size: 1, ..Settings::default() });
+        pool.change_kinds(kinds.to_vec());
+        while let Some(kind) = pool.missing() {
+            let sandbox = SandboxId::generate();
+            pool.lock().coming.insert(sandbox);
+            pool.settle(sandbox, Some(&kind));
+        }
+        pool
+    }
+
+    fn take(pool: &Pool, kind: &Kind) -> Option<SandboxId> {
+        pool.take(&kind.spec, kind.version.clone())
+    }
+
+    #[test]
+    fn each_image_has_its_own_and_none_goes_to_another() {
+        let (one, other) = (kind("one", "1"), kind("other", "1"));
+        let pool = pool(&[one.clone(), other.clone()]);
+        assert_eq!(pool.members().len(), 2);
+        let first = take(&pool, &one).unwrap();
+        assert_eq!(take(&pool, &one), None, "there was one");
+        assert_eq!(pool.missing(), Some(one));
+        assert_ne!(take(&pool, &other), Some(first));
+        assert_eq!(take(&pool, &kind("third", "1")), None);
+    }
+
+    #[test]
+    fn an_image_that_was_made_anew_gets_new_ones() {
+        let old = kind("one", "1");
+        let pool = pool(std::slice::from_ref(&old));
+        let new = kind("one", "2");
+        assert_eq!(take(&pool, &new), None, "made of the image as it was");
+        pool.change_kinds(vec![new.clone()]);
+        assert_eq!(pool.lock().outdated.len(), 1);
+        assert_eq!(pool.missing(), Some(new));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_image_that_cannot_be_made_waits_and_the_others_are_made() {
+        let (bad, good) = (kind("bad", "1"), kind("good", "1"));
+        let pool = Pool::new(&Settings { pool_size: 2, ..Settings::default() });
+        pool.change_kinds(vec![bad.clone(), good.clone()]);
+        for _ in 0..2 {
+            while pool.missing() == Some(bad.clone()) {
+                pool.put_off(bad.clone());
+            }
+            assert_eq!(pool.missing(), Some(good.clone()), "the good one is made while the bad one waits");
+            pool.settle(SandboxId::generate(), Some(&good));
+        }
+        assert_eq!(pool.missing(), None);
+        tokio::time::sleep_until(pool.next_try().unwrap()).await;
+        assert_eq!(pool.missing(), Some(bad.clone()), "it is tried again");
+        pool.put_off(bad.clone());
+        let repaired = kind("bad", "2");
+        pool.change_kinds(vec![repaired.clone(), good]);
+        assert_eq!(pool.missing(), Some(repaired), "another image of that name has not failed yet");
+        assert_eq!(pool.next_try(), None);
+    }
+
+    #[test]
+    fn the_end_of_the_pool_spares_what_a_job_is_about_to_have() {
+        let (one, other) = (kind("one", "1"), kind("other", "1"));
+        let pool = pool(&[one.clone(), other.clone()]);
+        let given = take(&pool, &one).unwrap();
+        let removed = pool.close();
+        assert_eq!(removed.len(), 1);
+        assert!(!removed.contains(&given) && pool.members().contains(&given));
+        assert_eq!(take(&pool, &other), None, "it is closed");
+        pool.released(given);
+        assert!(pool.members().is_empty());
     }
 }

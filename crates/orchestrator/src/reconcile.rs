@@ -10,17 +10,21 @@ use sandbox::SandboxId;
 
 use crate::core::Core;
 use crate::error::OrchestratorError;
+use crate::model_watch;
 use crate::retention;
 use crate::scheduler::{LEASE_MS, start_driver};
 
 /// How often it runs beside the start.
 const INTERVAL: Duration = Duration::from_secs(15);
+/// How often the ends of logs are signed.
+const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 /// How often old jobs are looked for.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Runs until the server goes down.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut next_retention = tokio::time::Instant::now();
+    let mut next_heads = tokio::time::Instant::now();
     loop {
         if let Err(error) = reconcile(&core).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "reconciling failed, trying again");
@@ -34,10 +38,23 @@ pub(crate) async fn run(core: Arc<Core>) {
             }
             next_retention += RETENTION_INTERVAL;
         }
+        if tokio::time::Instant::now() >= next_heads {
+            sign_heads(&core).await;
+            next_heads += HEAD_INTERVAL;
+        }
         tokio::select! {
-            () = core.shutdown.cancelled() => return,
+            () = core.shutdown.cancelled() => return sign_heads(&core).await,
             () = tokio::time::sleep(INTERVAL) => {}
         }
+    }
+}
+
+async fn sign_heads(core: &Core) {
+    if let Err(error) = core.store.sign_heads().await {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "signing the ends of logs failed, trying again"
+        );
     }
 }
 
@@ -51,13 +68,16 @@ pub(crate) async fn reconcile(core: &Arc<Core>) -> Result<(), OrchestratorError>
         if let Ok(view) = core.store.job(job).await {
             wanted.extend(view.sandbox);
         }
-        start_driver(core, job).await?;
+        if core.setbacks.may_try(job) {
+            start_driver(core, job).await?;
+        }
     }
     for sandbox in existing.into_iter().filter(|sandbox| !wanted.contains(sandbox)) {
         if let Err(error) = core.backend.destroy(sandbox).await {
             tracing::warn!(%sandbox, error = &error as &dyn std::error::Error, "the sandbox is not gone yet");
         }
     }
+    model_watch::look(core);
     core.queue_changed.notify_one();
     Ok(())
 }

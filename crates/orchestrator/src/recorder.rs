@@ -1,21 +1,32 @@
 //! Writes to the log of one job, on behalf of its owner. Several tasks may share it: the driver, outgoing
 //! connections, and calls that come over the API.
+//!
+//! It also sees what others have written (a wish, an answer), in the order of the log: an agent's state is a fold over
+//! that order, and must be the same now and after a restart.
 
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use egress::Redactor;
+use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch};
 
 use crate::agent_log::AgentLog;
 use crate::error::OrchestratorError;
-use crate::event::{Event, EventBody, Fence, NewEvent};
-use crate::ids::{Generation, JobId};
+use crate::event::{CallRef, CallStatus, Event, EventBody, Fence, NewEvent};
+use crate::ids::{Generation, JobId, Sequence};
+use crate::outward::cover_event;
+use crate::refused::RefusedOfCalls;
 use crate::state::Happening;
-use crate::store::Store;
+use crate::store::{Kinds, PAGE, Store, WITHOUT_OUTPUT};
 use crate::view::JobView;
 
 /// How long to wait before a write that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// The pause grows with each try up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How often what has no known reason is tried again.
+const MOST_TRIES: u32 = 6;
 
 /// Writes to the log of one job.
 pub(crate) struct Recorder {
@@ -23,22 +34,185 @@ pub(crate) struct Recorder {
     job: JobId,
     generation: Generation,
     written: Mutex<Written>,
+    changed: Notify,
+    /// How many calls have ended that may have written files without saying which.
+    writing_calls: watch::Sender<u64>,
+    /// Covers the values of the job's secrets.
+    redactor: OnceLock<Redactor>,
+    /// Asks for what was told of connections to be written down.
+    flushes: OnceLock<Flushes>,
 }
+
+/// Asks for what was told of connections to be written down; answered when it is.
+pub(crate) type Flushes = mpsc::Sender<oneshot::Sender<()>>;
 
 struct Written {
     view: JobView,
     log: AgentLog,
+    last: Sequence,
+    /// Events that an agent has not seen yet; nothing is kept while nobody wants them.
+    news: Option<Vec<Event>>,
+    /// Whether a call runs, or has run, that may write files without saying which.
+    is_writing: bool,
+    /// Calls that run, for a collector of traces.
+    calls: HashMap<CallRef, tracing::Span>,
+    /// Calls that were made, as far as they were written here; all of them once the log was read for it.
+    made: HashSet<CallRef>,
+    knows_all_made: bool,
+    /// What the calls that run were refused.
+    refused: RefusedOfCalls,
+}
+
+/// Tools that write nothing, or whose calls tell in the log what they write.
+const KNOWN_TOOLS: [&str; 17] = [
+    "write_file",
+    "edit_file",
+    "move_file",
+    "delete_file",
+    "make_directory",
+    "read_file",
+    "list_files",
+    "search_files",
+    "screenshot",
+    "http_request",
+    "plan",
+    "notes",
+    "history_search",
+    "history_read",
+    "ask_user",
+    "finish",
+    "wait",
+];
+
+impl Written {
+    fn take(&mut self, events: &[Event]) {
+        for event in events {
+            self.view.apply(event);
+            self.last = event.sequence;
+            self.trace(event);
+            self.refused.take(event);
+            if let Some(news) = &mut self.news
+                && !matches!(
+                    event.body,
+                    EventBody::CallOutput { .. }
+                        | EventBody::CallOutputDropped { .. }
+                        | EventBody::CallDisplay { .. }
+                        | EventBody::Egress(_)
+                        | EventBody::FilesChanged(_)
+                )
+            {
+                news.push(event.clone());
+            }
+        }
+        self.log.append(events);
+    }
+
+    /// Whether a call has ended here that may have written files without saying which.
+    fn see_writing(&mut self, events: &[Event]) -> bool {
+        let mut has_ended = false;
+        for event in events {
+            match &event.body {
+                EventBody::CallStarted { tool, .. } if !KNOWN_TOOLS.contains(&tool.as_str()) => {
+                    self.is_writing = true;
+                }
+                EventBody::CallEnded(_) => has_ended |= std::mem::take(&mut self.is_writing),
+                _ => {}
+            }
+        }
+        has_ended
+    }
+}
+
+impl Written {
+    /// A call is a span from its start to its end.
+    fn trace(&mut self, event: &Event) {
+        let Some(call) = &event.call else { return };
+        match &event.body {
+            EventBody::CallStarted { .. } => {
+                self.made.insert(call.clone());
+                let span = tracing::info_span!(
+                    target: "caisson_trace", "call", call = call.id, attempt = call.attempt, outcome = tracing::field::Empty
+                );
+                self.calls.insert(call.clone(), span);
+            }
+            EventBody::CallEnded(end) => {
+                if let Some(span) = self.calls.remove(call) {
+                    let outcome = if end.status == CallStatus::Succeeded { "succeeded" } else { "failed" };
+                    span.record("outcome", outcome);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Recorder {
+    /// `last` is the newest event that the view knows.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         job: JobId,
         generation: Generation,
         view: JobView,
         log: AgentLog,
+        last: Sequence,
     ) -> Self {
-        Self { store, job, generation, written: Mutex::new(Written { view, log }) }
+        let written = Mutex::new(Written {
+            view,
+            log,
+            last,
+            news: None,
+            is_writing: false,
+            calls: HashMap::new(),
+            made: HashSet::new(),
+            knows_all_made: false,
+            refused: RefusedOfCalls::default(),
+        });
+        Self {
+            store,
+            job,
+            generation,
+            written,
+            changed: Notify::new(),
+            writing_calls: watch::Sender::new(0),
+            redactor: OnceLock::new(),
+            flushes: OnceLock::new(),
+        }
+    }
+
+    /// From now on these values are covered in whatever is written.
+    pub(crate) fn cover(&self, redactor: Redactor) {
+        let _ = self.redactor.set(redactor);
+    }
+
+    /// Counts calls that have ended and may have written files without saying which.
+    pub(crate) fn writing_calls(&self) -> watch::Receiver<u64> {
+        self.writing_calls.subscribe()
+    }
+
+    /// What covers the values of the job's secrets.
+    pub(crate) fn redactor(&self) -> Redactor {
+        self.redactor.get().cloned().unwrap_or_else(|| Redactor::new([]))
+    }
+
+    /// From now on connections are written down by who takes these.
+    pub(crate) fn settle_by(&self, flushes: Flushes) {
+        let _ = self.flushes.set(flushes);
+    }
+
+    /// Returns when all that was told of connections so far is written down.
+    pub(crate) async fn settle_connections(&self) {
+        let Some(flushes) = self.flushes.get() else { return };
+        let (done, written) = oneshot::channel();
+        if flushes.send(done).await.is_ok() {
+            let _ = written.await;
+        }
+    }
+
+    /// What a call that has ended was refused and its client could not show; `None` where there was nothing.
+    pub(crate) async fn refusals_of(&self, call: &CallRef) -> Option<String> {
+        self.settle_connections().await;
+        let Written { refused, view, .. } = &mut *self.written.lock().await;
+        refused.tell(call, &view.egress)
     }
 
     /// The job that is written about.
@@ -51,8 +225,79 @@ impl Recorder {
         self.written.lock().await.view.clone()
     }
 
+    /// Something of the view after everything that was written so far.
+    pub(crate) async fn look<T>(&self, look: impl FnOnce(&JobView) -> T) -> T {
+        look(&self.written.lock().await.view)
+    }
+
+    /// Whether the job has made a call, whatever somebody in the sandbox claims.
+    pub(crate) async fn has_made(&self, call: &CallRef) -> bool {
+        let mut written = self.written.lock().await;
+        if !written.made.contains(call) && !written.knows_all_made {
+            // Those of before a restart of the server; the log is read for them once.
+            let started = self.store.all_events(self.job, Kinds::Only(&["call_started"]), 0).await;
+            written.made.extend(started.unwrap_or_default().into_iter().filter_map(|event| event.call));
+            written.knows_all_made = true;
+        }
+        written.made.contains(call)
+    }
+
+    /// The newest event that was written.
+    pub(crate) async fn last(&self) -> Sequence {
+        self.written.lock().await.last
+    }
+
+    /// The whole log without output, and from then on [`Recorder::take_news`] has what comes after it.
+    pub(crate) async fn follow_news(&self) -> Result<Vec<Event>, OrchestratorError> {
+        let mut written = self.written.lock().await;
+        let events = self.store.all_events(self.job, WITHOUT_OUTPUT, 0).await?;
+        let newest = events.last().map_or(0, |event| event.sequence);
+        written.news = None;
+        loop {
+            let missed = self.store.events(self.job, written.last, PAGE).await?;
+            if missed.is_empty() {
+                break;
+            }
+            // Somebody else may have written while this was read.
+            let (known, later) = missed.split_at(missed.partition_point(|event| event.sequence <= newest));
+            written.take(known);
+            if !later.is_empty() {
+                written.news.get_or_insert_default();
+                written.take(later);
+            }
+        }
+        written.news.get_or_insert_default();
+        Ok(events)
+    }
+
+    /// What was written since it was last asked, in the order of the log. Output and connections are left out.
+    pub(crate) async fn take_news(&self) -> Vec<Event> {
+        self.written.lock().await.news.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes in what others have written.
+    pub(crate) async fn catch_up(&self) -> Result<(), OrchestratorError> {
+        let mut written = self.written.lock().await;
+        loop {
+            let missed = self.store.events(self.job, written.last, PAGE).await?;
+            if missed.is_empty() {
+                break;
+            }
+            written.take(&missed);
+        }
+        drop(written);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Returns when something was written after this was called.
+    pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
+        self.changed.notified()
+    }
+
     /// Appends events; they are durable when this returns. While the disk is full or the database is busy it waits
-    /// and tries again: the job stands still, and nothing is lost.
+    /// and tries again: the job stands still, and nothing is lost. Any other failure of the store is an error after a
+    /// few tries.
     pub(crate) async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Event>, OrchestratorError> {
         let mut written = self.written.lock().await;
         self.append_locked(&mut written, events).await
@@ -90,22 +335,52 @@ impl Recorder {
         written: &mut Written,
         events: Vec<NewEvent>,
     ) -> Result<Vec<Event>, OrchestratorError> {
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        let events = match self.redactor.get() {
+            Some(redactor) => events.into_iter().map(|event| cover_event(event, redactor)).collect(),
+            None => events,
+        };
+        let mut tries = 0;
         loop {
             match self.store.append(self.job, Fence::Owner(self.generation), events.clone()).await {
                 Ok(placed) => {
-                    for event in &placed {
-                        written.view.apply(event);
+                    let first = placed.first().map_or(0, |event| event.sequence);
+                    while first > written.last + 1 {
+                        // Somebody else has written in between.
+                        let missing = usize::try_from(first - written.last - 1).unwrap_or(usize::MAX);
+                        let missed = self.store.events(self.job, written.last, missing).await?;
+                        if missed.is_empty() {
+                            break;
+                        }
+                        written.take(&missed);
                     }
-                    written.log.append(&placed);
+                    written.take(&placed);
+                    if written.see_writing(&placed) {
+                        self.writing_calls.send_modify(|count| *count += 1);
+                    }
+                    self.changed.notify_waiters();
                     return Ok(placed);
                 }
-                Err(error @ (OrchestratorError::DiskFull | OrchestratorError::Store { .. })) => {
+                Err(error) if may_pass(&error, tries) => {
+                    tries += 1;
+                    let pause = RETRY_PAUSE.saturating_mul(tries).min(LONGEST_PAUSE);
                     tracing::warn!(job = %self.job, %error, "the log cannot be written, trying again");
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                    tokio::time::sleep(pause).await;
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// A full disk and a busy database are waited for as long as it takes; what nobody knows the reason of, for a while.
+fn may_pass(error: &OrchestratorError, tries: u32) -> bool {
+    match error {
+        OrchestratorError::DiskFull | OrchestratorError::StoreBusy => true,
+        OrchestratorError::Store { .. } => tries < MOST_TRIES,
+        _ => false,
     }
 }
 

@@ -8,7 +8,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::step::{Step, StepTool};
+use crate::access::Submitter;
+use crate::desktop::{DesktopSettings, NewDesktop};
+use crate::request_agent::{GitSource, check_agent, check_git};
+use crate::request_egress::{NewAllowance, NewSecret, OutwardSettings, check_outward};
+use crate::request_mcp::check_mcp;
+use crate::request_steps::check_step;
+pub(crate) use crate::request_steps::{check_kernel_name, parse_mode};
+use crate::step::Step;
+pub use crate::workspace_path::workspace_path;
+use crate::written::{EgressWritten, object};
 
 /// The longest task text.
 const MAX_TASK_BYTES: usize = 1024 * 1024;
@@ -31,19 +40,36 @@ pub struct NewJob {
     /// Higher goes first; -100 to 100, 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// The root file system: `host` when absent.
+    /// The root file system: `default`, `host`, or the name of another image. When absent, the server's own setting;
+    /// without one, `default` where it is built, else `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// The least isolation that is acceptable: `namespaces` when absent.
+    /// The least isolation that is acceptable: `namespaces`, or `landlock`, which lacks much (docs/isolation.md). When
+    /// absent, what the operator has set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<String>,
     /// What it may use. A limit that is named here is enforced or the job is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub limits: Option<NewLimits>,
-    /// Which outgoing connections are allowed: `"off"`, `"packages"`, `"open"`, or `{"allow": ["example.org"]}`.
+    /// Which outgoing connections are allowed: `"off"`, `"packages"`, `"open"`, `"learn"`, or
+    /// `{"allow": ["example.org"]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<EgressWritten>)]
     pub egress: Option<Value>,
+    /// How many seconds a refused connection waits for a person's answer; 0: it is refused at once and may be tried
+    /// again after the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress_wait_s: Option<f64>,
+    /// What it may use of the network in all.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub network: Option<NewAllowance>,
+    /// Secrets that the server keeps: the variable of each holds a placeholder, which becomes the value in requests to
+    /// its hosts alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, NewSecret>,
+    /// The screen of its desktop.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub desktop: Option<NewDesktop>,
     /// Variables for every step.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
@@ -53,6 +79,33 @@ pub struct NewJob {
     /// For finding it again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// The model of a task job, such as `anthropic/claude-sonnet-4-5`; the server's own when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Commands that must succeed before a task job is done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acceptance: Vec<String>,
+    /// Whether a person accepts or edits the plan of a task job before it changes anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approve_plan: Option<bool>,
+    /// Whether a person is asked before commands that rules of kind `ask` fit: `never` (the default) or `ask`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<agent::Approval>,
+    /// Which commands the agent may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands: Option<agent::CommandRules>,
+    /// What a task job may spend; what is left out is the server's default.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub budget: Option<agent::Budget>,
+    /// MCP servers that give the agent of a task job further tools, by name: `true` or `false` for one of the server's
+    /// configuration, or one of the job's own, such as `{"command": ["python3", "tools.py"]}` in the sandbox or
+    /// `{"url": "https://example.org/mcp"}` outside, under the job's egress policy.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = Object)]
+    pub mcp: BTreeMap<String, Value>,
+    /// A repository that is cloned into the workspace first, through the job's egress policy.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitSource>,
     /// `false`: the job waits as a draft and takes files until it is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<bool>,
@@ -94,7 +147,7 @@ pub enum OnLoss {
 }
 
 /// What the operator has set for jobs that say nothing.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct JobDefaults {
     /// Limits, all of kind [`Limit::Default`].
     pub limits: Limits,
@@ -104,6 +157,18 @@ pub struct JobDefaults {
     pub step_timeout: Duration,
     /// Outgoing connections.
     pub egress: egress::Mode,
+    /// How long a refused connection waits for a person.
+    pub egress_wait: Duration,
+    /// The most that a job may use of the network in all.
+    pub allowance: egress::Allowance,
+    /// The desktop.
+    pub desktop: DesktopSettings,
+    /// What a task job may spend.
+    pub budget: agent::Budget,
+    /// The least isolation that is acceptable.
+    pub isolation: Isolation,
+    /// MCP servers, by name.
+    pub mcp: BTreeMap<String, mcp::Configured>,
 }
 
 impl Default for JobDefaults {
@@ -113,6 +178,12 @@ impl Default for JobDefaults {
             wall_clock: Duration::from_secs(3600),
             step_timeout: Duration::from_secs(900),
             egress: egress::Mode::Packages,
+            egress_wait: Duration::ZERO,
+            allowance: egress::Allowance::default(),
+            desktop: DesktopSettings::default(),
+            budget: agent::Budget { turns: Some(200), ..agent::Budget::default() },
+            isolation: Isolation::Namespaces,
+            mcp: BTreeMap::new(),
         }
     }
 }
@@ -153,12 +224,30 @@ pub struct JobSpec {
     pub step_timeout: Duration,
     /// Outgoing connections.
     pub egress: egress::Mode,
+    /// What else holds for them.
+    #[serde(default)]
+    pub outward: OutwardSettings,
+    /// Its desktop.
+    #[serde(default)]
+    pub desktop: DesktopSettings,
     /// Variables for every step.
     pub environment: BTreeMap<String, String>,
     /// What to do when the sandbox is lost.
     pub on_loss: OnLoss,
     /// For finding it again.
     pub labels: BTreeMap<String, String>,
+    /// What holds for the agent of a task job.
+    #[serde(default)]
+    pub agent: agent::AgentSettings,
+    /// MCP servers of a task job.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mcp: BTreeMap<String, mcp::ServerChoice>,
+    /// A repository that is cloned into the workspace first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitSource>,
+    /// Whose it is; nobody's where the server asks for no keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitter: Option<Submitter>,
 }
 
 /// A field of a request that cannot be accepted.
@@ -171,7 +260,7 @@ pub struct InvalidField {
     pub problem: String,
 }
 
-fn invalid(field: impl Into<String>, problem: impl Into<String>) -> InvalidField {
+pub(crate) fn invalid(field: impl Into<String>, problem: impl Into<String>) -> InvalidField {
     InvalidField { field: field.into(), problem: problem.into() }
 }
 
@@ -192,7 +281,11 @@ impl NewJob {
     }
 
     /// Checks everything but the work.
-    pub(crate) fn check_rest(self, work: Work, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
+    pub(crate) fn check_rest(mut self, work: Work, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
+        let agent = check_agent(&mut self, &work, defaults)?;
+        let mcp = check_mcp(std::mem::take(&mut self.mcp), &work, &defaults.mcp)?;
+        let git = self.git.take().map(check_git).transpose()?;
+        let outward = check_outward(&mut self, defaults)?;
         let priority = self.priority.unwrap_or(0);
         if !(-100..=100).contains(&priority) {
             return Err(invalid("priority", format!("{priority} is not between -100 and 100")));
@@ -207,8 +300,8 @@ impl NewJob {
             work,
             name: self.name,
             priority,
-            image: check_image(self.image.as_deref())?,
-            isolation: check_isolation(self.isolation.as_deref())?,
+            image: check_image(self.image.as_deref()),
+            isolation: check_isolation(self.isolation.as_deref(), defaults.isolation)?,
             wall_clock: match new_limits.wall_clock_s {
                 None => defaults.wall_clock,
                 Some(seconds) => check_seconds("limits.wall_clock_s", seconds)?,
@@ -221,9 +314,18 @@ impl NewJob {
                     serde_json::from_value(value).map_err(|error| invalid("egress", error.to_string()))?
                 }
             },
+            outward,
+            desktop: match self.desktop {
+                None => defaults.desktop,
+                Some(asked) => asked.check(defaults.desktop)?,
+            },
             environment: self.environment,
             on_loss: self.on_loss.unwrap_or_default(),
             labels: self.labels,
+            agent,
+            mcp,
+            git,
+            submitter: None,
         })
     }
 }
@@ -258,93 +360,6 @@ fn check_work(task: Option<String>, steps: Option<Vec<Step>>) -> Result<Work, In
     }
 }
 
-fn check_step(step: &Step) -> Result<(), InvalidField> {
-    let options = &step.options;
-    if let Some(seconds) = options.timeout_s {
-        check_seconds("timeout_s", seconds)?;
-    }
-    if options.retry > 10 {
-        return Err(invalid("retry", format!("{} is more than 10", options.retry)));
-    }
-    if options.name.as_ref().is_some_and(|name| name.is_empty() || name.chars().count() > 200) {
-        return Err(invalid("name", "must have 1 to 200 characters"));
-    }
-    match &step.tool {
-        StepTool::Shell { command } if command.trim().is_empty() => Err(invalid("command", "is empty")),
-        StepTool::Shell { command } if command.contains('\0') => {
-            Err(invalid("command", "has a NUL character"))
-        }
-        StepTool::Python { code } if code.trim().is_empty() => Err(invalid("code", "is empty")),
-        StepTool::EditFile { old, .. } if old.is_empty() => {
-            Err(invalid("old", "is empty; give the text to replace"))
-        }
-        StepTool::ListFiles { depth, .. } if !(1..=100).contains(depth) => {
-            Err(invalid("depth", format!("{depth} is not between 1 and 100")))
-        }
-        StepTool::WriteFile { mode: Some(mode), .. } => parse_mode(mode).map(drop),
-        _ => Ok(()),
-    }?;
-    for (field, path) in paths_of(&step.tool) {
-        workspace_path(path).map_err(|problem| invalid(field, problem))?;
-    }
-    Ok(())
-}
-
-fn paths_of(tool: &StepTool) -> Vec<(&'static str, &str)> {
-    match tool {
-        StepTool::Shell { .. } | StepTool::Python { .. } => vec![],
-        StepTool::WriteFile { path, .. }
-        | StepTool::ReadFile { path }
-        | StepTool::EditFile { path, .. }
-        | StepTool::DeleteFile { path, .. } => vec![("path", path)],
-        StepTool::ListFiles { path, .. } if path.is_empty() => vec![],
-        StepTool::ListFiles { path, .. } => vec![("path", path)],
-        StepTool::MoveFile { from, to } => vec![("from", from), ("to", to)],
-    }
-}
-
-/// Permission bits from an octal text.
-pub(crate) fn parse_mode(mode: &str) -> Result<u32, InvalidField> {
-    match u32::from_str_radix(mode, 8) {
-        Ok(bits) if bits <= 0o777 => Ok(bits),
-        _ => Err(invalid("mode", format!("`{mode}` is not an octal number from 0 to 777"))),
-    }
-}
-
-/// A path relative to the workspace. `/workspace/...` and `/app/...` are understood; what leads out is refused.
-///
-/// This is the polite check with the better message; the guest enforces it again when it opens the path.
-///
-/// # Errors
-/// What is wrong with the path.
-pub fn workspace_path(path: &str) -> Result<String, String> {
-    if path.contains('\0') {
-        return Err("has a NUL character".into());
-    }
-    if path.len() > 4096 {
-        return Err(format!("has {} bytes, at most 4096 are allowed", path.len()));
-    }
-    let relative = ["/workspace", "/app"].iter().find_map(|root| {
-        let rest = path.strip_prefix(root)?;
-        (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
-    });
-    let relative = match relative {
-        Some(rest) => rest,
-        None if path.starts_with('/') => {
-            return Err(format!("`{path}` is outside the workspace; use a path relative to /workspace"));
-        }
-        None => path,
-    };
-    if relative.split('/').any(|part| part == "..") {
-        return Err(format!("`{path}` has `..`; use a path relative to /workspace without it"));
-    }
-    let clean: Vec<&str> = relative.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    if clean.is_empty() {
-        return Err(format!("`{path}` is the workspace itself; name a file in it"));
-    }
-    Ok(clean.join("/"))
-}
-
 pub(crate) fn check_seconds(field: &str, seconds: f64) -> Result<Duration, InvalidField> {
     if !(0.001..=30.0 * 86_400.0).contains(&seconds) {
         return Err(invalid(field, format!("{seconds} is not between 0.001 and 2592000 seconds")));
@@ -352,17 +367,22 @@ pub(crate) fn check_seconds(field: &str, seconds: f64) -> Result<Duration, Inval
     Ok(Duration::from_secs_f64(seconds))
 }
 
-fn check_image(image: Option<&str>) -> Result<Image, InvalidField> {
+/// What the words say; whether there is such an image is asked later, of the backend.
+fn check_image(image: Option<&str>) -> Image {
     match image {
-        None | Some("host") => Ok(Image::Host),
-        Some(other) => Err(invalid("image", format!("there is no image `{other}`; available: host"))),
+        None | Some("host") => Image::Host,
+        Some(name) => Image::Named(name.to_owned()),
     }
 }
 
-fn check_isolation(isolation: Option<&str>) -> Result<Isolation, InvalidField> {
+fn check_isolation(isolation: Option<&str>, default: Isolation) -> Result<Isolation, InvalidField> {
     match isolation {
-        None | Some("namespaces") => Ok(Isolation::Namespaces),
-        Some(other) => Err(invalid("isolation", format!("`{other}` is not known; allowed: namespaces"))),
+        None => Ok(default),
+        Some("namespaces") => Ok(Isolation::Namespaces),
+        Some("landlock") => Ok(Isolation::Landlock),
+        Some(other) => {
+            Err(invalid("isolation", format!("`{other}` is not known; allowed: landlock, namespaces")))
+        }
     }
 }
 
@@ -464,15 +484,5 @@ mod tests {
             problem(r#"{"task":"x","limits":{"memory_mib":1}}"#)
                 .contains("limits.memory_mib: 1 is not between")
         );
-    }
-
-    #[test]
-    fn paths_below_the_workspace_are_understood_in_every_form() {
-        assert_eq!(workspace_path("/workspace/a/b").unwrap(), "a/b");
-        assert_eq!(workspace_path("/app/./a//b").unwrap(), "a/b");
-        assert_eq!(workspace_path("a").unwrap(), "a");
-        for bad in ["/etc/passwd", "..", "a/../../b", "/workspaces/x", "", "/app", "a\0b"] {
-            assert!(workspace_path(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -15,12 +15,13 @@ use std::str::FromStr;
 use sandbox::SandboxId;
 use tar::EntryType;
 
+use crate::audit::trust_old_keys;
 use crate::backup::{BackupReport, FORMAT, Hashed, MANIFEST, Manifest, ManifestFile};
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence};
 use crate::folder::{DATABASE, DataFolder};
 use crate::ids::JobId;
-use crate::store::{SqliteStore, Store, check_copy, jobs_in_copy};
+use crate::store::{SqliteStore, Store, check_copy, jobs_in_copy, keys_of_heads};
 
 /// Where things are unpacked, in the folder that is being made.
 const ASIDE: &str = "restore.partial";
@@ -39,7 +40,8 @@ pub async fn restore(archive: &Path, data: &Path) -> Result<BackupReport, Orches
         for name in [ASIDE, "jobs"] {
             let _ = fs::remove_dir_all(data.join(name));
         }
-        for name in [DATABASE, "caisson.db-wal", "caisson.db-shm", "lock"] {
+        let keys = ["audit.key", "audit.pub", "audit.pub.old"];
+        for name in [DATABASE, "caisson.db-wal", "caisson.db-shm", "lock"].into_iter().chain(keys) {
             let _ = fs::remove_file(data.join(name));
         }
     }
@@ -47,11 +49,29 @@ pub async fn restore(archive: &Path, data: &Path) -> Result<BackupReport, Orches
 }
 
 fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
-    let mut entries = match fs::read_dir(data) {
+    let entries = match fs::read_dir(data) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(OrchestratorError::io(format!("reading {}", data.display())))?,
     };
-    if entries.next().is_none() {
+    let names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    if is_broken_off(data, &names) {
+        // Whoever restores there now keeps others out.
+        let _alone = DataFolder::open(data)?;
+        for name in [ASIDE, "jobs"] {
+            match fs::remove_dir_all(data.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(OrchestratorError::io(format!(
+                        "removing what is left in {}",
+                        data.display()
+                    ))(error));
+                }
+                _ => {}
+            }
+        }
         return Ok(());
     }
     // A folder in use deserves the stronger word.
@@ -62,6 +82,13 @@ fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
         "{} is not empty; give a folder that is empty or does not exist",
         data.display()
     )))
+}
+
+/// Whether there is nothing but what a restore leaves that was killed: the database is put in place last.
+fn is_broken_off(data: &Path, names: &[String]) -> bool {
+    let is_begun = names.iter().any(|name| name == ASIDE);
+    let has_jobs = fs::read_dir(data.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
+    names.iter().all(|name| [ASIDE, "jobs", "lock"].contains(&name.as_str())) && (is_begun || !has_jobs)
 }
 
 async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<BackupReport, OrchestratorError> {
@@ -79,6 +106,12 @@ async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<Backup
         .await
         .map_err(|error| OrchestratorError::Backup(format!("unpacking ended unexpectedly: {error}")))??;
     put_in_place(&aside, data)?;
+    // The key itself is not in a backup. What the first server has signed stays good.
+    let signed_by = match &manifest.audit_keys {
+        Some(keys) => keys.clone(),
+        None => keys_of_heads(&folder.database())?,
+    };
+    trust_old_keys(data, &signed_by)?;
     let store = SqliteStore::open(&folder.database())?;
     let made_at = &manifest.created;
     for job in jobs.iter().filter(|job| !job.state.is_over()) {

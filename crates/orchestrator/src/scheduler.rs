@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::KeyId;
 use crate::core::Core;
 use crate::driver::drive;
 use crate::error::OrchestratorError;
@@ -32,11 +33,41 @@ async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     if core.draining.is_cancelled() {
         return Ok(());
     }
-    let room = core.settings.max_running.saturating_sub(core.live.count_jobs());
+    let room = core.settings().max_running.saturating_sub(core.live.count_jobs());
     if room == 0 {
         return Ok(());
     }
-    for job in core.store.next_queued(room).await? {
+    // Those that have to wait stand in the queue and take no place in it.
+    let waiting = core.setbacks.count();
+    let ready = |job: &JobId| core.setbacks.may_try(*job);
+    let bounded = core.keys.with_running_limit();
+    if !bounded.is_empty() {
+        return pick_one_by_one(core, room, &bounded).await;
+    }
+    let queued = core.store.next_queued(room + waiting, Vec::new()).await?;
+    for job in queued.into_iter().filter(ready).take(room) {
+        start_driver(core, job).await?;
+    }
+    Ok(())
+}
+
+/// The same where some keys may not use all the room: their jobs are passed over while they have as many as they may.
+async fn pick_one_by_one(
+    core: &Arc<Core>,
+    room: usize,
+    bounded: &[(KeyId, u32)],
+) -> Result<(), OrchestratorError> {
+    for _ in 0..room {
+        let mut full = Vec::new();
+        for (key, limit) in bounded {
+            // What was spent does not matter here.
+            if core.store.key_use(key.clone(), i64::MAX).await?.running >= *limit {
+                full.push(key.clone());
+            }
+        }
+        let queued = core.store.next_queued(1 + core.setbacks.count(), full).await?;
+        let ready = |job: &JobId| core.setbacks.may_try(*job);
+        let Some(job) = queued.into_iter().find(ready) else { return Ok(()) };
         start_driver(core, job).await?;
     }
     Ok(())

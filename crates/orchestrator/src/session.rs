@@ -9,15 +9,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::access::Submitter;
 use crate::answers::{JobFilter, JobKind};
+use crate::desktop::NewDesktop;
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence};
 use crate::ids::JobId;
+use crate::images;
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, JobDefaults, JobSpec, NewJob, NewLimits, Work, check_seconds};
+use crate::request_egress::{NewAllowance, NewSecret};
 use crate::state::JobState;
 use crate::store::{Created, NewRecord};
 use crate::view::JobView;
+use crate::written::{EgressWritten, object};
 
 /// How long a sandbox that says nothing may be idle.
 const DEFAULT_IDLE: Duration = Duration::from_secs(3600);
@@ -37,19 +42,35 @@ pub struct NewSandbox {
     /// A name for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The root file system: `host` when absent.
+    /// The root file system: `default`, `host`, or the name of another image. When absent, the server's own setting;
+    /// without one, `default` where it is built, else `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// The least isolation that is acceptable: `namespaces` when absent.
+    /// The least isolation that is acceptable: `namespaces`, or `landlock`, which lacks much (docs/isolation.md). When
+    /// absent, what the operator has set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<String>,
     /// What it may use. A limit that is named here is enforced or the sandbox is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub limits: Option<NewLimits>,
-    /// Which outgoing connections are allowed: `"off"`, `"packages"`, `"open"`, or `{"allow": ["example.org"]}`.
+    /// Which outgoing connections are allowed: `"off"`, `"packages"`, `"open"`, `"learn"`, or
+    /// `{"allow": ["example.org"]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<EgressWritten>)]
     pub egress: Option<Value>,
+    /// How many seconds a refused connection waits for a person's answer; 0: it is refused at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress_wait_s: Option<f64>,
+    /// What it may use of the network in all.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub network: Option<NewAllowance>,
+    /// Secrets that the server keeps: the variable of each holds a placeholder, which becomes the value in requests to
+    /// its hosts alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, NewSecret>,
+    /// The screen of its desktop.
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    pub desktop: Option<NewDesktop>,
     /// Variables for everything that runs in it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
@@ -78,6 +99,10 @@ impl NewSandbox {
             isolation: self.isolation,
             limits: self.limits,
             egress: self.egress,
+            egress_wait_s: self.egress_wait_s,
+            network: self.network,
+            secrets: self.secrets,
+            desktop: self.desktop,
             environment: self.environment,
             labels: self.labels,
             ..NewJob::default()
@@ -102,20 +127,30 @@ impl Orchestrator {
     ///
     /// # Errors
     /// A field cannot be accepted, or the store fails. A sandbox that could not be made is returned as ended.
-    pub async fn create_sandbox(&self, new: NewSandbox) -> Result<SandboxView, OrchestratorError> {
-        let spec = new.check(&self.core.settings.defaults)?;
+    pub async fn create_sandbox(
+        &self,
+        new: NewSandbox,
+        submitter: Option<Submitter>,
+    ) -> Result<SandboxView, OrchestratorError> {
+        let asked = new.image.clone();
+        let mut spec = new.check(&self.core.settings().defaults)?;
+        spec.image = images::choose(&self.core, asked.as_deref()).await?.image;
         self.check_policy(&spec)?;
-        let count = self.core.live.count_sandboxes();
-        if count >= self.core.settings.max_sandboxes {
-            return Err(OrchestratorError::TooManySandboxes { count, retry_after_s: RETRY_AFTER_S });
-        }
+        let turn = self.check_sandbox_allowance(submitter.as_ref()).await?;
+        spec.submitter = submitter;
+        let id = JobId::generate();
+        let _arriving =
+            self.core.live.arrive(id, self.core.settings().max_sandboxes).map_err(|count| {
+                OrchestratorError::TooManySandboxes { count, retry_after_s: RETRY_AFTER_S }
+            })?;
         let events =
             vec![EventBody::StateChanged { state: JobState::Queued, code: None, reason: None }.into()];
-        let record = NewRecord { id: JobId::generate(), spec, events, idempotency: None };
+        let record = NewRecord { id, spec, events, idempotency: None };
         let Created::New(view) = self.core.store.create(record).await? else {
             return Err(OrchestratorError::IdempotencyMismatch);
         };
         self.start_now(view.job_id).await?;
+        drop(turn);
         let mut news = self.watch(view.job_id);
         let running = async {
             loop {

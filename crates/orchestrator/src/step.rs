@@ -4,9 +4,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::browser::BrowserInput;
+use crate::desktop::GuiInput;
+
 /// Every tool that a step may name.
-pub const TOOL_NAMES: [&str; 8] =
-    ["shell", "python", "write_file", "read_file", "edit_file", "move_file", "delete_file", "list_files"];
+pub const TOOL_NAMES: [&str; 12] = [
+    "shell",
+    "python",
+    "typescript",
+    "code",
+    "write_file",
+    "read_file",
+    "edit_file",
+    "move_file",
+    "delete_file",
+    "list_files",
+    "gui",
+    "browser",
+];
 
 /// One step: a tool, its input, and how to treat the result.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -28,8 +43,21 @@ pub enum StepTool {
         /// The command line.
         command: String,
     },
-    /// Runs Python code in `/workspace`.
+    /// Runs Python code in a live kernel that keeps variables from step to step; in a fresh process where the image
+    /// has no kernel.
     Python {
+        /// The code.
+        code: String,
+    },
+    /// Runs TypeScript code in a live kernel that keeps variables from step to step; `await` may stand anywhere.
+    Typescript {
+        /// The code.
+        code: String,
+    },
+    /// Runs code in the live kernel of this name.
+    Code {
+        /// The kernel's name in the image.
+        kernel: String,
         /// The code.
         code: String,
     },
@@ -81,6 +109,10 @@ pub enum StepTool {
         #[serde(default = "one_level", skip_serializing_if = "is_one_level")]
         depth: u32,
     },
+    /// Does something on the desktop, which is started at its first use.
+    Gui(GuiInput),
+    /// Does something in the browser on the desktop, which is started at its first use.
+    Browser(BrowserInput),
 }
 
 fn one_level() -> u32 {
@@ -166,12 +198,16 @@ impl StepTool {
         match self {
             Self::Shell { .. } => "shell",
             Self::Python { .. } => "python",
+            Self::Typescript { .. } => "typescript",
+            Self::Code { .. } => "code",
             Self::WriteFile { .. } => "write_file",
             Self::ReadFile { .. } => "read_file",
             Self::EditFile { .. } => "edit_file",
             Self::MoveFile { .. } => "move_file",
             Self::DeleteFile { .. } => "delete_file",
             Self::ListFiles { .. } => "list_files",
+            Self::Gui(_) => "gui",
+            Self::Browser(_) => "browser",
         }
     }
 }

@@ -1,23 +1,29 @@
 //! Live ways into a sandbox: a process with its input and output, a connection to a port, figures.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use egress::{RedactedStream, Redactor};
 use protocol::{
     ByteStream, CallFollower, CallInput, CallKey, ExecEvent, ExecUpdate, Follow, GuestClient, OutputStream,
     TerminalSize,
 };
 use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use crate::answers::ExecRequest;
-use crate::calls::{Begun, follow, interrupted};
+use crate::calls::{Begun, follow, interrupted, plain_end};
 use crate::driver::{Captured, EGRESS_PORT, OutputSink};
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, EventBody};
+use crate::event::CallEnd;
 use crate::ids::JobId;
 use crate::last_use::InUse;
+use crate::live::LiveJob;
 use crate::orchestrator::Orchestrator;
 
 /// How a live process talks.
@@ -62,7 +68,43 @@ pub struct LiveExec {
 pub struct LiveOutput {
     follower: CallFollower,
     first: Option<ExecUpdate>,
-    end: oneshot::Receiver<CallEnd>,
+    /// How it ended, once that is in the log; absent where another writes the log.
+    end: Option<oneshot::Receiver<CallEnd>>,
+    cover: Cover,
+}
+
+/// Covers the values of secrets in what a live process prints.
+struct Cover {
+    redactor: Redactor,
+    stdout: RedactedStream,
+    stderr: RedactedStream,
+}
+
+impl Cover {
+    fn new(redactor: Redactor) -> Self {
+        Self { stdout: redactor.stream(), stderr: redactor.stream(), redactor }
+    }
+
+    fn push(&mut self, stream: OutputStream, bytes: Bytes) -> Bytes {
+        match stream {
+            OutputStream::Stdout => self.stdout.push(bytes),
+            OutputStream::Stderr => self.stderr.push(bytes),
+            // Whoever types wants to see each letter at once: nothing is held back.
+            OutputStream::Terminal | OutputStream::Display if self.redactor.finds(&bytes) => {
+                let mut bytes = bytes.to_vec();
+                self.redactor.cover(&mut bytes);
+                bytes.into()
+            }
+            OutputStream::Terminal | OutputStream::Display => bytes,
+        }
+    }
+
+    /// What was held back, when nothing follows.
+    fn rest(&mut self) -> Option<LiveUpdate> {
+        let held = [(OutputStream::Stdout, &mut self.stdout), (OutputStream::Stderr, &mut self.stderr)];
+        let (stream, held) = held.into_iter().find(|(_, held)| !held.is_empty())?;
+        Some(LiveUpdate::Output { stream, bytes: held.finish() })
+    }
 }
 
 /// The standard input of a live process.
@@ -85,6 +127,40 @@ pub struct PortStream {
     pub stream: Box<dyn ByteStream>,
     _client: GuestClient,
     _in_use: InUse,
+}
+
+impl PortStream {
+    pub(crate) fn new(stream: impl ByteStream, client: GuestClient, live: &LiveJob) -> Self {
+        Self { stream: Box::new(stream), _client: client, _in_use: live.used.begin() }
+    }
+}
+
+impl AsyncRead for PortStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for PortStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 /// What a sandbox uses.
@@ -121,7 +197,17 @@ impl Orchestrator {
         request: ExecRequest,
         talk: Talk,
     ) -> Result<LiveExec, OrchestratorError> {
-        let Begun { live, client, call, mut exec } = self.begin_call(id, &request).await?;
+        let begun = self.begin_call(id, &request).await?;
+        self.open_begun(begun, &request, talk).await
+    }
+
+    /// Starts a call that is written down, and talks to it.
+    pub(crate) async fn open_begun(
+        &self,
+        Begun { live, client, call, mut exec }: Begun,
+        request: &ExecRequest,
+        talk: Talk,
+    ) -> Result<LiveExec, OrchestratorError> {
         exec.terminal = talk.terminal;
         exec.keep_stdin_open = talk.keep_stdin_open || talk.terminal.is_some();
         if let Some(name) = talk.terminal.and(exec.environment.get_mut("TERM")) {
@@ -147,7 +233,8 @@ impl Orchestrator {
                 // The process goes on, and the next server writes down what became of it.
                 () = shutdown.cancelled() => return,
             };
-            let _ = recorder.record(EventBody::CallEnded(ended.clone()).of(&call_ref)).await;
+            let ended = ended.with_note(recorder.refusals_of(&call_ref).await);
+            let _ = sink.finish(ended.clone()).await;
             let _ = sender.send(ended);
         });
         let input = if wants_input { Some(client.input(key.clone()).await?) } else { None };
@@ -158,7 +245,16 @@ impl Orchestrator {
             has_terminal: talk.terminal.is_some(),
             _in_use: live.used.begin(),
         };
-        Ok(LiveExec { output: LiveOutput { follower, first, end }, input: LiveInput { input }, control })
+        Ok(LiveExec {
+            output: LiveOutput {
+                follower,
+                first,
+                end: Some(end),
+                cover: Cover::new(live.recorder.redactor()),
+            },
+            input: LiveInput { input },
+            control,
+        })
     }
 
     /// Connects to a port in the sandbox of a job.
@@ -168,7 +264,7 @@ impl Orchestrator {
     pub async fn open_port(&self, id: JobId, port: u16) -> Result<PortStream, OrchestratorError> {
         let (live, client) = self.reach(id).await?;
         let stream = client.connect_port(port).await?;
-        Ok(PortStream { stream: Box::new(stream), _client: client, _in_use: live.used.begin() })
+        Ok(PortStream::new(stream, client, &live))
     }
 
     /// The ports that something in the sandbox of a job listens on.
@@ -205,6 +301,29 @@ impl Orchestrator {
     }
 }
 
+impl LiveExec {
+    /// Comes back to a process that runs, or has run, from one of its chunks on.
+    pub(crate) async fn return_to(
+        client: GuestClient,
+        key: CallKey,
+        from_sequence: u64,
+        live: &LiveJob,
+    ) -> Result<Self, OrchestratorError> {
+        let follower = client.follow(key.clone(), from_sequence, Follow::Live).await?;
+        let input = client.input(key.clone()).await?;
+        let control = LiveControl {
+            call: key.call.clone(),
+            key,
+            client,
+            has_terminal: true,
+            _in_use: live.used.begin(),
+        };
+        let output =
+            LiveOutput { follower, first: None, end: None, cover: Cover::new(live.recorder.redactor()) };
+        Ok(Self { output, input: LiveInput { input: Some(input) }, control })
+    }
+}
+
 impl LiveOutput {
     /// What happens next; after [`LiveUpdate::Ended`] there is nothing more. Cancel safe.
     ///
@@ -218,12 +337,21 @@ impl LiveOutput {
             };
             match update {
                 ExecUpdate::Output(chunk) => {
-                    return Ok(LiveUpdate::Output { stream: chunk.stream, bytes: chunk.bytes });
+                    let bytes = self.cover.push(chunk.stream, chunk.bytes);
+                    if !bytes.is_empty() {
+                        return Ok(LiveUpdate::Output { stream: chunk.stream, bytes });
+                    }
                 }
                 ExecUpdate::Event(ExecEvent::Gap { bytes, .. }) => return Ok(LiveUpdate::Gap { bytes }),
-                ExecUpdate::Event(ExecEvent::Ended(_)) => {
-                    let end =
-                        (&mut self.end).await.unwrap_or_else(|_| interrupted("the server is shutting down"));
+                ExecUpdate::Event(ExecEvent::Ended(outcome)) => {
+                    if let Some(rest) = self.cover.rest() {
+                        self.first = Some(ExecUpdate::Event(ExecEvent::Ended(outcome)));
+                        return Ok(rest);
+                    }
+                    let end = match &mut self.end {
+                        Some(end) => end.await.unwrap_or_else(|_| interrupted("the server is shutting down")),
+                        None => plain_end(&outcome),
+                    };
                     return Ok(LiveUpdate::Ended(end));
                 }
                 ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}

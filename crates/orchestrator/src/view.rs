@@ -6,9 +6,12 @@ use sandbox::SandboxId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::access::Submitter;
+use crate::agent_view::AgentView;
 use crate::answers::JobKind;
 use crate::event::{Artifact, CallEnd, CallStatus, Event, EventBody, Wish};
 use crate::ids::JobId;
+use crate::outward::EgressView;
 use crate::request::{JobSpec, Work};
 use crate::state::{JobState, Outcome};
 
@@ -23,6 +26,9 @@ pub struct JobView {
     /// How long a bare sandbox may be idle, in milliseconds.
     #[serde(default)]
     pub idle_ms: Option<i64>,
+    /// Who handed it in; nobody where the server asks for no keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Submitter>,
     /// For people.
     pub name: Option<String>,
     /// The task, or nothing for a step job.
@@ -60,6 +66,21 @@ pub struct JobView {
     pub checkpoint_steps: Option<usize>,
     /// Its result.
     pub artifact: Option<Artifact>,
+    /// How long it has waited for something while it had a sandbox, in milliseconds.
+    #[serde(default)]
+    pub paused_ms: i64,
+    /// Since when it waits; milliseconds since 1970.
+    #[serde(default)]
+    pub paused_since_ms: Option<i64>,
+    /// Whether somebody wants it to go on.
+    #[serde(default)]
+    pub is_resume_wished: bool,
+    /// The agent of a task job.
+    #[serde(default)]
+    pub agent: Option<Box<AgentView>>,
+    /// Connections that people were asked about.
+    #[serde(default)]
+    pub egress: EgressView,
 }
 
 /// One step of a job.
@@ -137,6 +158,7 @@ impl JobView {
             job_id,
             kind,
             idle_ms,
+            owner: spec.submitter.clone(),
             name: spec.name.clone(),
             task,
             priority: spec.priority,
@@ -155,6 +177,11 @@ impl JobView {
             losses: 0,
             checkpoint_steps: None,
             artifact: None,
+            paused_ms: 0,
+            paused_since_ms: None,
+            is_resume_wished: false,
+            agent: matches!(spec.work, Work::Task(_)).then(|| Box::new(AgentView::new(spec.agent.budget))),
+            egress: EgressView::default(),
         }
     }
 
@@ -172,6 +199,9 @@ impl JobView {
 
     /// Takes one more event in.
     pub fn apply(&mut self, event: &Event) -> Changed {
+        if self.egress.apply(&event.body) {
+            return Changed::Header;
+        }
         match &event.body {
             EventBody::StateChanged { state, code, reason } => {
                 self.state = *state;
@@ -183,19 +213,57 @@ impl JobView {
                 if state.is_over() {
                     self.ended_ms = Some(event.time_ms);
                 }
+                self.count_pause(event.time_ms);
             }
-            EventBody::Wished { wish } => self.wish = Some(*wish),
+            EventBody::Wished { wish: Wish::Resume } => {
+                self.is_resume_wished = true;
+                self.wish = self.wish.filter(|wish| *wish == Wish::Cancel);
+            }
+            EventBody::Wished { wish } => {
+                self.is_resume_wished = false;
+                // A job that is to end is not kept waiting.
+                if self.wish != Some(Wish::Cancel) {
+                    self.wish = Some(*wish);
+                }
+            }
             EventBody::Extended { idle_ms } => self.idle_ms = Some(*idle_ms),
             EventBody::SandboxRequested { sandbox } => self.sandbox = Some(*sandbox),
             EventBody::SandboxLost { steps_kept, .. } => return self.undo_steps(*steps_kept),
             EventBody::Checkpoint { steps, .. } => self.checkpoint_steps = Some(*steps),
             EventBody::ArtifactStored(artifact) => self.artifact = Some(artifact.clone()),
-            EventBody::CallStarted { .. } | EventBody::CallEnded(_) => return self.apply_to_step(event),
+            EventBody::CallStarted { .. } | EventBody::CallEnded(_) => {
+                let step = self.apply_to_step(event);
+                let agent = self.agent.as_mut().is_some_and(|agent| agent.apply(event));
+                return if agent && step == Changed::Nothing { Changed::Header } else { step };
+            }
+            EventBody::TurnStarted(_)
+            | EventBody::ModelAnswered(_)
+            | EventBody::AnswerLost(_)
+            | EventBody::SummaryMade(_)
+            | EventBody::PlanChanged { .. }
+            | EventBody::RequestOpened(_)
+            | EventBody::RequestAnswered { .. }
+            | EventBody::BudgetChanged { .. }
+            | EventBody::AgentFinished(_)
+            | EventBody::TakenOver { .. }
+            | EventBody::HandedBack { .. }
+            | EventBody::McpChanged(_) => {
+                if !self.agent.as_mut().is_some_and(|agent| agent.apply(event)) {
+                    return Changed::Nothing;
+                }
+            }
             EventBody::JobCreated { .. }
             | EventBody::SandboxReady { .. }
             | EventBody::CallOutput { .. }
             | EventBody::CallOutputDropped { .. }
+            | EventBody::CallDisplay { .. }
             | EventBody::Egress(_)
+            | EventBody::NoteKept { .. }
+            | EventBody::MessageReceived { .. }
+            | EventBody::AgentTold(_)
+            | EventBody::ContextChanged(_)
+            | EventBody::FilesChanged(_)
+            | EventBody::PayloadDropped { .. }
             | EventBody::Note { .. } => return Changed::Nothing,
         }
         Changed::Header
@@ -215,6 +283,21 @@ impl JobView {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         if self.state == JobState::Paused { self.reason.clone() } else { None }
+    }
+
+    /// Time that a job waits does not count against its deadline.
+    fn count_pause(&mut self, time_ms: i64) {
+        if let Some(since) = self.paused_since_ms.take() {
+            self.paused_ms += time_ms.saturating_sub(since).max(0);
+        }
+        match self.state {
+            JobState::Paused if self.started_ms.is_some() => self.paused_since_ms = Some(time_ms),
+            JobState::Paused => {}
+            _ => self.is_resume_wished = false,
+        }
+        if let Some(agent) = &mut self.agent {
+            agent.count_work(self.state, time_ms);
+        }
     }
 
     fn undo_steps(&mut self, kept: usize) -> Changed {

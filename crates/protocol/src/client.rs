@@ -2,6 +2,7 @@
 
 use crate::error::ProtocolError;
 use crate::exec::{CallKey, CallStatus, Exec, ExecEvent, ExecUpdate, Follow, TerminalSize};
+use crate::kernel::{KernelAction, KernelStatus};
 use crate::link::{IncomingStreams, Link, Side};
 use crate::message::{GuestStats, Hello, Reply, Request, Welcome};
 use crate::stream::{ByteStream, Incoming, MessageStream};
@@ -163,6 +164,25 @@ impl GuestClient {
             Reply::Ports { ports } => Ok(ports),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// The kernels of the image, and which of them run.
+    ///
+    /// # Errors
+    /// The link is broken.
+    pub async fn kernels(&self) -> Result<Vec<KernelStatus>, ProtocolError> {
+        match self.ask(&Request::Kernels).await? {
+            Reply::Kernels { kernels } => Ok(kernels),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Interrupts or restarts a kernel that runs.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub async fn kernel(&self, name: String, action: KernelAction) -> Result<(), ProtocolError> {
+        self.order(&Request::Kernel { name, action }).await
     }
 
     /// Figures of the sandbox as the guest sees them.

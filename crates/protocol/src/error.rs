@@ -47,6 +47,9 @@ pub enum ProtocolError {
     /// A file request was refused.
     #[error(transparent)]
     File(#[from] FileError),
+    /// An action on the desktop failed.
+    #[error(transparent)]
+    Gui(#[from] crate::desktop::GuiError),
     /// The guest refused the request.
     #[error("the guest refused: {0}")]
     Refused(String),

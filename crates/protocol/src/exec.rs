@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::Cell;
+
 /// Names one attempt at one call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CallKey {
@@ -47,6 +49,8 @@ pub enum Program {
     Shell(String),
     /// A program, found through `PATH`, and its arguments.
     Arguments(Vec<String>),
+    /// Code for a live kernel, which keeps its variables from call to call.
+    Cell(Cell),
 }
 
 /// Rows and columns of a terminal.
@@ -113,6 +117,8 @@ pub enum OutputStream {
     Stderr = 2,
     /// A terminal, where the two cannot be told apart.
     Terminal = 3,
+    /// What a kernel shows beside text: [`crate::Display`] records.
+    Display = 4,
 }
 
 /// A piece of output. Sequence numbers of a call count from 0 without gaps over all its streams.
@@ -178,6 +184,15 @@ pub enum ExecEnd {
     Killed,
     /// It could not be started; the text says why.
     NotStarted(String),
+    /// The code of a cell has raised an exception.
+    Raised {
+        /// Its type.
+        name: String,
+        /// What it says.
+        message: String,
+    },
+    /// The kernel of a cell has ended before the cell did; the text says how.
+    KernelDied(String),
 }
 
 /// The result of a call.
@@ -199,6 +214,9 @@ pub struct ExecOutcome {
     pub disk_free_bytes: u64,
     /// Free inodes on that disk.
     pub disk_free_inodes: u64,
+    /// What should be known of how it ran, such as that a kernel was started anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What became of a call.
@@ -214,6 +232,8 @@ pub enum CallStatus {
     },
     /// A process has ended.
     Ended(ExecOutcome),
+    /// Something else has been done; the same request with the same key gives its result again.
+    Answered,
     /// A file operation has been done or refused.
     File(crate::file::FileResult),
 }

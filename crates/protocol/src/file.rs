@@ -50,6 +50,9 @@ pub enum FileOperation {
         depth: u32,
         /// Most entries to return.
         limit: u32,
+        /// Names of directories that are listed and not entered, wherever they are.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        skip: Vec<String>,
     },
     /// Moves a file or directory; refused when the target exists.
     Move {

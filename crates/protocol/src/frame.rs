@@ -110,6 +110,7 @@ pub fn decode_output(mut payload: Bytes) -> Result<OutputChunk, ProtocolError> {
         1 => OutputStream::Stdout,
         2 => OutputStream::Stderr,
         3 => OutputStream::Terminal,
+        4 => OutputStream::Display,
         other => return Err(ProtocolError::Unexpected(format!("output of unknown stream {other}"))),
     };
     let sequence = payload.get_u64();

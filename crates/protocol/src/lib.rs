@@ -8,18 +8,31 @@
 //! [`GuestRequest`]; the only one is an outgoing connection of something that runs in the sandbox.
 
 mod client;
+mod client_desktop;
 mod client_files;
+mod client_services;
+mod desktop;
+mod display;
 mod error;
 mod exec;
 mod file;
 pub mod frame;
+mod kernel;
 mod link;
 mod message;
+mod service;
 mod stream;
+mod sys;
 mod version;
 
 pub use client::{CallFollower, CallInput, GuestClient};
+pub use client_desktop::MAX_IMAGE_BYTES;
 pub use client_files::{FileDownload, FileUpload, WatchFollower};
+pub use desktop::{
+    DISPLAY, DesktopOrder, DesktopSpec, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, ImageInfo,
+    MAX_TYPED, MAX_WAIT_S, Modifier, MouseButton, Recording, WindowChoice, WindowInfo,
+};
+pub use display::{CellError, Display, DisplayKind, DisplayReader, MAX_DISPLAY_BYTES, plain_text};
 pub use error::ProtocolError;
 pub use exec::{
     CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, OutputChunk,
@@ -29,7 +42,12 @@ pub use file::{
     FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat,
     WatchChange,
 };
+pub use kernel::{Cell, KernelAction, KernelChoice, KernelState, KernelStatus};
 pub use link::{IncomingStreams, Link, Side};
 pub use message::{GuestRequest, GuestStats, Hello, Reply, Request, Welcome};
+pub use service::{
+    BadServiceName, Endpoint, Readiness, ServiceName, ServiceOrder, ServiceSpec, ServiceState, ServiceStatus,
+};
 pub use stream::{ByteStream, Incoming, MessageStream, RawStream};
+pub use sys::give_back_program_pages;
 pub use version::{OLDEST_VERSION, VERSION, settle};

@@ -61,7 +61,7 @@ impl Link {
         let (incoming, streams) = mpsc::channel(MAX_WAITING);
         let (closed_sender, closed) = watch::channel(false);
         let (close, close_wish) = watch::channel(false);
-        let mut driver = Driver {
+        let driver = Driver {
             connection: yamux::Connection::new(stream.compat(), config, mode),
             commands: command_queue,
             waiting: None,
@@ -110,14 +110,13 @@ struct Driver<T> {
 }
 
 impl<T: ByteStream> Driver<T> {
-    async fn run(&mut self, mut close_wish: watch::Receiver<bool>) {
+    async fn run(mut self, mut close_wish: watch::Receiver<bool>) {
         tokio::select! {
+            biased;
+            // Polled first: what was said before the wish goes out as far as the other side takes it at once. A longer goodbye
+            // would be yamux's own, which leaves whoever reads from a stream of ours waiting for ever.
             () = poll_fn(|cx| self.poll(cx)) => {}
-            () = async { drop(close_wish.wait_for(|wish| *wish).await) } => {
-                // Say goodbye, but do not wait for a side that no longer listens.
-                let goodbye = poll_fn(|cx| self.connection.poll_close(cx));
-                let _ = tokio::time::timeout(std::time::Duration::from_millis(200), goodbye).await;
-            }
+            () = async { drop(close_wish.wait_for(|wish| *wish).await) } => {}
         }
     }
 

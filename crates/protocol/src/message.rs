@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::desktop::{DesktopOrder, DesktopSpec, GuiResult};
 use crate::exec::{CallKey, CallStatus, Exec, Follow, TerminalSize};
 use crate::file::{FileOperation, FileResult};
+use crate::kernel::{KernelAction, KernelStatus};
+use crate::service::{ServiceOrder, ServiceStatus};
 
 /// The host's greeting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +31,7 @@ pub struct Welcome {
 }
 
 /// What the host asks on a stream that it opens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "request")]
 pub enum Request {
     /// Settles the version. Answer: [`Reply::Welcome`].
@@ -142,6 +145,27 @@ pub enum Request {
     Stats,
     /// What listens on the sandbox's loopback. Answer: [`Reply::Ports`].
     Ports,
+    /// Which kernels the image has, and which of them run. Answer: [`Reply::Kernels`].
+    Kernels,
+    /// Does something to a kernel that runs. Answer: [`Reply::Done`].
+    Kernel {
+        /// Its name.
+        name: String,
+        /// What.
+        action: KernelAction,
+    },
+    /// Something about the desktop; the order says what is answered.
+    Desktop {
+        /// How it shall be.
+        desktop: DesktopSpec,
+        /// What to do.
+        order: DesktopOrder,
+    },
+    /// Something about a service; the order says what is answered.
+    Service {
+        /// What to do.
+        order: ServiceOrder,
+    },
 }
 
 /// What the guest asks on a stream that it opens.
@@ -170,6 +194,23 @@ pub enum Reply {
     Ports {
         /// Port numbers.
         ports: Vec<u16>,
+    },
+    /// Kernels by name.
+    Kernels {
+        /// Each with its state.
+        kernels: Vec<KernelStatus>,
+    },
+    /// Result of an action on the desktop.
+    Gui(GuiResult),
+    /// Services, by name.
+    Services {
+        /// Facts.
+        services: Vec<ServiceStatus>,
+    },
+    /// The newest output of a service.
+    ServiceLog {
+        /// Bytes that are not UTF-8 are replaced.
+        text: String,
     },
     /// Not done; the text says why.
     Refused {

@@ -1,12 +1,16 @@
 //! What stands on the wire. An older guest must understand a newer host: a change here needs a new link version,
 //! unless it only adds a field with a default.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::collections::BTreeMap;
 
 use protocol::{
-    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, FileEntry, FileError, FileErrorCode,
-    FileKind, FileOperation, FileReply, FileResult, FileStat, Follow, GuestRequest, GuestStats, Hello,
-    Program, Reply, Request, TerminalSize, Welcome,
+    CallKey, CallStatus, DesktopOrder, DesktopSpec, Endpoint, Exec, ExecEnd, ExecEvent, ExecOutcome,
+    FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat, Follow,
+    GuestRequest, GuestStats, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, Hello, ImageInfo,
+    Modifier, MouseButton, Program, Readiness, Reply, Request, ServiceName, ServiceOrder, ServiceSpec,
+    ServiceState, ServiceStatus, TerminalSize, Welcome, WindowChoice, WindowInfo,
 };
 
 fn key() -> CallKey {
@@ -27,6 +31,7 @@ fn outcome() -> ExecOutcome {
         next_sequence: 1,
         disk_free_bytes: 100,
         disk_free_inodes: 10,
+        note: None,
     }
 }
 
@@ -60,7 +65,7 @@ fn requests_stand_on_the_wire_as_they_always_did() {
         },
         Request::File {
             key: None,
-            operation: FileOperation::List { path: String::new(), depth: 1, limit: 10 },
+            operation: FileOperation::List { path: String::new(), depth: 1, limit: 10, skip: Vec::new() },
         },
         Request::Download { path: "a".into(), offset: 1, length: None },
         Request::Upload { path: "a".into(), mode: None },
@@ -106,4 +111,90 @@ fn answers_stand_on_the_wire_as_they_always_did() {
         ExecEvent::Ended(ExecOutcome { end: ExecEnd::NotStarted("why".into()), ..outcome() }),
     ];
     insta::assert_json_snapshot!("exec_events", events);
+}
+
+fn service() -> ServiceSpec {
+    ServiceSpec {
+        name: ServiceName::new("desktop").unwrap(),
+        program: vec!["icewm".into()],
+        environment: BTreeMap::from([("DISPLAY".to_owned(), ":1".to_owned())]),
+        directory: Some("/workspace".into()),
+        ready: Readiness::Accepts(Endpoint::Unix("/tmp/socket".into())),
+        start_timeout_ms: 30_000,
+        idle_ms: Some(600_000),
+        requires: Vec::new(),
+    }
+}
+
+#[test]
+fn services_stand_on_the_wire_as_they_always_did() {
+    let name = service().name;
+    let readiness =
+        [Readiness::Started, Readiness::File("/tmp/ready".into()), Readiness::Printed("ready".into())];
+    let orders = [
+        ServiceOrder::Open { service: service(), endpoint: Endpoint::Port(8888) },
+        ServiceOrder::Start { service: ServiceSpec { requires: vec![service()], ..service() } },
+        ServiceOrder::Status,
+        ServiceOrder::Stop { name: name.clone() },
+        ServiceOrder::Restart { name: name.clone() },
+        ServiceOrder::Log { name: name.clone() },
+    ];
+    let requests = orders.map(|order| Request::Service { order });
+    let status = ServiceStatus {
+        name,
+        state: ServiceState::Restarting,
+        pid: Some(7),
+        users: 1,
+        starts: 2,
+        crashes: 1,
+        message: Some("why".into()),
+    };
+    let replies = [Reply::Services { services: vec![status] }, Reply::ServiceLog { text: "line".into() }];
+    insta::assert_json_snapshot!("service_readiness", readiness);
+    insta::assert_json_snapshot!("service_requests", requests);
+    insta::assert_json_snapshot!("service_replies", replies);
+}
+
+#[test]
+fn the_desktop_stands_on_the_wire_as_it_always_did() {
+    let desktop = DesktopSpec {
+        width: 1280,
+        height: 800,
+        environment: BTreeMap::from([("HOME".to_owned(), "/home/agent".to_owned())]),
+        idle_ms: Some(600_000),
+        recording: None,
+    };
+    let click = GuiAction::Click {
+        x: Some(1),
+        y: Some(2),
+        button: MouseButton::Right,
+        modifiers: vec![Modifier::Ctrl, Modifier::Super],
+    };
+    let actions = [
+        GuiAction::Screenshot,
+        click,
+        GuiAction::Scroll { x: None, y: None, right: 0, down: -3 },
+        GuiAction::Type { text: "ü".into() },
+        GuiAction::Wait { seconds: Some(0.5), window: Some("Shell".into()) },
+        GuiAction::Focus { window: WindowChoice::Number(7) },
+        GuiAction::Close { window: WindowChoice::Title("Shell".into()) },
+        GuiAction::Launch { command: "xterm".into() },
+    ];
+    let acts = actions.map(|action| DesktopOrder::Act { key: Some(key()), action });
+    let orders = [DesktopOrder::Start, DesktopOrder::OpenVnc].into_iter().chain(acts);
+    let requests: Vec<Request> =
+        orders.map(|order| Request::Desktop { desktop: desktop.clone(), order }).collect();
+    let window =
+        WindowInfo { number: 7, title: "Shell".into(), x: 1, y: 2, width: 3, height: 4, is_active: true };
+    let reply = GuiReply {
+        windows: Some(vec![window.clone()]),
+        window: Some(Box::new(window)),
+        pid: Some(9),
+        image: Some(ImageInfo { width: 1280, height: 800, bytes: 1000 }),
+    };
+    let error = GuiError { code: GuiErrorCode::BadInput, message: "off the screen".into() };
+    let replies = [Reply::Gui(GuiResult::Ok(reply)), Reply::Gui(GuiResult::Error(error))];
+    insta::assert_json_snapshot!("desktop_requests", requests);
+    insta::assert_json_snapshot!("desktop_replies", replies);
+    insta::assert_json_snapshot!("answered", [Reply::Call(CallStatus::Answered)]);
 }

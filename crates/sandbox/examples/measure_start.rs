@@ -34,7 +34,8 @@ async fn main() -> Result<()> {
         image: Image::Host,
         isolation: Isolation::Namespaces,
         limits: Limits::default(),
-        extra_ca: Vec::new(),
+        extra_ca: Default::default(),
+        own_ca: None,
         labels: Default::default(),
     };
     let mut times = Times::default();

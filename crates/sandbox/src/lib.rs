@@ -5,18 +5,28 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(all(feature = "docker", target_os = "linux"))]
+pub mod docker;
 mod error;
+#[cfg(target_os = "linux")]
+mod java_store;
+#[cfg(target_os = "linux")]
+mod limits;
+mod locks;
 #[cfg(target_os = "linux")]
 pub mod namespace;
 mod spec;
+mod spread;
 
 use async_trait::async_trait;
 
 pub use error::SandboxError;
+pub use limits::allowed_range;
 pub use spec::{
     BackendKind, Capabilities, Check, CheckState, Ended, EndedReason, Image, Isolation, Limit, LimitKind,
     Limits, Observed, Phase, SandboxId, SandboxSpec, Usage,
 };
+pub use spread::spread_children;
 
 /// The byte stream to a guest.
 pub type GuestStream = Box<dyn protocol::ByteStream>;
@@ -33,7 +43,11 @@ pub trait Backend: Send + Sync {
     /// Checks the host. An error names what the operator must fix.
     async fn preflight(&self) -> Result<Capabilities, SandboxError>;
 
-    /// Makes a sandbox. Idempotent for the same id.
+    /// Everything that was looked at, for `doctor`. Never fails: what is wrong is in the list.
+    async fn checks(&self) -> Vec<Check>;
+
+    /// Makes a sandbox. Idempotent for the same id. Where it is dropped, [`Backend::destroy`] leaves nothing of it: it
+    /// waits for what cannot be stopped in the middle.
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError>;
 
     /// What is known of a sandbox from outside; [`Phase::Missing`] when there is none.
@@ -47,6 +61,37 @@ pub trait Backend: Send + Sync {
 
     /// Ends the sandbox and removes every trace. Succeeds when it is already gone.
     async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError>;
+
+    /// The names of images that it can use now: `host`, and those of [`Image::Named`].
+    async fn images(&self) -> Result<Vec<String>, SandboxError> {
+        Ok(vec!["host".to_owned()])
+    }
+
+    /// Tells the image of a name from an earlier one of that name; quick. `None` where nobody can tell.
+    fn image_version(&self, _image: &Image) -> Option<String> {
+        None
+    }
+
+    /// Whether a sandbox may be tried with the image of this name. A backend that can have more images than it can list
+    /// says yes to what may be there; making the sandbox tells.
+    async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
+        Ok(self.images().await?.iter().any(|image| image == name))
+    }
+
+    /// Returns when what destroyed sandboxes have left is gone, for who ends soon; it goes by itself in a server that
+    /// lives on.
+    async fn settle(&self) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
+    /// The list of files that the processes of a sandbox touch, as it is written; `None` where nobody lists them. A line of
+    /// JSON each; the first says how the list is made.
+    fn file_list(&self, _id: SandboxId) -> Option<std::path::PathBuf> {
+        None
+    }
+
+    /// Returns when the list of files holds all that has happened up to now, where somebody lists them; soon in any case.
+    async fn settle_file_list(&self, _id: SandboxId) {}
 
     /// The ability to stop all processes of a sandbox and let them go on.
     fn freezer(&self) -> Option<&dyn Freezer> {

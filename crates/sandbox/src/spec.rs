@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -44,8 +45,8 @@ impl FromStr for SandboxId {
 pub enum BackendKind {
     /// Linux namespaces on this host.
     Namespace,
-    /// In memory, for tests of what stands above.
-    Fake,
+    /// Containers of a Docker engine.
+    Docker,
 }
 
 /// How strongly a sandbox is sealed, weakest first. A job gets what it asked for or better, never less.
@@ -68,6 +69,8 @@ pub enum Image {
     Host,
     /// A root file system in this directory.
     Directory(std::path::PathBuf),
+    /// An image that the backend knows by this name; `default` is the agent's computer.
+    Named(String),
 }
 
 /// How much, and whether the job insists.
@@ -154,8 +157,12 @@ pub struct SandboxSpec {
     pub isolation: Isolation,
     /// What it may use.
     pub limits: Limits,
-    /// Certificates (PEM) that the sandbox trusts beside the image's own.
-    pub extra_ca: Vec<String>,
+    /// Certificates (PEM) that the sandbox trusts beside the image's own. Shared: all that a host trusts are a quarter of
+    /// a megabyte.
+    pub extra_ca: Arc<[String]>,
+    /// A certificate (PEM) that this sandbox trusts and no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_ca: Option<String>,
     /// For finding it again and for people: `job`, `server`.
     pub labels: BTreeMap<String, String>,
 }

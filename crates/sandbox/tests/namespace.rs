@@ -46,8 +46,8 @@ async fn the_host_image_has_nothing_of_the_hosts_users() {
     let guest = Guest::of(&host.backend, id).await;
     assert_eq!(guest.expect("ls /home").await, "agent");
     assert_eq!(
-        guest.expect("ls -A /home/agent /opt /srv /mnt").await,
-        "/home/agent:\n\n/mnt:\n\n/opt:\n\n/srv:"
+        guest.expect("ls -A /home/agent /home/agent/.local /opt /srv /mnt").await,
+        "/home/agent:\n.local\n\n/home/agent/.local:\nbin\nlib\n\n/mnt:\n\n/opt:\n\n/srv:"
     );
     for path in [
         "/root",
@@ -93,7 +93,7 @@ async fn ordinary_programs_work() {
 async fn extra_certificates_are_trusted_inside() {
     let host = Host::new();
     let mut spec = spec();
-    spec.extra_ca = vec!["-----BEGIN CERTIFICATE-----\nEXTRA\n-----END CERTIFICATE-----".into()];
+    spec.extra_ca = ["-----BEGIN CERTIFICATE-----\nEXTRA\n-----END CERTIFICATE-----".into()].into();
     let id = make(&host, &spec).await;
     let guest = Guest::of(&host.backend, id).await;
     assert_eq!(guest.expect("grep -c ^EXTRA$ /etc/ssl/certs/ca-certificates.crt").await, "1");

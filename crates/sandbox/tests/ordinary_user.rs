@@ -5,11 +5,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod escape_suite;
+mod namespace_captor;
 mod namespace_host;
 mod ordinary_user_host;
+mod transfers;
 
 use std::fs;
 
+use escape_suite::*;
 use namespace_host::Host;
 use ordinary_user_host::{Setting, UID, run};
 use protocol::ExecEnd;
@@ -35,16 +39,28 @@ tests! {
         commands_run_and_nothing_is_left files_go_in_and_out a_command_has_a_terminal
         files_of_every_kind_are_removed there_is_no_network_but_loopback
         a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
-        the_image_is_read_only a_directory_is_an_image a_restarted_server_carries_on many_live_at_once
-        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach escapes_are_refused ordinary_programs_work
+        the_image_is_read_only a_directory_is_an_image a_named_image_has_agent_and_home a_restarted_server_carries_on many_live_at_once
+        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach ordinary_programs_work
         the_agent_has_an_id_of_its_own;
     Single in with_a_single_id:
         commands_run_and_nothing_is_left files_go_in_and_out a_command_has_a_terminal
         files_of_every_kind_are_removed there_is_no_network_but_loopback
         a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
-        the_image_is_read_only a_directory_is_an_image a_restarted_server_carries_on many_live_at_once
-        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach escapes_are_refused ordinary_programs_work
+        the_image_is_read_only a_directory_is_an_image a_named_image_has_agent_and_home a_restarted_server_carries_on many_live_at_once
+        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach ordinary_programs_work
         the_agent_is_the_user_without_rights;
+    Lent in escapes_with_lent_ids:
+        every_attempt_is_refused_and_nothing_outside_changes links_lead_nowhere_through_the_file_interface
+        names_that_are_swapped_lead_nowhere hard_links_that_come_and_go_lead_nowhere
+        a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
+        archives_with_parents_and_links_stay_inside processes_used_up_leave_the_host_and_the_guest_alone
+        descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone connections_used_up_leave_the_guest_alone;
+    Single in escapes_with_a_single_id:
+        every_attempt_is_refused_and_nothing_outside_changes links_lead_nowhere_through_the_file_interface
+        names_that_are_swapped_lead_nowhere hard_links_that_come_and_go_lead_nowhere
+        a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
+        archives_with_parents_and_links_stay_inside processes_used_up_leave_the_host_and_the_guest_alone
+        descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone connections_used_up_leave_the_guest_alone;
     Delegated in with_delegated_control_groups:
         memory_is_limited_and_sandboxes_can_be_frozen commands_run_and_nothing_is_left;
 }
@@ -54,7 +70,8 @@ fn spec() -> SandboxSpec {
         image: Image::Host,
         isolation: Isolation::Namespaces,
         limits: Limits { open_files: Limit::Required(512), pids: Limit::Required(64), ..Limits::default() },
-        extra_ca: Vec::new(),
+        extra_ca: Default::default(),
+        own_ca: None,
         labels: Default::default(),
     }
 }
@@ -90,20 +107,7 @@ async fn commands_run_and_nothing_is_left(host: Host) {
 
 async fn files_go_in_and_out(host: Host) {
     let (id, guest) = start(&host).await;
-    let mut upload = guest.client.upload("deep/er/file".into(), Some(0o755)).await.unwrap();
-    upload.write(b"#!/bin/sh\necho ran\n").await.unwrap();
-    upload.finish().await.unwrap();
-    assert_eq!(
-        guest.expect("deep/er/file && echo more >> deep/er/file && stat -c %a deep/er/file").await,
-        "ran\n755"
-    );
-    guest.expect("echo from inside > out").await;
-    let (_, mut download) = guest.client.download("out".into(), 0, None).await.unwrap();
-    let mut bytes = Vec::new();
-    while let Some(part) = download.next().await.unwrap() {
-        bytes.extend_from_slice(&part);
-    }
-    assert_eq!(bytes, b"from inside\n");
+    transfers::files_go_in_and_out(&guest).await;
     end(&host, id).await;
 }
 
@@ -212,7 +216,7 @@ async fn the_image_is_read_only(host: Host) {
     for path in ["/etc/ssh", "/etc/shadow", "/boot", "/sys/kernel"] {
         assert_ne!(guest.run(&format!("ls {path}")).await.end, ExecEnd::Code(0), "{path} is there");
     }
-    assert_eq!(guest.expect("ls /home; ls -A /home/agent").await, "agent");
+    assert_eq!(guest.expect("ls /home; ls -A /home/agent").await, "agent\n.local");
     end(&host, id).await;
 }
 
@@ -238,6 +242,26 @@ async fn a_directory_is_an_image(host: Host) {
     );
     end(&host, id).await;
     assert!(!image.join("workspace").exists() && !image.join("proc").exists(), "the image stays as it is");
+}
+
+async fn a_named_image_has_agent_and_home(host: Host) {
+    let root = host.config.images_dir.join("small/rootfs");
+    fs::create_dir_all(root.join("bin")).unwrap();
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("the package busybox-static is needed");
+    for name in ["sh", "whoami", "stat", "cat", "touch"] {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    assert_eq!(host.backend.images().await.unwrap(), ["host", "small"]);
+    let id = SandboxId::generate();
+    host.backend.create(id, &SandboxSpec { image: Image::Named("small".into()), ..spec() }).await.unwrap();
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(guest.expect("whoami; stat -c %U /home/agent /workspace").await, "agent\nagent\nagent");
+    assert_eq!(
+        guest.expect("echo x > /home/agent/file; echo y > /tmp/file; cat /home/agent/file /tmp/file").await,
+        "x\ny"
+    );
+    end(&host, id).await;
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 1, "the image stays as it is");
 }
 
 async fn a_restarted_server_carries_on(host: Host) {
@@ -271,30 +295,6 @@ async fn the_host_is_fit_and_flaws_have_remedies(host: Host) {
     }
 }
 
-async fn python(guest: &Guest, script: &str) -> Vec<String> {
-    let ran = guest.run_program(&["/usr/bin/python3", "-c", &format!("{PRELUDE}{script}")]).await;
-    assert_eq!(ran.end, ExecEnd::Code(0), "{ran:?}");
-    ran.stdout.split_whitespace().map(String::from).collect()
-}
-
-const PRELUDE: &str = r#"
-import ctypes, errno, os, socket
-libc = ctypes.CDLL(None, use_errno=True)
-def said(result):
-    return "DONE" if result >= 0 else errno.errorcode[ctypes.get_errno()]
-def call(number, *arguments):
-    ctypes.set_errno(0)
-    arguments = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return said(libc.syscall(ctypes.c_long(number), *arguments))
-def attempt(act):
-    try:
-        act()
-        return "DONE"
-    except OSError as error:
-        return errno.errorcode[error.errno]
-buffer = ctypes.create_string_buffer(4096)
-"#;
-
 /// Even where the agent has the guest's own user id.
 async fn the_guest_is_out_of_reach(host: Host) {
     let (id, guest) = start(&host).await;
@@ -319,46 +319,11 @@ for signal in [9, 15, 19, 2, 1, 17]:
         pidfd_getfd = libc::SYS_pidfd_getfd,
         prlimit = libc::SYS_prlimit64,
     );
-    let words = python(&guest, &script).await;
-    let refusals = ["EPERM", "EACCES", "ENOENT", "ENOTDIR"];
-    assert!(!words.is_empty());
-    assert!(words.iter().all(|word| refusals.contains(&word.as_str())), "{words:?}");
+    refused(&guest, &script, &["EPERM", "EACCES", "ENOENT", "ENOTDIR"]).await;
     // What one call has started another may end.
     guest.expect("sleep 1000 > /dev/null 2>&1 & echo $! > pid").await;
     guest.expect("kill $(cat pid)").await;
     assert_eq!(guest.expect("echo alive").await, "alive");
-    end(&host, id).await;
-}
-
-async fn escapes_are_refused(host: Host) {
-    let (id, guest) = start(&host).await;
-    let script = format!(
-        r#"
-for kind in [b"tmpfs", b"proc", b"overlay"]:
-    ctypes.set_errno(0); print(said(libc.mount(b"none", b"/tmp", kind, 0, None)))
-print(said(libc.umount2(b"/usr", 2)), said(libc.unshare(0x10000000)), said(libc.chroot(b"/workspace")))
-print(call({open_tree}, -100, b"/", 1), call({bpf}, 0, 0, 0), call({keyctl}, 0, -3, 1))
-print(attempt(lambda: os.mknod("/tmp/node", 0o20666, os.makedev(1, 1))))
-print(attempt(lambda: socket.socket(2, 3, 1)), attempt(lambda: socket.socket(17, 3, 768)))
-for act in [lambda: os.chown("/workspace", 5, 5), lambda: os.setuid(5), lambda: os.setgroups([5]), lambda: os.nice(-5)]:
-    print(attempt(act))
-for path in ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/usr/bin/env", "/proc/self/exe"]:
-    print(attempt(lambda: open(path, "r+b", buffering=0).write(b"1")))
-for path in ["/usr/bin/env", "/usr/bin/python3"]:
-    print(attempt(lambda: os.chmod(path, 0o777)), attempt(lambda: os.unlink(path)))
-"#,
-        open_tree = libc::SYS_open_tree,
-        bpf = libc::SYS_bpf,
-        keyctl = libc::SYS_keyctl,
-    );
-    let words = python(&guest, &script).await;
-    let refusals = ["EPERM", "EACCES", "EROFS", "EINVAL", "ENOENT", "ETXTBSY", "EAFNOSUPPORT"];
-    assert!(words.iter().all(|word| refusals.contains(&word.as_str())), "{words:?}");
-    let status = "grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/status | tr -d '\t\n'";
-    assert_eq!(guest.expect(status).await, "CapPrm:0000000000000000CapEff:0000000000000000NoNewPrivs:1");
-    let seen =
-        python(&guest, "print(*[p for p in os.listdir('/proc') if p.isdigit() and int(p) > 100])").await;
-    assert_eq!(seen, Vec::<String>::new(), "processes of the host are seen");
     end(&host, id).await;
 }
 

@@ -46,6 +46,9 @@ impl BodyLimits {
 /// A JSON body of type `T`.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
+/// A JSON body of type `T` that may be left out.
+pub(crate) struct OptionalBody<T>(pub(crate) T);
+
 /// A job, written as JSON or as a task in plain words.
 pub(crate) struct JobBody(pub(crate) NewJob);
 
@@ -68,6 +71,25 @@ where
             return Err(wrong_type(&parts.headers, TYPE_HINT));
         }
         parse_json(&received.bytes).map(Self)
+    }
+}
+
+impl<S, T> FromRequest<S> for OptionalBody<T>
+where
+    S: Send + Sync,
+    T: DeserializeOwned + Default,
+    BodyLimits: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let received = receive(&parts.headers, body, &BodyLimits::from_ref(state)).await?;
+        if matches!(received.bytes.trim_ascii(), b"" | b"null") {
+            return Ok(Self(T::default()));
+        }
+        let whole = Request::from_parts(parts, Body::from(received.bytes));
+        JsonBody::from_request(whole, state).await.map(|JsonBody(value)| Self(value))
     }
 }
 
@@ -251,7 +273,21 @@ fn malformed(bytes: &[u8], error: &serde_json::Error) -> Problem {
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
-    text.strip_suffix(&place).unwrap_or(&text).to_owned()
+    in_plain_words(text.strip_suffix(&place).unwrap_or(&text))
+}
+
+/// The message without the names that a programming language has for numbers.
+fn in_plain_words(message: &str) -> String {
+    let Some((said, wanted)) = message.rsplit_once(", expected ") else { return message.to_owned() };
+    let plain = match wanted {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        _ => return message.to_owned(),
+    };
+    format!("{said}, expected {plain}")
 }
 
 /// Where the trouble is. A field that is unknown or missing stands in the message, not always in the path.
@@ -289,6 +325,15 @@ mod tests {
             request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::try_from(value).unwrap());
         }
         JobBody::from_request(request, &limits()).await.map(|JobBody(job)| job)
+    }
+
+    #[test]
+    fn numbers_are_asked_for_in_plain_words() {
+        let problem = refusal(r#"{"task": "x", "budget": {"turns": -1}}"#);
+        let detail = problem.detail();
+        assert!(detail.contains("integer `-1`, expected a whole number, 0 or more"), "{detail}");
+        let problem = refusal(r#"{"task": "x", "budget": {"money_usd": "1"}}"#);
+        assert!(problem.detail().ends_with("expected a number"), "{}", problem.detail());
     }
 
     #[test]
@@ -356,6 +401,24 @@ mod tests {
             assert_eq!((problem.status().as_u16(), problem.code()), (415, "unsupported_media_type"));
             assert!(problem.detail().contains("-H 'Content-Type: application/json'"), "{}", problem.detail());
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_may_be_left_out_is_still_checked_when_it_is_there() {
+        let read = async |content_type: Option<&str>, body: &'static str| {
+            let mut request = Request::new(Body::from(body));
+            if let Some(value) = content_type {
+                request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::try_from(value).unwrap());
+            }
+            let read = OptionalBody::<orchestrator::Takeover>::from_request(request, &limits()).await;
+            read.map(|OptionalBody(takeover)| takeover.by)
+        };
+        for content_type in [None, Some("application/json"), Some("application/x-www-form-urlencoded")] {
+            assert_eq!(read(content_type, "").await.unwrap(), None, "{content_type:?}");
+            assert_eq!(read(content_type, " {\"by\":\"Ada\"}").await.unwrap().as_deref(), Some("Ada"));
+        }
+        assert_eq!(read(None, "{\"colour\":1}").await.unwrap_err().code(), "invalid_field");
+        assert_eq!(read(None, "Ada").await.unwrap_err().code(), "unsupported_media_type");
     }
 
     #[tokio::test]

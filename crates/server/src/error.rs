@@ -9,6 +9,18 @@ pub enum ServerError {
     /// A task of the server ended by a panic.
     #[error("accepting connections ended unexpectedly")]
     AcceptStopped(#[source] tokio::task::JoinError),
+    /// Who did what cannot be written down.
+    #[error("opening access.jsonl in the data folder")]
+    AccessLog(#[source] std::io::Error),
+    /// TLS cannot be spoken.
+    #[error("{what}")]
+    Certificate {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl ServerError {
@@ -16,7 +28,9 @@ impl ServerError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::NoListener | Self::AcceptStopped(_) => false,
+            Self::NoListener | Self::AcceptStopped(_) | Self::AccessLog(_) | Self::Certificate { .. } => {
+                false
+            }
         }
     }
 }

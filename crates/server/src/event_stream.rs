@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
-use orchestrator::{Event, EventBody, JobId, Orchestrator, OrchestratorError, Sequence};
+use orchestrator::{Delta, Event, EventBody, Heard, JobId, Orchestrator, OrchestratorError, Said, Sequence};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
+use crate::access::Closing;
 use crate::problem::Problem;
 
 /// How many events are read at a time.
@@ -60,6 +60,15 @@ impl Form {
         }
     }
 
+    /// Words of the model that are in no log: without an id, so that a reader that comes back is not led astray.
+    fn speak(self, delta: &Delta) -> String {
+        let Ok(json) = serde_json::to_string(delta) else { return String::new() };
+        match self {
+            Self::ServerSent => format!("event: delta\ndata: {json}\n\n"),
+            Self::Lines => format!("{{\"kind\":\"delta\",\"data\":{json}}}\n"),
+        }
+    }
+
     fn heartbeat(self) -> &'static str {
         match self {
             Self::ServerSent => ": still here\n\n",
@@ -90,6 +99,41 @@ pub(crate) enum Writing {
     IsOver,
 }
 
+/// Whether a reader wants the words of the model as they come.
+#[derive(Debug)]
+pub(crate) enum Ears {
+    Closed,
+    Open { heard: Heard, said: Option<watch::Receiver<Said>> },
+}
+
+impl Ears {
+    pub(crate) fn open() -> Self {
+        Self::Open { heard: Heard::default(), said: None }
+    }
+
+    /// Whatever is said next; for ever where nobody listens or nobody speaks.
+    async fn next(&mut self) -> Delta {
+        let Self::Open { heard, said: Some(said) } = self else { return std::future::pending().await };
+        loop {
+            if let Some(delta) = heard.next(&said.borrow_and_update()) {
+                return delta;
+            }
+            if said.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Listens to the job's driver, which may have begun just now.
+    fn attend(&mut self, orchestrator: &Orchestrator, job: JobId) {
+        if let Self::Open { said, .. } = self
+            && said.as_ref().is_none_or(|said| said.has_changed().is_err())
+        {
+            *said = orchestrator.listen(job);
+        }
+    }
+}
+
 /// A reader's place in the log of a job.
 pub(crate) struct Follower {
     pub(crate) orchestrator: Orchestrator,
@@ -97,9 +141,10 @@ pub(crate) struct Follower {
     /// The last event that was sent.
     pub(crate) after: Sequence,
     pub(crate) writing: Writing,
+    pub(crate) ears: Ears,
     pub(crate) form: Form,
     pub(crate) heartbeat: Duration,
-    pub(crate) shutdown: CancellationToken,
+    pub(crate) closing: Closing,
 }
 
 enum Phase {
@@ -125,7 +170,7 @@ impl Follower {
 
     async fn next(&mut self, watch: &mut watch::Receiver<Sequence>) -> (String, Phase) {
         loop {
-            if self.shutdown.is_cancelled() {
+            if self.closing.token().is_cancelled() {
                 return (String::new(), Phase::Done);
             }
             // Marked as seen before reading: what comes meanwhile wakes the wait below.
@@ -136,7 +181,10 @@ impl Follower {
                 Ok(_) => {}
                 Err(error) => return (self.form.failure(&error.into()), Phase::Done),
             }
+            self.ears.attend(&self.orchestrator, self.job);
             tokio::select! {
+                // The log goes before the words: a turn has begun before it is heard.
+                biased;
                 changed = watch.changed() => if changed.is_err() {
                     tokio::time::sleep(UNWATCHED_PAUSE).await;
                     *watch = self.orchestrator.watch(self.job);
@@ -144,7 +192,8 @@ impl Follower {
                         return (self.form.failure(&error.into()), Phase::Done);
                     }
                 },
-                () = self.shutdown.cancelled() => {}
+                () = self.closing.token().cancelled() => {}
+                delta = self.ears.next() => return (self.form.speak(&delta), Phase::Read),
                 () = tokio::time::sleep(self.heartbeat) => {
                     // A reader that claims to have seen more than there is would wait for ever.
                     return match self.ask_whether_over().await {
@@ -209,6 +258,14 @@ mod tests {
         Form::Lines.write(&mut text, &event(JobState::Running));
         assert_eq!(text.lines().count(), 1);
         assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event(JobState::Running));
+    }
+
+    #[test]
+    fn words_of_the_model_have_no_place_in_the_log() {
+        let delta = Delta { turn: 2, text: "a\nb".into(), ..Delta::default() };
+        let expected = "event: delta\ndata: {\"turn\":2,\"text\":\"a\\nb\"}\n\n";
+        assert_eq!(Form::ServerSent.speak(&delta), expected);
+        assert_eq!(Form::Lines.speak(&delta).lines().count(), 1);
     }
 
     #[test]

@@ -7,11 +7,14 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRef, FromRequestParts, MatchedPath, Path, Query};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use orchestrator::{JobId, Orchestrator};
+use orchestrator::{JobId, Orchestrator, OrchestratorError};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::{Access, Caller, Transport};
+use crate::arrival::{Arrival, Connected};
 use crate::body::BodyLimits;
+use crate::host::HostReports;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
@@ -21,6 +24,10 @@ pub(crate) struct AppState {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) settings: Arc<ServerSettings>,
     pub(crate) limits: BodyLimits,
+    /// What the binary knows of its host.
+    pub(crate) host: HostReports,
+    /// The check, with what it has seen.
+    pub(crate) access: Arc<Access>,
     /// The OpenAPI document, written once.
     pub(crate) document: bytes::Bytes,
 }
@@ -56,12 +63,28 @@ const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 /// What stands below this is also there for jobs, and so must be told apart.
 const BELOW_SANDBOXES: &str = "/v1/sandboxes/{id}/";
 
-/// Reads an id; below the address of sandboxes it must be one of a sandbox.
+/// Refuses a job that is not there for this caller. The check before all handlers has said so already; this is the wall
+/// behind it, by the id that the handler uses.
+pub(crate) async fn check_owner(
+    orchestrator: &Orchestrator,
+    caller: Option<&Caller>,
+    id: JobId,
+) -> Result<(), Problem> {
+    match caller.and_then(Caller::sees_only) {
+        Some(own) if orchestrator.submitter(id).await?.as_ref() != Some(&own) => {
+            Err(OrchestratorError::NoJob(id).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads an id; below the address of sandboxes it must be one of a sandbox, and always one that is there for the caller.
 async fn find<S>(parts: &Parts, state: &S, text: &str) -> Result<JobId, Problem>
 where
     Orchestrator: FromRef<S>,
 {
     let id = parse_job_id(text)?;
+    check_owner(&Orchestrator::from_ref(state), parts.extensions.get(), id).await?;
     let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
     if route.starts_with(BELOW_SANDBOXES) {
         Orchestrator::from_ref(state).sandbox(id).await?;
@@ -113,6 +136,78 @@ where
                 Err(Problem::bad_request("bad_path", detail))
             }
         }
+    }
+}
+
+/// A kernel in the sandbox of the job that the path names.
+#[derive(Debug, Clone)]
+pub(crate) struct KernelPath {
+    pub(crate) job: JobId,
+    pub(crate) kernel: String,
+}
+
+impl<S> FromRequestParts<S> for KernelPath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, kernel)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| bad_path(&error))?;
+        Ok(Self { job: find(parts, state, &job).await?, kernel })
+    }
+}
+
+/// Something that waits for a person in the job that the path names.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestPath {
+    pub(crate) job: JobId,
+    pub(crate) request: String,
+}
+
+impl<S> FromRequestParts<S> for RequestPath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, request)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| bad_path(&error))?;
+        Ok(Self { job: find(parts, state, &job).await?, request })
+    }
+}
+
+/// A picture of the job that the path names.
+#[derive(Debug, Clone)]
+pub(crate) struct PicturePath {
+    pub(crate) job: JobId,
+    pub(crate) digest: String,
+}
+
+impl<S> FromRequestParts<S> for PicturePath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, digest)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| bad_path(&error))?;
+        let job = find(parts, state, &job).await?;
+        let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_digest {
+            return Ok(Self { job, digest });
+        }
+        let detail = format!("`{}` is not a digest of 64 hexadecimal digits", digest.escape_debug());
+        Err(Problem::bad_request("bad_path", detail))
     }
 }
 
@@ -210,13 +305,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
 pub(crate) struct BaseUrl(pub(crate) String);
 
 impl BaseUrl {
-    fn of(settings: &ServerSettings, headers: &HeaderMap) -> Self {
+    pub(crate) fn of(settings: &ServerSettings, arrival: &Arrival, headers: &HeaderMap) -> Self {
         if let Some(url) = &settings.public_url {
             return Self(url.trim_end_matches('/').to_owned());
         }
         // The guard has let only well-formed hosts through.
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
-        Self(format!("http://{host}"))
+        let scheme = if arrival.transport(settings) == Transport::Secret { "https" } else { "http" };
+        Self(format!("{scheme}://{host}"))
     }
 }
 
@@ -228,7 +324,8 @@ where
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        Ok(Self::of(&Arc::<ServerSettings>::from_ref(state), &parts.headers))
+        let arrival = Arrival::new(parts.extensions.get::<Connected>().copied(), &parts.headers);
+        Ok(Self::of(&Arc::<ServerSettings>::from_ref(state), &arrival, &parts.headers))
     }
 }
 
@@ -292,8 +389,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:3001"));
         let mut settings = ServerSettings::default();
-        assert_eq!(BaseUrl::of(&settings, &headers).0, "http://127.0.0.1:3001");
+        assert_eq!(BaseUrl::of(&settings, &Arrival::default(), &headers).0, "http://127.0.0.1:3001");
         settings.public_url = Some("https://caisson.example/".into());
-        assert_eq!(BaseUrl::of(&settings, &headers).0, "https://caisson.example");
+        assert_eq!(BaseUrl::of(&settings, &Arrival::default(), &headers).0, "https://caisson.example");
     }
 }

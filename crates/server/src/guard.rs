@@ -5,7 +5,6 @@
 //! carries its name in `Host`.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -14,6 +13,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::arrival::{Arrival, Connected};
+use crate::authority::{Authority, Site, split_origin};
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
@@ -34,62 +35,13 @@ pub(crate) struct Guard {
     names: HashSet<String>,
     other_hosts: OtherHosts,
     public: Option<Site>,
+    settings: Arc<ServerSettings>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OtherHosts {
     Refused,
     Allowed,
-}
-
-/// A host and its port, with the scheme's port where none was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Site {
-    host: String,
-    port: u16,
-}
-
-/// A host as it stands in a URL or in `Host`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Authority {
-    host: String,
-    port: Option<u16>,
-}
-
-impl Authority {
-    /// Reads `name`, `name:port`, `1.2.3.4:port` or `[::1]:port`; anything else is refused.
-    fn parse(text: &str) -> Option<Self> {
-        let (host, port) = match text.strip_prefix('[') {
-            Some(rest) => {
-                let (address, after) = rest.split_once(']')?;
-                address.parse::<std::net::Ipv6Addr>().ok()?;
-                (address, if after.is_empty() { None } else { Some(after.strip_prefix(':')?) })
-            }
-            None => match text.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (text, None),
-            },
-        };
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
-        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-        if host.is_empty() || !host.bytes().all(is_name) {
-            return None;
-        }
-        let port = match port {
-            None | Some("") => None,
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits.parse().ok()?),
-            Some(_) => return None,
-        };
-        Some(Self { host, port })
-    }
-
-    fn is_loopback(&self) -> bool {
-        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-    }
-
-    fn on(self, default_port: u16) -> Site {
-        Site { port: self.port.unwrap_or(default_port), host: self.host }
-    }
 }
 
 impl Guard {
@@ -102,7 +54,15 @@ impl Guard {
             .collect();
         let other_hosts = if names.remove("*") { OtherHosts::Allowed } else { OtherHosts::Refused };
         names.extend(public.iter().map(|site| site.host.clone()));
-        Self { names, other_hosts, public }
+        Self { names, other_hosts, public, settings: Arc::new(settings.clone()) }
+    }
+
+    /// Keeps that a request was refused.
+    fn note(&self, request: &Request, status: StatusCode) {
+        let connected = request.extensions().get::<Connected>().copied();
+        let from = Arrival::new(connected, request.headers()).client(&self.settings);
+        let (method, path) = (request.method().as_str(), request.uri().path());
+        self.settings.access_log.note_outside(from, method, path, status.as_u16());
     }
 
     /// Refuses a request that a web page of another site may have sent.
@@ -149,17 +109,6 @@ impl Guard {
     }
 }
 
-/// The host of `http://host:port` with the port that the scheme has when none is written.
-fn split_origin(origin: &str) -> Option<(Authority, u16)> {
-    let (rest, port) = match origin.split_once("://")? {
-        ("http", rest) => (rest, 80),
-        ("https", rest) => (rest, 443),
-        _ => return None,
-    };
-    let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
-    Some((Authority::parse(authority)?, port))
-}
-
 fn foreign_host(host: &str) -> Problem {
     let detail = format!(
         "this server is not called `{}`; use localhost, or add the name to `allowed_hosts` in the configuration",
@@ -177,7 +126,11 @@ fn foreign_origin(origin: &str) -> Problem {
 pub(crate) async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let mut response = match guard.check(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(problem) => {
+            let response = problem.into_response();
+            guard.note(&request, response.status());
+            response
+        }
     };
     add_headers(response.headers_mut());
     response

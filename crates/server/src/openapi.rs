@@ -2,26 +2,36 @@
 
 use std::collections::BTreeMap;
 
+use axum::http::Method;
 use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi};
 
+use crate::access::{Need, SESSION_COOKIE, need};
 use crate::problem::ProblemAnswer;
 use crate::router::documented;
 use crate::routes::events::EventFormat;
 use crate::routes::exec_stream::{StreamNotice, StreamOrder, StreamRequest};
+use crate::routes::terminal::TerminalNotice;
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Caisson",
         description = "A coding agent's own computer, for one task, sealed. Hand in a job, watch it, get a zip.\n\n\
-            Errors are `application/problem+json` with a stable `code`. Unknown fields are refused by name.",
+            Errors are `application/problem+json` with a stable `code`. Unknown fields are refused by name.\n\n\
+            A server that has keys asks for one: `Authorization: Bearer caisson_...`; one without, which serves its own machine alone, asks \
+            nobody. `x-caisson-needs` says what an \
+            operation asks of it: `nothing`; `look` (any role; a submitter at its own); `survey` (viewer, operator, admin); \
+            `submit` and `change` (submitter, operator, admin); `govern` (admin).",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
         contact()
     ),
     components(schemas(
-        ProblemAnswer<'_>, orchestrator::JobId, EventFormat, StreamRequest, StreamOrder, StreamNotice
+        ProblemAnswer<'_>, orchestrator::JobId, EventFormat, StreamRequest, StreamOrder, StreamNotice, TerminalNotice
     )),
     tags(
         (name = "basic", description = "The four basic calls: hand in, ask, ask again, download"),
@@ -34,14 +44,20 @@ use crate::routes::exec_stream::{StreamNotice, StreamOrder, StreamRequest};
 )]
 struct Document;
 
+/// The names of the ways in.
+const BY_KEY: &str = "key";
+const BY_SESSION: &str = "session";
+
 /// The OpenAPI document of this server. Always the same for the same version.
 #[must_use]
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = Document::openapi();
     document.merge(documented().into_openapi());
+    add_ways_in(&mut document);
     let paths = std::mem::take(&mut document.paths.paths);
     for (path, mut item) in paths {
-        for operation in operations(&mut item) {
+        for (method, operation) in operations(&mut item) {
+            add_access(operation, need(&method, &path));
             if path.starts_with("/v1/sandboxes/{id}/") {
                 make_of_sandbox(operation);
             }
@@ -53,8 +69,40 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     document
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().filter_map(Option::as_mut)
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    let all = [
+        (Method::GET, &mut item.get),
+        (Method::PUT, &mut item.put),
+        (Method::POST, &mut item.post),
+        (Method::DELETE, &mut item.delete),
+    ];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+/// By what a caller is known: a program by its key, the web page by the cookie that it got for one.
+fn add_ways_in(document: &mut utoipa::openapi::OpenApi) {
+    let components = document.components.get_or_insert_default();
+    let cookie = ApiKey::Cookie(ApiKeyValue::new(SESSION_COOKIE));
+    components.add_security_scheme(BY_KEY, SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    components.add_security_scheme(BY_SESSION, SecurityScheme::ApiKey(cookie));
+}
+
+/// Says who may, where a server asks for keys.
+fn add_access(operation: &mut Operation, need: Need) {
+    let extensions = operation.extensions.get_or_insert_default();
+    extensions.insert("x-caisson-needs".to_owned(), need.name().into());
+    if need == Need::Nothing {
+        return;
+    }
+    operation.security = Some([BY_KEY, BY_SESSION].map(|way| SecurityRequirement::new(way, [""; 0])).into());
+    let no_key = "`key_missing`, `key_unknown`: this server asks for a key";
+    add_problem(operation, "401", no_key);
+    add_problem(operation, "403", "`role_too_weak`: the key may not do this");
+    add_problem(
+        operation,
+        "429",
+        "`too_fast`: the key may not ask so often; `Retry-After` says when to try again",
+    );
 }
 
 /// What is written once for jobs, in words for sandboxes.
@@ -82,16 +130,20 @@ fn add_common(operation: &mut Operation) {
         ("421", "`host_not_allowed`: the server is not called by this name"),
         ("500", "`internal_error`, `store_failed`, `io_failed`: the server's fault"),
     ] {
-        let responses = &mut operation.responses.responses;
-        match responses.get_mut(status) {
-            None => {
-                responses.insert(status.to_owned(), RefOr::T(problem(description)));
-            }
-            Some(RefOr::T(response)) => {
-                response.description = format!("{}; {description}", response.description);
-            }
-            Some(RefOr::Ref(_)) => {}
+        add_problem(operation, status, description);
+    }
+}
+
+fn add_problem(operation: &mut Operation, status: &str, description: &str) {
+    let responses = &mut operation.responses.responses;
+    match responses.get_mut(status) {
+        None => {
+            responses.insert(status.to_owned(), RefOr::T(problem(description)));
         }
+        Some(RefOr::T(response)) => {
+            response.description = format!("{}; {description}", response.description);
+        }
+        Some(RefOr::Ref(_)) => {}
     }
 }
 
@@ -115,10 +167,15 @@ macro_rules! problems {
 }
 
 problems! {
+    /// Of what is done to a kernel.
+    KernelProblems {
+        "409": "`kernel_not_running`: there is no such kernel, or it was not started yet; `wrong_state`: the job has no sandbox now",
+        "422": "`invalid_field`: such a name no kernel has",
+    }
     /// Of everything that names a job.
     JobProblems {
         "400": "`bad_job_id`: not the id of a job; `bad_path`, `bad_sequence`, `invalid_query`: another part is wrong",
-        "404": "`job_not_found`; `no_artifact`: it has no result (yet)",
+        "404": "`job_not_found`; `no_artifact`, `no_file_list`: it has none (yet)",
     }
     /// Of everything that takes a query.
     QueryProblems {
@@ -238,6 +295,14 @@ mod tests {
             ("/v1/jobs/{id}/cancel", "post"),
             ("/v1/jobs/{id}/log", "get"),
             ("/v1/jobs/{id}/artifacts", "get"),
+            ("/v1/jobs/{id}/message", "post"),
+            ("/v1/jobs/{id}/pause", "post"),
+            ("/v1/jobs/{id}/resume", "post"),
+            ("/v1/jobs/{id}/takeover", "post"),
+            ("/v1/jobs/{id}/handback", "post"),
+            ("/v1/jobs/{id}/requests", "get"),
+            ("/v1/jobs/{id}/requests/{request}", "post"),
+            ("/v1/jobs/{id}/context", "get"),
             ("/v1/jobs/{id}/exec", "post"),
             ("/v1/jobs/{id}/files", "get"),
             ("/v1/jobs/{id}/files/{path}", "get"),
@@ -248,6 +313,19 @@ mod tests {
             ("/v1/jobs/{id}/ports", "get"),
             ("/v1/jobs/{id}/ports/{port}", "get"),
             ("/v1/jobs/{id}/stats", "get"),
+            ("/v1/jobs/{id}/terminal", "get"),
+            ("/v1/jobs/{id}/code", "post"),
+            ("/v1/jobs/{id}/kernels", "get"),
+            ("/v1/jobs/{id}/kernels/{name}/interrupt", "post"),
+            ("/v1/jobs/{id}/kernels/{name}/restart", "post"),
+            ("/v1/jobs/{id}/desktop", "get"),
+            ("/v1/jobs/{id}/desktop/state", "get"),
+            ("/v1/jobs/{id}/desktop/socket", "get"),
+            ("/v1/jobs/{id}/screenshot", "get"),
+            ("/v1/jobs/{id}/pictures/{digest}", "get"),
+            ("/v1/jobs/{id}/input", "post"),
+            ("/v1/jobs/{id}/network", "get"),
+            ("/v1/jobs/{id}/start/{path}", "get"),
             ("/v1/sandboxes", "post"),
             ("/v1/sandboxes", "get"),
             ("/v1/sandboxes/{id}", "get"),
@@ -259,11 +337,47 @@ mod tests {
             ("/v1/sandboxes/{id}/ports", "get"),
             ("/v1/sandboxes/{id}/ports/{port}", "get"),
             ("/v1/sandboxes/{id}/stats", "get"),
+            ("/v1/sandboxes/{id}/terminal", "get"),
+            ("/v1/sandboxes/{id}/code", "post"),
+            ("/v1/sandboxes/{id}/kernels", "get"),
+            ("/v1/sandboxes/{id}/kernels/{name}/interrupt", "post"),
+            ("/v1/sandboxes/{id}/kernels/{name}/restart", "post"),
+            ("/v1/sandboxes/{id}/desktop", "get"),
+            ("/v1/sandboxes/{id}/desktop/state", "get"),
+            ("/v1/sandboxes/{id}/desktop/socket", "get"),
+            ("/v1/sandboxes/{id}/screenshot", "get"),
+            ("/v1/sandboxes/{id}/pictures/{digest}", "get"),
+            ("/v1/sandboxes/{id}/input", "post"),
             ("/v1/sandboxes/{id}/files", "get"),
             ("/v1/sandboxes/{id}/files/{path}", "get"),
             ("/v1/sandboxes/{id}/files/{path}", "put"),
             ("/v1/sandboxes/{id}/files/{path}", "delete"),
             ("/v1/sandboxes/{id}/files/{path}", "post"),
+            ("/v1/sandboxes/{id}/network", "get"),
+            ("/v1/models", "get"),
+            ("/v1/images", "get"),
+            ("/v1/doctor", "get"),
+            ("/v1/defaults", "get"),
+            ("/v1/demo", "post"),
+            ("/v1/usage", "get"),
+            ("/v1/keys", "post"),
+            ("/v1/keys", "get"),
+            ("/v1/keys/{name}", "delete"),
+            ("/v1/jobs/{id}/audit", "get"),
+            ("/v1/jobs/{id}/audit/heads", "get"),
+            ("/v1/jobs/{id}/audit/files", "get"),
+            ("/v1/sandboxes/{id}/audit", "get"),
+            ("/v1/sandboxes/{id}/audit/heads", "get"),
+            ("/v1/sandboxes/{id}/audit/files", "get"),
+            ("/v1/access-log", "get"),
+            ("/v1/login", "get"),
+            ("/v1/login/callback", "get"),
+            ("/share/{link}", "get"),
+            ("/v1/jobs/{id}/shares", "post"),
+            ("/v1/sandboxes/{id}/shares", "post"),
+            ("/v1/session", "get"),
+            ("/v1/session", "post"),
+            ("/v1/session", "delete"),
             ("/metrics", "get"),
             ("/healthz", "get"),
             ("/readyz", "get"),

@@ -79,6 +79,11 @@ impl Problem {
         Self { field, ..self }
     }
 
+    /// Says when to try again.
+    pub(crate) fn after(self, seconds: u64) -> Self {
+        Self { retry_after_s: Some(seconds), ..self }
+    }
+
     pub(crate) fn at(self, position: Position) -> Self {
         Self { position: Some(position), ..self }
     }
@@ -152,11 +157,15 @@ impl From<OrchestratorError> for Problem {
                 problem.detail = invalid.problem;
                 problem.field = Some(invalid.field);
             }
-            OrchestratorError::QueueFull { retry_after_s, .. }
+            OrchestratorError::KeyUsedUp { retry_after_s, .. }
+            | OrchestratorError::QueueFull { retry_after_s, .. }
             | OrchestratorError::TooManySandboxes { retry_after_s, .. } => {
                 problem.retry_after_s = Some(retry_after_s.max(1));
             }
-            OrchestratorError::ShuttingDown | OrchestratorError::DiskFull => problem.retry_after_s = Some(5),
+            OrchestratorError::ShuttingDown
+            | OrchestratorError::DiskFull
+            | OrchestratorError::StoreBusy
+            | OrchestratorError::IdempotencyPending => problem.retry_after_s = Some(5),
             _ => {}
         }
         problem
@@ -170,13 +179,23 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         }
         OrchestratorError::NoJob(_)
         | OrchestratorError::NoSandbox(_)
-        | OrchestratorError::NoArtifact { .. } => StatusCode::NOT_FOUND,
-        OrchestratorError::WrongState { .. } => StatusCode::CONFLICT,
-        OrchestratorError::QueueFull { .. } | OrchestratorError::TooManySandboxes { .. } => {
-            StatusCode::TOO_MANY_REQUESTS
-        }
+        | OrchestratorError::NoPicture(_)
+        | OrchestratorError::NoKey(_)
+        | OrchestratorError::NoRequest { .. }
+        | OrchestratorError::NoArtifact { .. }
+        | OrchestratorError::NoContext(_)
+        | OrchestratorError::NoFileList(_)
+        | OrchestratorError::NoEvent { .. } => StatusCode::NOT_FOUND,
+        OrchestratorError::WrongState { .. }
+        | OrchestratorError::TakenOver { .. }
+        | OrchestratorError::NoDesktop(_)
+        | OrchestratorError::IdempotencyPending => StatusCode::CONFLICT,
+        OrchestratorError::QueueFull { .. }
+        | OrchestratorError::TooManySandboxes { .. }
+        | OrchestratorError::KeyUsedUp { .. } => StatusCode::TOO_MANY_REQUESTS,
+        OrchestratorError::OnlyWatches(_) => StatusCode::FORBIDDEN,
         OrchestratorError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
-        OrchestratorError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        OrchestratorError::ShuttingDown | OrchestratorError::StoreBusy => StatusCode::SERVICE_UNAVAILABLE,
         OrchestratorError::File(error) => status_of_file(error.code),
         OrchestratorError::Link(_) => StatusCode::BAD_GATEWAY,
         OrchestratorError::Sandbox(_) => match error.code() {
@@ -233,6 +252,7 @@ mod tests {
             (OrchestratorError::QueueFull { queued: 9, retry_after_s: 3 }, 429, "queue_full"),
             (OrchestratorError::TooManySandboxes { count: 9, retry_after_s: 3 }, 429, "too_many_sandboxes"),
             (OrchestratorError::IdempotencyMismatch, 422, "idempotency_mismatch"),
+            (OrchestratorError::IdempotencyPending, 409, "idempotency_pending"),
             (OrchestratorError::DiskFull, 507, "server_disk_full"),
             (OrchestratorError::ShuttingDown, 503, "shutting_down"),
             (file(FileErrorCode::OutsideWorkspace), 403, "path_outside_workspace"),

@@ -1,6 +1,7 @@
 //! Accepting connections: bounded in number, size and time, and a shutdown that ends.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,18 +12,22 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use tower_http::timeout::TimeoutBody;
 
+use crate::arrival::Connected;
 use crate::connection::BoundedStream;
 use crate::error::ServerError;
 use crate::extract::Shutdown;
 use crate::settings::ServerSettings;
+use crate::tls::Certificate;
 use crate::websocket::Place;
 
 /// How long to wait when the system refuses to give out connections.
@@ -32,6 +37,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 struct Serving {
     app: Router,
     http: http1::Builder,
+    tls: Option<TlsAcceptor>,
     settings: ServerSettings,
     connections: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -44,7 +50,7 @@ struct Serving {
 /// Serves `app` on all `listeners` until `shutdown` is done, then lets requests end within the grace period.
 ///
 /// # Errors
-/// There is no listener, or accepting stopped by itself.
+/// There is no listener, TLS cannot be prepared, or accepting stopped by itself.
 pub async fn serve(
     listeners: Vec<TcpListener>,
     app: Router,
@@ -57,6 +63,7 @@ pub async fn serve(
     let serving = Arc::new(Serving {
         app,
         http: http_builder(settings),
+        tls: settings.certificate.as_ref().map(Certificate::acceptor).transpose()?,
         connections: Arc::new(Semaphore::new(settings.max_connections.max(1))),
         settings: settings.clone(),
         tasks: TaskTracker::new(),
@@ -79,6 +86,9 @@ pub async fn serve(
         serving.cut_off.cancel();
         serving.tasks.wait().await;
     }
+    // What was only counted is told now; this waits for the disk, and not for long.
+    let log = settings.access_log.clone();
+    let _ = tokio::task::spawn_blocking(move || log.settle()).await;
     match ended {
         Some(Err(error)) => Err(ServerError::AcceptStopped(error)),
         _ => Ok(()),
@@ -103,11 +113,11 @@ async fn accept_all(serving: Arc<Serving>, listener: TcpListener) {
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let serving = Arc::clone(&serving);
                 serving.tasks.clone().spawn(async move {
                     let place = Place::new(permit, serving.tasks.token());
-                    serve_connection(&serving, stream, place).await;
+                    receive(&serving, stream, peer.ip(), place).await;
                 });
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -130,10 +140,43 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
     )
 }
 
-async fn serve_connection(serving: &Serving, stream: TcpStream, place: Place) {
+/// Answers requests on one byte stream until it ends, for a caller in the same process.
+pub async fn serve_stream(app: Router, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+    let service = service_fn(move |request: Request<Incoming>| app.clone().call(request.map(Body::new)));
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.with_upgrades().await {
+        tracing::debug!(%error, "a stream inside this process has broken");
+    }
+}
+
+/// Serves a connection, after the greeting where there is TLS. A greeting that does not come ends it.
+async fn receive(serving: &Serving, stream: TcpStream, peer: IpAddr, place: Place) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection cannot be made quick");
     }
+    let Some(tls) = &serving.tls else {
+        let connected = Connected { peer: Some(peer), is_tls: false };
+        return serve_connection(serving, stream, connected, place).await;
+    };
+    let greeting = tokio::time::timeout(serving.settings.header_timeout, tls.accept(stream));
+    let greeted = tokio::select! {
+        greeted = greeting => greeted,
+        () = serving.closing.cancelled() => return,
+    };
+    match greeted {
+        Ok(Ok(stream)) => {
+            let connected = Connected { peer: Some(peer), is_tls: true };
+            serve_connection(serving, stream, connected, place).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "a client and this server found no way to speak TLS"),
+        Err(_) => tracing::debug!("a client did not begin to speak TLS in time"),
+    }
+}
+
+async fn serve_connection<T>(serving: &Serving, stream: T, connected: Connected, place: Place)
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let stall = serving.settings.idle_timeout;
     let io = TokioIo::new(BoundedStream::new(stream, stall, serving.closing.clone()));
     let shutdown = Shutdown(serving.closing.clone());
@@ -142,6 +185,7 @@ async fn serve_connection(serving: &Serving, stream: TcpStream, place: Place) {
         let mut request = request.map(|body| bounded_body(body, stall));
         request.extensions_mut().insert(shutdown.clone());
         request.extensions_mut().insert(place.clone());
+        request.extensions_mut().insert(connected);
         // A router is always ready.
         app.clone().call(request)
     });

@@ -1,9 +1,13 @@
 //! The bounds of the server. Values arrive checked; the binary reads them from the configuration.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::access::{AccessLog, OidcSettings};
+use crate::tls::Certificate;
+
 /// How the server answers, and what it puts up with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ServerSettings {
     /// The largest JSON or text body.
     pub max_json_bytes: usize,
@@ -27,6 +31,16 @@ pub struct ServerSettings {
     pub allowed_hosts: Vec<String>,
     /// Where callers reach the server, when that is not what they write in `Host`: `https://caisson.example`.
     pub public_url: Option<String>,
+    /// The name below which jobs have their origins for who does not come by the names of loopback: `jobs.example`.
+    pub job_domain: Option<String>,
+    /// Proxies whose word on where a request comes from, and how, is believed (`X-Forwarded-For`, `X-Forwarded-Proto`).
+    pub trusted_proxies: Vec<IpAddr>,
+    /// With it, TLS is spoken on every listener of the API.
+    pub certificate: Option<Certificate>,
+    /// How people log in with accounts elsewhere.
+    pub oidc: Option<OidcSettings>,
+    /// Where it is kept who did what.
+    pub access_log: AccessLog,
 }
 
 impl Default for ServerSettings {
@@ -43,6 +57,11 @@ impl Default for ServerSettings {
             shutdown_grace: Duration::from_secs(5),
             allowed_hosts: Vec::new(),
             public_url: None,
+            job_domain: None,
+            trusted_proxies: Vec::new(),
+            certificate: None,
+            oidc: None,
+            access_log: AccessLog::default(),
         }
     }
 }

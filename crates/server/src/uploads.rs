@@ -1,7 +1,8 @@
 //! A job that comes with its files, as a form of several parts.
 //!
 //! The job is stored as a draft, the files stream to disk one after another, then the job starts. When anything goes
-//! wrong the draft is removed, and the caller is told which part it was.
+//! wrong the draft is removed, and the caller is told which part it was. A form that is sent again under the same
+//! idempotency key is read and compared, and kept nowhere.
 
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Request};
@@ -9,10 +10,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
 use orchestrator::{
-    Accepted, ArchiveKind, JobId, NewJob, Orchestrator, OrchestratorError, Repeated, Submission,
+    Accepted, Afterwards, ArchiveKind, Bringing, JobId, NewJob, Orchestrator, OrchestratorError, Repeated,
+    Submission, Submitter,
 };
 use protocol::FileErrorCode;
-
+use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use crate::body::{parse_json, parse_list, parse_task};
@@ -52,6 +54,7 @@ pub(crate) async fn take_in(
     state: &AppState,
     request: Request,
     idempotency_key: Option<String>,
+    submitter: Option<Submitter>,
 ) -> Result<Accepted, Problem> {
     let form = Multipart::from_request(request, state)
         .await
@@ -60,9 +63,11 @@ pub(crate) async fn take_in(
         orchestrator: state.orchestrator.clone(),
         text_bytes_left: state.limits.max_bytes(),
         idempotency_key,
+        submitter,
         job: None,
         accepted: None,
         afterwards: Afterwards::Start,
+        content: Content::default(),
     };
     // A task of its own: when the caller leaves in the middle, the draft must still be removed.
     tokio::spawn(upload.run(form))
@@ -70,23 +75,18 @@ pub(crate) async fn take_in(
         .unwrap_or_else(|_| Err(Problem::internal("taking the files in was broken off")))
 }
 
-/// What is done with the draft once its files are there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Afterwards {
-    Start,
-    Keep,
-}
-
 struct Upload {
     orchestrator: Orchestrator,
     /// What the parts that describe the job may still take.
     text_bytes_left: usize,
     idempotency_key: Option<String>,
+    submitter: Option<Submitter>,
     /// The job as far as it was described.
     job: Option<NewJob>,
     /// The draft, from the first file on.
     accepted: Option<Accepted>,
     afterwards: Afterwards,
+    content: Content,
 }
 
 impl Upload {
@@ -118,13 +118,21 @@ impl Upload {
                 self.describe(&name, &text).map_err(|problem| in_part(problem, &name))?;
                 continue;
             }
-            let Some(draft) = self.draft().await? else { return Ok(()) };
-            self.take_file(draft, field, &name).await.map_err(|problem| in_part(problem, &name))?;
+            self.content.begin_part(&name, field.file_name());
+            match self.draft().await? {
+                Draft::New(draft) => self.take_file(draft, field, &name).await,
+                Draft::Earlier(_) => self.content.read(field).await,
+            }
+            .map_err(|problem| in_part(problem, &name))?;
         }
-        let Some(draft) = self.draft().await? else { return Ok(()) };
-        if self.afterwards == Afterwards::Start {
-            let view = self.orchestrator.start_draft(draft).await?;
-            self.accepted = Some(Accepted { hint: view.hint(), view, repeated: Repeated::No });
+        let draft = self.draft().await?;
+        let digest = std::mem::take(&mut self.content).digest();
+        match draft {
+            Draft::New(draft) => {
+                let view = self.orchestrator.complete_form(draft, &digest, self.afterwards).await?;
+                self.accepted = Some(Accepted { hint: view.hint(), view, repeated: Repeated::No });
+            }
+            Draft::Earlier(job) => self.orchestrator.compare_form(job, &digest).await?,
         }
         Ok(())
     }
@@ -160,8 +168,8 @@ impl Upload {
         Ok(())
     }
 
-    /// The draft; stored when it is first asked for. Nothing when the job was sent before.
-    async fn draft(&mut self) -> Result<Option<JobId>, Problem> {
+    /// The draft; stored when it is first asked for.
+    async fn draft(&mut self) -> Result<Draft, Problem> {
         if self.accepted.is_none() {
             let Some(mut job) = self.job.take() else {
                 let detail =
@@ -172,16 +180,24 @@ impl Upload {
                 self.afterwards = Afterwards::Keep;
             }
             job.start = Some(false);
-            let submission = Submission { job, idempotency_key: self.idempotency_key.take() };
+            let submission = Submission {
+                job,
+                idempotency_key: self.idempotency_key.take(),
+                submitter: self.submitter.take(),
+                bringing: Bringing::Files,
+            };
             self.accepted = Some(self.orchestrator.submit(submission).await?);
         }
-        let new = self.accepted.as_ref().filter(|accepted| accepted.repeated == Repeated::No);
-        Ok(new.map(|accepted| accepted.view.job_id))
+        let accepted = self.accepted.as_ref().ok_or_else(|| Problem::internal("the job was not stored"))?;
+        let job = accepted.view.job_id;
+        Ok(if accepted.repeated == Repeated::No { Draft::New(job) } else { Draft::Earlier(job) })
     }
 
-    async fn take_file(&self, draft: JobId, field: Field<'_>, name: &str) -> Result<(), Problem> {
+    async fn take_file(&mut self, draft: JobId, field: Field<'_>, name: &str) -> Result<(), Problem> {
         let file_name = field.file_name().unwrap_or(name).to_owned();
-        let body = Box::pin(field.map_err(std::io::Error::other));
+        let content = &mut self.content;
+        let read = field.map_err(std::io::Error::other).inspect_ok(|piece| content.add(piece));
+        let body = Box::pin(read);
         if name == ARCHIVE {
             let Some(kind) = ArchiveKind::of_name(&file_name) else {
                 let detail = format!(
@@ -200,6 +216,58 @@ impl Upload {
         let path = Place::parse(&file_name).and_then(Place::into_file)?;
         self.orchestrator.upload_file(draft, &path, None, body).await?;
         Ok(())
+    }
+}
+
+/// The job that a form is about.
+#[derive(Debug, Clone, Copy)]
+enum Draft {
+    /// It waits for its files.
+    New(JobId),
+    /// The form was sent before, and this became of it.
+    Earlier(JobId),
+}
+
+/// What the files of a form are, told from others by a digest.
+#[derive(Default)]
+struct Content {
+    parts: Sha256,
+    current: Option<Sha256>,
+}
+
+impl Content {
+    /// A file begins.
+    fn begin_part(&mut self, name: &str, file_name: Option<&str>) {
+        self.end_part();
+        for text in [name, file_name.unwrap_or_default()] {
+            self.parts.update(Sha256::digest(text));
+        }
+        self.current = Some(Sha256::new());
+    }
+
+    fn add(&mut self, piece: &Bytes) {
+        if let Some(current) = &mut self.current {
+            current.update(piece);
+        }
+    }
+
+    fn end_part(&mut self) {
+        if let Some(current) = self.current.take() {
+            self.parts.update(current.finalize());
+        }
+    }
+
+    /// Reads a file that is kept nowhere.
+    async fn read(&mut self, mut field: Field<'_>) -> Result<(), Problem> {
+        while let Some(piece) = field.chunk().await.map_err(|error| malformed(&error))? {
+            self.add(&piece);
+        }
+        Ok(())
+    }
+
+    fn digest(mut self) -> String {
+        self.end_part();
+        self.parts.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 

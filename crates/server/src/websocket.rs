@@ -1,4 +1,5 @@
-//! WebSockets: bounded messages, a pulse that notices a lost client, an end when the server goes down.
+//! WebSockets: bounded messages, a pulse that notices a lost client, an end when the server goes down or what let the client
+//! in has ended.
 //!
 //! Nothing is queued here. A message is given to the connection before the next one is asked for, so that a slow client
 //! slows down who writes to it and costs no memory.
@@ -7,9 +8,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -21,18 +22,21 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::access::{Closing, Lease};
 use crate::extract::Shutdown;
 use crate::problem::Problem;
+use crate::settings::ServerSettings;
 
 /// The largest message that a client may send.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// How often the client is asked whether it is there.
-const PING_EVERY: Duration = Duration::from_secs(20);
-/// A client that says nothing for so long, not even that it is there, is gone.
-const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+/// A client that says nothing for the idle timeout, not even that it is there, is gone. It has at least this time: an
+/// answer may be long on its way.
+const LEAST_SILENCE: Duration = Duration::from_secs(5);
+/// How often a client is asked whether it is there, within the time that it may be silent.
+const PINGS: u32 = 3;
 /// How long to wait for the other side's goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// How long a conversation may go on when the server goes down.
+/// How long a conversation may go on when it shall end.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A place among the server's connections: counted, and waited for at the end. A WebSocket outlives the connection that
@@ -56,17 +60,25 @@ impl Place {
 pub(crate) struct Upgrade {
     upgrade: WebSocketUpgrade,
     closing: CancellationToken,
+    lease: Option<Lease>,
     place: Option<Place>,
+    longest_silence: Duration,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Upgrade {
+impl<S> FromRequestParts<S> for Upgrade
+where
+    S: Send + Sync,
+    Arc<ServerSettings>: FromRef<S>,
+{
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let closing = parts.extensions.get::<Shutdown>().cloned().unwrap_or_default().0;
         let place = parts.extensions.get::<Place>().cloned();
+        let lease = parts.extensions.get::<Lease>().cloned();
         let upgrade = WebSocketUpgrade::from_request_parts(parts, state).await.map_err(|e| refuse(&e))?;
-        Ok(Self { upgrade, closing, place })
+        let longest_silence = Arc::<ServerSettings>::from_ref(state).idle_timeout.max(LEAST_SILENCE);
+        Ok(Self { upgrade, closing, lease, place, longest_silence })
     }
 }
 
@@ -84,16 +96,17 @@ impl Upgrade {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Self { upgrade, closing, place } = self;
+        let Self { upgrade, closing, lease, place, longest_silence } = self;
         let talk = move |socket: WebSocket| async move {
             let (sink, stream) = socket.split();
-            let mut pulse = interval(PING_EVERY);
+            let mut pulse = interval(longest_silence / PINGS);
             pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
             pulse.reset();
             let writer = SocketWriter { sink, pulse };
-            let reader = SocketReader { stream, closing: closing.clone() };
+            let closing = Closing::new(lease, &closing);
+            let reader = SocketReader { stream, closing: closing.token().clone(), longest_silence };
             let too_late = async {
-                closing.cancelled().await;
+                closing.token().cancelled().await;
                 tokio::time::sleep(LAST_WORDS).await;
             };
             tokio::select! {
@@ -118,7 +131,7 @@ pub(crate) enum Heard {
     Bytes(Bytes),
     /// It has said goodbye, or is lost.
     Gone,
-    /// The server goes down.
+    /// The server goes down, or what let the client in has ended.
     Closing,
 }
 
@@ -126,6 +139,7 @@ pub(crate) enum Heard {
 pub(crate) struct SocketReader {
     stream: SplitStream<WebSocket>,
     closing: CancellationToken,
+    longest_silence: Duration,
 }
 
 impl SocketReader {
@@ -133,8 +147,10 @@ impl SocketReader {
     pub(crate) async fn next(&mut self) -> Heard {
         loop {
             let message = tokio::select! {
+                // Whoever may not speak any more is not heard.
+                biased;
                 () = self.closing.cancelled() => return Heard::Closing,
-                message = tokio::time::timeout(LONGEST_SILENCE, self.stream.next()) => message,
+                message = tokio::time::timeout(self.longest_silence, self.stream.next()) => message,
             };
             match message {
                 Ok(Some(Ok(Message::Text(text)))) => return Heard::Text(text),

@@ -34,6 +34,10 @@ fn each_error_names_its_line_and_what_is_allowed() {
             .any(|text| text.starts_with(&format!("caisson.toml:{line}:")) && text.contains(words));
         assert!(told, "no line {line} with `{words}` in:\n{shown}");
     }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("other.toml"), wrong).unwrap();
+    let named = finish(command(folder.path(), &["config", "check", "other.toml"]), "").expect(1).stdout;
+    assert!(named.contains("other.toml:3:"), "{named}");
     let document = check(wrong, &["--json"]).expect(1).json();
     assert_eq!(document["ok"], false);
     assert_eq!(document["problems"].as_array().unwrap().len(), 4, "{document:#}");

@@ -1,8 +1,13 @@
 //! The command line of the real binary, as people and scripts type it: one file for each topic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod agent;
 mod config;
+mod images;
 mod jobs;
+mod ordinary;
+mod ports;
 mod run;
 mod sandboxes;
+mod terminal;
 mod typed;

@@ -109,7 +109,7 @@ fn an_interrupt_without_a_terminal_leaves_the_job_running() {
 
 #[test]
 fn a_run_without_a_server_is_cancelled_when_it_is_told_to_stop() {
-    for signal in [Signal::INT, Signal::TERM] {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let folder = tempfile::tempdir().unwrap();
         let steps = r#"[{"tool": "shell", "command": "sleep 600"}]"#;
         std::fs::write(folder.path().join("wait.json"), steps).unwrap();
@@ -124,6 +124,78 @@ fn a_run_without_a_server_is_cancelled_when_it_is_told_to_stop() {
         assert_eq!(child.wait().unwrap().code(), Some(3), "{signal:?}");
         assert_eq!(std::fs::read_dir(folder.path().join("data/once")).unwrap().count(), 0);
     }
+}
+
+#[test]
+fn a_second_interrupt_ends_a_run_without_a_server_and_says_what_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    // What never ends by itself, and cannot be collected before long: the first interrupt has much to do.
+    let steps = r#"[{"tool": "shell", "command": "yes | head -c 300M > large; sleep 600"}]"#;
+    std::fs::write(folder.path().join("wait.json"), steps).unwrap();
+    let mut waiting = command(folder.path(), &["run", "--here", "--steps", "wait.json", "--out", "result"]);
+    let mut child =
+        waiting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("[1/1]")), "the step never started");
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(said.any(|line| line.contains("cancelling")), "it was not cancelled");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let rest: Vec<String> = said.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(3), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("nothing is kept")), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.contains("goes on")), "{rest:?}");
+    assert_eq!(std::fs::read_dir(folder.path().join("data/once")).unwrap().count(), 0);
+}
+
+#[test]
+fn many_runs_at_once_without_a_server_do_not_disturb_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let folder = folder.path();
+            scope.spawn(move || {
+                for turn in 0..2 {
+                    let out = format!("result-{number}-{turn}");
+                    let words = ["run", "--here", "--steps", "-", "--out", &out];
+                    finish(command(folder, &words), HELLO).expect(0);
+                }
+            });
+        }
+    });
+    let left: Vec<_> = std::fs::read_dir(folder.path().join("data/once")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn programs_are_told_where_the_result_is() {
+    let server = Server::start();
+    let lines =
+        typed_with(&server, &["run", "--json", "--steps", "-", "--out", "there"], HELLO).expect(0).lines();
+    let last = lines.last().unwrap();
+    assert_eq!(
+        (&last["kind"], &last["data"]["path"]),
+        (&json!("result"), &json!("there/output.zip")),
+        "{last}"
+    );
+    let zip = std::fs::metadata(server.folder().join("there/output.zip")).unwrap();
+    assert_eq!(last["data"]["bytes"], zip.len());
+}
+
+#[test]
+fn whoever_reads_only_the_first_line_of_a_log_need_not_wait_for_the_job() {
+    let server = Server::start();
+    let steps = r#"[{"tool": "shell", "command": "echo one; sleep 600"}]"#;
+    let detached = typed_with(&server, &["run", "--detach", "--steps", "-"], steps).expect(0);
+    let id = detached.stdout.trim();
+    let mut following = command(server.folder(), &["logs", "-f", id]);
+    following.env("CAISSON_URL", server.url("")).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = following.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().is_ok());
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    typed(&server, &["cancel", id]).expect(0);
 }
 
 #[test]

@@ -1,8 +1,14 @@
 //! Shells and commands in sandboxes, live.
 
-use e2e::{Server, binary};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::typed::{finish, typed, typed_with};
+use e2e::{Server, binary};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::typed::{command, finish, typed, typed_with};
 
 #[test]
 fn a_bare_sandbox_is_made_used_and_ended() {
@@ -18,6 +24,8 @@ fn a_bare_sandbox_is_made_used_and_ended() {
     assert_eq!(typed_with(&server, &["exec", "-i", end, "wc -c"], "hello").expect(0).stdout.trim(), "5");
     let reply = typed(&server, &["exec", "--json", end, "echo hi; exit 2"]).expect(2).json();
     assert_eq!(reply["stdout"], "hi\n");
+    let counted = typed_with(&server, &["exec", "--json", "-i", end, "wc -c"], "hello").expect(0).json();
+    assert_eq!(counted["stdout"].as_str().unwrap().trim(), "5");
 
     typed(&server, &["sandboxes", "extend", end, "--ttl", "100"]).expect(0);
     typed(&server, &["sandboxes", "rm", end]).expect(0);
@@ -39,6 +47,43 @@ fn folders_are_copied_there_and_back() {
     typed(&server, &["cp", &format!("{id}:/workspace/tree"), "back"]).expect(0);
     assert_eq!(std::fs::read(folder.join("back/deep/b.bin")).unwrap(), [0, 159, 146, 150]);
     typed(&server, &["cp", &format!("{id}:nope"), "."]).expect_message(2, &["nope"]);
+    server.sandbox(&id).end().expect(204);
+}
+
+#[test]
+fn links_empty_folders_and_permissions_are_copied_there_and_back() {
+    let server = Server::start();
+    let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    let folder = server.folder();
+    std::fs::create_dir_all(folder.join("tree/empty/deeper")).unwrap();
+    std::fs::write(folder.join("tree/tool"), "#!/bin/sh\necho from the tool\n").unwrap();
+    std::fs::set_permissions(folder.join("tree/tool"), std::fs::Permissions::from_mode(0o750)).unwrap();
+    symlink("tool", folder.join("tree/near")).unwrap();
+    symlink("/usr/bin/env", folder.join("tree/far")).unwrap();
+    symlink("tree", folder.join("named")).unwrap();
+    assert_eq!(typed(&server, &["cp", "named", &format!("{id}:")]).expect(0).stdout, "3 files\n");
+    let look = "cd named && ./near && readlink near far && ls -d empty/deeper && ./far echo reached";
+    let seen = typed(&server, &["exec", &id, look]).expect(0).stdout;
+    assert_eq!(seen, "from the tool\ntool\n/usr/bin/env\nempty/deeper\nreached\n");
+    // Into a folder that is not there yet, into one that is, and over what is there.
+    for place in ["back", "back/named", "back/named"] {
+        assert_eq!(typed(&server, &["cp", &format!("{id}:named"), "back"]).expect(0).stdout, "3 files\n");
+        let back = folder.join(place);
+        assert_eq!(std::fs::read_link(back.join("near")).unwrap().to_str(), Some("tool"));
+        assert_eq!(std::fs::read_link(back.join("far")).unwrap().to_str(), Some("/usr/bin/env"));
+        assert!(back.join("empty/deeper").is_dir());
+        assert_eq!(back.join("tool").metadata().unwrap().permissions().mode() & 0o777, 0o750);
+    }
+    // What was a link here is replaced, not written through.
+    let mine = folder.join("mine");
+    std::fs::write(&mine, "mine").unwrap();
+    typed(&server, &["exec", &id, "rm named/far && echo theirs > named/far"]).expect(0);
+    let far = folder.join("back/named/far");
+    std::fs::remove_file(&far).unwrap();
+    symlink(&mine, &far).unwrap();
+    typed(&server, &["cp", &format!("{id}:named"), "back"]).expect(0);
+    assert_eq!(std::fs::read_to_string(&far).unwrap(), "theirs\n");
+    assert_eq!(std::fs::read_to_string(&mine).unwrap(), "mine");
     typed(&server, &["cp", "one", "two"]).expect_message(2, &["ID:PATH"]);
 }
 
@@ -48,6 +93,133 @@ fn a_shell_reads_commands_and_passes_its_exit_code_on() {
     let ran = typed_with(&server, &["shell"], "whoami\nexit 5\n").expect(5);
     assert_eq!(ran.stdout, "agent\n");
     assert_eq!(typed(&server, &["sandboxes"]).expect(0).stdout, "no sandboxes\n");
+}
+
+#[test]
+fn a_shell_without_a_server_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran =
+        finish(command(folder.path(), &["shell", "--here"]), "pwd; echo $((6 * 7)) >&2\nexit 5\n").expect(5);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("/workspace\n", "42\n"));
+    let left: Vec<_> = std::fs::read_dir(folder.path().join("data/once")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Starts a shell, and ends it by a signal when it has answered.
+#[track_caller]
+fn end_shell(mut shell: Command, signal: Signal, code: i32) {
+    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"echo begun\n").unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(code));
+    drop(input);
+}
+
+#[test]
+fn a_shell_without_a_server_leaves_nothing_when_it_is_told_to_end() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let folder = tempfile::tempdir().unwrap();
+        end_shell(command(folder.path(), &["shell", "--here"]), signal, code);
+        let left: Vec<_> = std::fs::read_dir(folder.path().join("data/once")).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn a_shell_on_a_server_takes_its_sandbox_along_when_it_is_told_to_end() {
+    let server = Server::start();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut shell = command(server.folder(), &["shell"]);
+        shell.env("CAISSON_URL", server.url(""));
+        end_shell(shell, signal, code);
+        assert_eq!(typed(&server, &["sandboxes", "list"]).expect(0).stdout, "no sandboxes\n");
+    }
+}
+
+#[test]
+fn what_was_done_before_a_refusal_is_told() {
+    let server = Server::start();
+    let make = || typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    let (first, second) = (make(), make());
+    let nobody = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+    let listed = typed(&server, &["sandboxes", "list", "--json"]).expect(0).json();
+    assert_eq!(listed["sandboxes"].as_array().unwrap().len(), 2);
+    let refused = typed(&server, &["rm", &first]).expect(2);
+    assert!(refused.stderr.contains(&format!("caisson sandboxes rm {first}")), "{}", refused.stderr);
+    let ended = typed(&server, &["sandboxes", "rm", &first, nobody, &second, "--json"]).expect(2);
+    assert_eq!(ended.json(), serde_json::json!({"removed": [first]}));
+    typed(&server, &["sandboxes", "rm", &second]).expect(0);
+
+    let job = server.schedule_steps(&[e2e::shell("sleep 600")]);
+    let other = server.schedule_steps(&[e2e::shell("sleep 600")]);
+    let asked = typed(&server, &["cancel", &job.id, &other.id, "--json"]).expect(0).json();
+    assert_eq!(asked["jobs"].as_array().unwrap().len(), 2, "{asked}");
+    for job in [&job, &other] {
+        job.wait_for("cancelled");
+    }
+    let removed = typed(&server, &["rm", &job.id, nobody, &other.id, "--json"]).expect(2);
+    assert_eq!(removed.json(), serde_json::json!({"removed": [job.id]}));
+    typed(&server, &["rm", &other.id]).expect(0);
+}
+
+#[test]
+fn a_command_that_reads_nothing_is_interrupted_and_killed() {
+    let server = Server::start();
+    let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    let mut exec = command(
+        server.folder(),
+        &["exec", "-i", &id, "trap '' INT; echo ready; sleep 600 & wait; sleep 600"],
+    );
+    exec.env("CAISSON_URL", server.url("")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = exec.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    // More than all the places on the way take at once, so that the client stands there with it.
+    let typing = std::thread::spawn(move || {
+        let piece = vec![b'x'; 1 << 20];
+        while input.write_all(&piece).is_ok() {}
+    });
+    let pid = Pid::from_child(&child);
+    let started = Instant::now();
+    let code = loop {
+        let _ = kill_process(pid, Signal::INT);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        assert!(started.elapsed() < Duration::from_secs(120), "it cannot be interrupted");
+        std::thread::yield_now();
+    };
+    // Killed where that could still be sent, left where not.
+    assert!(matches!(code, Some(130 | 137 | 2 | 255)), "{code:?}");
+    typing.join().unwrap();
+    server.sandbox(&id).end().expect(204);
+}
+
+#[test]
+fn a_kept_shell_leaves_its_sandbox() {
+    let server = Server::start();
+    let ran = typed_with(&server, &["shell", "--keep", "--image", "host"], "echo kept > file\n").expect(0);
+    let id = ran.stderr.split('`').find_map(|word| word.strip_prefix("caisson attach ")).unwrap().to_owned();
+    assert_eq!(typed_with(&server, &["attach", &id], "cat file\n").expect(0).stdout, "kept\n");
+    typed(&server, &["shell", "--image", "nope"]).expect_message(2, &["nope", "host"]);
+    typed(&server, &["sandboxes", "rm", &id]).expect(0);
+}
+
+#[test]
+fn a_command_on_a_terminal_has_one() {
+    let server = Server::start();
+    let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    let line =
+        format!("stty rows 31 cols 97; {} exec -t {id} 'test -t 0 && stty size; exit 4'", binary().display());
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.env("CAISSON_URL", server.url("")).env("TERM", "xterm").current_dir(server.folder());
+    let ran = finish(script, "").expect(4);
+    assert!(ran.stdout.contains("31 97"), "{}", ran.stdout);
 }
 
 #[test]

@@ -51,7 +51,14 @@ impl Outcome {
 pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(words).current_dir(folder);
-    for name in ["CAISSON_URL", "CAISSON_CONFIG", "CAISSON_LISTEN", "CAISSON_LOG", "CAISSON_RUN_DIR"] {
+    for name in [
+        "CAISSON_URL",
+        "CAISSON_CONFIG",
+        "CAISSON_LISTEN",
+        "CAISSON_LOG",
+        "CAISSON_RUN_DIR",
+        "CAISSON_IMAGES",
+    ] {
         command.env_remove(name);
     }
     command.env("CAISSON_DATA", folder.join("data")).env("NO_COLOR", "1");

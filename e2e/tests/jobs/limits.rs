@@ -268,6 +268,22 @@ fn a_full_queue_answers_429_and_says_when_to_come_back() {
 }
 
 #[test]
+fn jobs_that_take_files_have_their_place_in_the_queue() {
+    let server =
+        Server::start_with(e2e::Options { config: "[jobs]\nmax_queued = 2\n".into(), ..Default::default() });
+    let draft = json!({"steps": [shell("cat given")], "start": false});
+    let drafts: Vec<_> = (0..2).map(|_| server.schedule(&draft)).collect();
+    server.post("/schedule", &draft).expect_problem(429, "queue_full");
+    server.post("/schedule", &json!({"steps": [shell("true")]})).expect_problem(429, "queue_full");
+    for job in &drafts {
+        job.put_file("given", "x").expect(200);
+        job.post("start", &json!({})).expect(202);
+        job.wait_for("complete");
+    }
+    server.schedule_steps(&[shell("true")]).wait_for("complete");
+}
+
+#[test]
 fn a_job_of_higher_priority_goes_first() {
     let server =
         Server::start_with(e2e::Options { config: "[jobs]\nmax_running = 1\n".into(), ..Default::default() });

@@ -54,6 +54,26 @@ fn a_killed_guest_leads_to_a_second_attempt() {
 }
 
 #[test]
+fn links_that_lead_out_of_the_workspace_come_back_with_a_checkpoint() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[
+        shell("ln -s /usr/bin/env env; ln -s ../../nowhere up; mkdir -p empty; sleep 2.5"),
+        shell("echo begun; until [ -e stop ]; do sleep 0.05; done; readlink env up; ls -d empty"),
+    ]);
+    let mut events = job.follow();
+    events.until("the checkpoint", |event| event.is("checkpoint"));
+    events.until("output of step 2", in_step_two);
+    server.newest_sandbox().kill_guest();
+    events
+        .until("output of the second attempt", |event| event.is("call_output") && event.call() == "step-2.2");
+    job.touch("stop");
+    events.until_end();
+    assert_eq!(job.status()["status"], "complete", "{}", events.summary());
+    assert_eq!(events.output("step-2.2", "stdout"), "begun\n/usr/bin/env\n../../nowhere\nempty\n");
+    assert_eq!(job.status()["steps"][0]["attempts"], 1);
+}
+
+#[test]
 fn a_killed_launcher_leads_to_a_second_attempt() {
     kill_in_step_two(SandboxProcesses::kill_launcher);
 }

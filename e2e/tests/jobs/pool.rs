@@ -1,5 +1,6 @@
 //! Sandboxes that stand ready before anybody asks.
 
+use e2e::images::add_small;
 use e2e::{Options, Server, shell, wait_until};
 use serde_json::json;
 
@@ -48,6 +49,44 @@ fn a_job_with_other_limits_gets_a_new_sandbox() {
     assert!(!is_pooled(&pool, asked.data()["sandbox"].as_str().unwrap()), "{pool:?}");
     events.until_end();
     assert_eq!(job.status()["status"], "complete");
+}
+
+#[test]
+fn each_image_of_the_pool_has_sandboxes_that_stand_still() {
+    let folder = tempfile::Builder::new().prefix("caisson-e2e-images-").tempdir().unwrap();
+    let images = folder.path().to_owned();
+    add_small(&images, "small");
+    let config = "[pool]\nsize = 1\nimages = [\"host\", \"small\", \"absent\"]\n".to_owned();
+    let server = Server::start_with(Options { config, images: Some(images.clone()), ..Options::default() });
+    wait_until("one of each stands ready", || server.launchers().len() == 2);
+    wait_until("both are frozen", || server.count_frozen() == 2);
+    assert!(server.log().contains("absent"), "an image that is not there is told");
+    let pool = server.launchers();
+    for image in ["small", "host"] {
+        let job = server.schedule(&json!({"steps": [shell("echo $((6 * 7)) > out.txt")], "image": image}));
+        let asked = job.follow().until("sandbox_requested", |event| event.is("sandbox_requested"));
+        assert!(is_pooled(&pool, asked.data()["sandbox"].as_str().unwrap()), "{image}: {pool:?}");
+        job.wait_for("complete");
+        assert_eq!(job.output().text("out.txt"), "42\n");
+    }
+    wait_until("the pool is full again", || {
+        let now = server.launchers();
+        now.len() == 2 && !now.iter().any(|command| pool.contains(command))
+    });
+    // The same name, made anew: what stood ready is of the old one.
+    let pool = server.launchers();
+    std::fs::rename(images.join("small"), images.join("old")).unwrap();
+    add_small(&images, "small");
+    let job = server.schedule(&json!({"steps": [shell("true")], "image": "small"}));
+    let asked = job.follow().until("sandbox_requested", |event| event.is("sandbox_requested"));
+    assert!(!is_pooled(&pool, asked.data()["sandbox"].as_str().unwrap()), "{pool:?}");
+    job.wait_for("complete");
+    wait_until("the old one is gone", || {
+        let now = server.launchers();
+        now.len() == 2 && now.iter().filter(|command| pool.contains(command)).count() == 1
+    });
+    server.stop();
+    server.assert_nothing_left();
 }
 
 #[test]

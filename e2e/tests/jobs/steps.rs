@@ -41,7 +41,7 @@ fn python_runs_in_a_fresh_process_and_the_result_says_so() {
     assert_eq!(status["status"], "complete");
     assert_eq!(events.output("step-1.1", "stdout"), "42\n");
     assert_eq!(events.output("step-2.1", "stdout"), "False\n");
-    assert!(status["steps"][0]["note"].as_str().unwrap().contains("fresh Python process"), "{status}");
+    assert!(status["steps"][0]["note"].as_str().unwrap().contains("fresh process"), "{status}");
 }
 
 #[test]

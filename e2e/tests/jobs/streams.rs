@@ -112,7 +112,10 @@ fn a_process_that_reads_nothing_can_still_be_killed() {
     let mut socket = sandbox.stream(&json!({"command": "echo ready; sleep 600", "keep_stdin_open": true}));
     socket.until_output("ready");
     socket.send_bytes(&vec![b'x'; 1 << 20]);
-    socket.send_bytes(&vec![b'x'; 1 << 20]);
+    // As a client sends what is typed or piped into it: many messages.
+    for _ in 0..64 {
+        socket.send_bytes(&vec![b'x'; 16 << 10]);
+    }
     socket.send(&json!({"type": "kill"}));
     assert_eq!(socket.finish().end["status"], "failed");
 }
@@ -255,6 +258,23 @@ fn a_quiet_socket_is_not_taken_for_an_idle_connection() {
     let sandbox = server.create_sandbox(&json!({}));
     let finished = sandbox.stream(&json!({"command": "sleep 3.5; echo awake"})).finish();
     assert_eq!(finished.stdout, b"awake\n");
+}
+
+#[test]
+fn a_client_that_is_gone_without_a_word_is_noticed_and_hung_up_on() {
+    let config = "[http]\nidle_timeout_s = 1\n".to_owned();
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let sandbox = server.create_sandbox(&json!({}));
+    let terminal = json!({"rows": 24, "columns": 80});
+    let mut silent = sandbox.stream(&json!({"command": "exec sleep 600", "terminal": terminal}));
+    let call = silent.started();
+    // It reads nothing from here on, so it answers no ping; its connection stays open.
+    let mut events = sandbox.follow();
+    let ended = events.until("the end of the silent client's process", |event| {
+        event.is("call_ended") && event.call() == format!("{call}.1")
+    });
+    assert_eq!(ended.data()["status"], "failed", "{ended:?}");
+    drop(silent);
 }
 
 #[test]

@@ -265,3 +265,40 @@ fn a_caller_that_leaves_in_the_middle_of_a_file_leaves_nothing() {
     drop(connection);
     e2e::wait_until("the draft is gone", || jobs() == 0);
 }
+
+#[test]
+fn the_files_of_a_draft_can_be_listed_and_read() {
+    let server = Server::start();
+    let accepted =
+        server.post("/v1/jobs", &json!({"start": false, "steps": [shell("cat a/b.txt")]})).expect(202);
+    let job = server.job(accepted.json()["job_id"].as_str().unwrap());
+    assert_eq!(job.get("files").expect(200).json()["entries"], json!([]));
+    job.put_file("a/b.txt", "content").expect(200);
+    assert_eq!(job.get_file("a/b.txt").expect(200).text(), "content");
+    let listed = job.get("files?depth=3").expect(200).json();
+    let paths: Vec<_> =
+        listed["entries"].as_array().unwrap().iter().map(|entry| entry["path"].clone()).collect();
+    assert_eq!(paths, ["a", "a/b.txt"]);
+    job.get_file("a/c.txt").expect_problem(404, "file_not_found");
+    job.post("start", &json!({})).expect(202);
+    job.wait_for("complete");
+}
+
+#[test]
+fn files_that_come_at_once_fit_the_disk_together() {
+    let server = Server::start();
+    let body = json!({"start": false, "limits": {"disk_mib": 16}, "steps": [shell("true")]});
+    let accepted = server.post("/v1/jobs", &body).expect(202);
+    let job = server.job(accepted.json()["job_id"].as_str().unwrap());
+    let codes: Vec<u16> = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..6)
+            .map(|number| {
+                let job = &job;
+                scope.spawn(move || job.put_file(&format!("file-{number}"), vec![7; 5 << 20]).status)
+            })
+            .collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    });
+    assert_eq!(codes.iter().filter(|code| **code == 200).count(), 3, "{codes:?}");
+    assert!(codes.iter().all(|code| [200, 413].contains(code)), "{codes:?}");
+}

@@ -25,7 +25,7 @@ pub(crate) struct AttachArguments {
 
 /// Opens the shell and stays until it ends.
 pub(crate) async fn run(arguments: AttachArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let target = ids::target(&client, &arguments.id).await?;
     stream::run(&client, &target, super::shell::shell()).await
 }

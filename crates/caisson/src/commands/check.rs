@@ -1,5 +1,6 @@
 //! `caisson config check`
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -16,7 +17,7 @@ use crate::terminal::Colours;
 #[command(after_help = "\
 Examples:
   caisson config check
-  caisson config check --config ./caisson.toml --json")]
+  caisson config check ./caisson.toml --json")]
 pub(crate) struct ConfigArguments {
     #[command(subcommand)]
     action: Action,
@@ -31,8 +32,11 @@ Exit code: 0 the configuration is right, 1 it is wrong.
 
 Examples:
   caisson config check
-  caisson config check --config ./caisson.toml --json")]
+  caisson config check ./caisson.toml --json")]
     Check {
+        /// Configuration file, the same as --config.
+        #[arg(value_name = "FILE", conflicts_with = "config")]
+        file: Option<PathBuf>,
         #[command(flatten)]
         host: HostArguments,
         #[command(flatten)]
@@ -41,10 +45,10 @@ Examples:
 }
 
 /// Checks it.
-#[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
 pub(crate) fn run(arguments: ConfigArguments) -> Result<ExitCode> {
-    let Action::Check { host, output } = &arguments.action;
-    let report = config_check::check(host)?;
+    let Action::Check { file, mut host, output } = arguments.action;
+    host.config = host.config.or(file);
+    let report = config_check::check(&host)?;
     if output.json {
         super::print_json(&document(&report))?;
     } else {
@@ -77,7 +81,12 @@ fn describe(report: &Report) -> String {
         || "no configuration file; defaults and environment".to_owned(),
         |path| path.display().to_string(),
     );
-    format!("{}: {file}\n\n{}", colours.paint("32", "right"), table.show())
+    let hints: String = report
+        .hints
+        .iter()
+        .map(|hint| format!("\n{}: {hint}\n", colours.paint("33", "look again")))
+        .collect();
+    format!("{}: {file}\n\n{}{hints}", colours.paint("32", "right"), table.show())
 }
 
 fn document(report: &Report) -> Value {
@@ -91,5 +100,7 @@ fn document(report: &Report) -> Value {
         .iter()
         .map(|setting| json!({"key": setting.key, "value": setting.value, "from": setting.origin}))
         .collect();
-    json!({"file": report.file, "ok": problems.is_empty(), "problems": problems, "settings": settings})
+    json!({
+        "file": report.file, "ok": problems.is_empty(), "problems": problems, "settings": settings, "hints": report.hints
+    })
 }

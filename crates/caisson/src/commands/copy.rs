@@ -1,17 +1,16 @@
 //! `caisson cp`
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use futures::StreamExt;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use super::upload::{self, encode, join};
+use super::arrival::Arrival;
+use super::upload::{self, Links, UploadKind, encode, join};
 use crate::cli::{OutputArguments, ServerArguments};
 use crate::client::Client;
 use crate::ids::{self, Target};
@@ -20,8 +19,8 @@ use crate::ids::{self, Target};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 One of the two is ID:PATH, a path in the workspace of a job or bare sandbox; the other is a path here. A path here that
-looks like one there is written with ./ before it. Folders are copied with all that is in them, links are left out.
-From a job that is over, files come out of its result.
+looks like one there is written with ./ before it. Folders are copied with all that is in them, links in them as links,
+wherever they point. From a job that is over, files come out of its result.
 
 Examples:
   caisson cp 1c2d4e6f:report.pdf .
@@ -71,7 +70,7 @@ fn in_workspace(path: &str) -> String {
 
 /// Copies.
 pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let files = match (End::parse(&arguments.source), End::parse(&arguments.destination)) {
         (End::Here(from), End::There { id, path }) => {
             let target = ids::target(&client, &id).await?;
@@ -95,16 +94,18 @@ pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
 }
 
 async fn copy_in(client: &Client, target: &Target, from: &Path, to: &str) -> Result<usize> {
-    let name = fs::canonicalize(from).with_context(|| format!("reading {}", from.display()))?;
-    let name = name.file_name().and_then(|name| name.to_str()).context("the name is not UTF-8")?.to_owned();
+    let whole = fs::canonicalize(from).with_context(|| format!("reading {}", from.display()))?;
+    // Of `.` and the like the name is that of the folder.
+    let name = from.file_name().or_else(|| whole.file_name()).and_then(|name| name.to_str());
+    let name = name.context("the name is not UTF-8")?.to_owned();
     let is_folder = to.is_empty() || to.ends_with('/') || is_folder_there(client, target, to).await?;
     let to = if is_folder { join(to, &name) } else { to.to_owned() };
     let mut uploads = Vec::new();
-    upload::add(from, &to, &mut uploads)?;
+    upload::add(&whole, &to, Links::Copied, &mut uploads)?;
     for upload in &uploads {
         upload::send(client, target, upload).await?;
     }
-    Ok(uploads.len())
+    Ok(uploads.iter().filter(|upload| upload.kind != UploadKind::EmptyFolder).count())
 }
 
 async fn is_folder_there(client: &Client, target: &Target, path: &str) -> Result<bool> {
@@ -126,51 +127,40 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
     } else {
         to.into()
     };
-    let mut copied = 0;
-    // Folders whose content is still to be copied, with their places here.
-    let mut waiting = vec![(from.to_owned(), to)];
-    while let Some((from, to)) = waiting.pop() {
+    let mut arrival = Arrival::default();
+    // What is still to be copied, with its place here and its permissions where they are known.
+    let mut waiting = vec![(from.to_owned(), to, None)];
+    while let Some((from, to, mode)) = waiting.pop() {
         let rest = if from.is_empty() { "files".to_owned() } else { format!("files/{}", encode(&from)) };
         let response = client.send(client.request(Method::GET, &target.path(&rest))).await?;
         if !is_listing(&response) {
-            write_file(response, &to).await?;
-            copied += 1;
+            arrival.file(response, &to, mode).await?;
             continue;
         }
-        fs::create_dir_all(&to).with_context(|| format!("making the folder {}", to.display()))?;
+        arrival.folder(&to)?;
         let listing: Value = response.json().await.context("reading the listing")?;
         if listing["truncated"] == true {
             bail!("`{from}` has too many entries to list; copy its folders one by one");
         }
         for entry in listing["entries"].as_array().into_iter().flatten() {
             let path = entry["path"].as_str().unwrap_or_default();
-            match (entry["kind"].as_str(), name_in(&from, path)) {
-                (Some("file" | "directory"), Some(name)) => waiting.push((path.to_owned(), to.join(name))),
-                (_, Some(name)) => {
-                    super::say(&format!("{} is neither a file nor a folder and is left out", name))
-                }
-                // Deeper ones come with their own folder.
-                (_, None) => {}
+            // Deeper ones come with their own folder.
+            let Some(name) = name_in(&from, path) else { continue };
+            let mode = entry["mode"].as_u64().and_then(|mode| u32::try_from(mode).ok());
+            match (entry["kind"].as_str(), entry["link_target"].as_str()) {
+                (Some("file" | "directory"), _) => waiting.push((path.to_owned(), to.join(name), mode)),
+                (Some("symlink"), Some(target)) => arrival.link(to.join(name), target),
+                _ => super::say(&format!("{path} is neither a file nor a folder and is left out")),
             }
         }
     }
-    Ok(copied)
+    arrival.finish()
 }
 
 /// The name of an entry right below a folder. What the sandbox says must not lead out of the folder here.
 fn name_in<'a>(folder: &str, path: &'a str) -> Option<&'a str> {
     let name = if folder.is_empty() { path } else { path.strip_prefix(folder)?.strip_prefix('/')? };
     (!name.is_empty() && name != "." && name != ".." && !name.contains('/')).then_some(name)
-}
-
-async fn write_file(response: Response, to: &Path) -> Result<()> {
-    let writing = || format!("writing {}", to.display());
-    let mut file = File::create(to).with_context(writing)?;
-    let mut body = response.bytes_stream();
-    while let Some(bytes) = body.next().await {
-        file.write_all(&bytes.context("reading the file")?).with_context(writing)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(crate) struct DownloadArguments {
 
 /// Fetches it.
 pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
     if arguments.out.as_deref() == Some(Path::new("-")) {
         copy(&client, &id, &mut std::io::stdout()).await?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -28,7 +28,7 @@ pub(crate) struct ExecArguments {
     #[arg(short, long)]
     interactive: bool,
     /// Gives the command a terminal.
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "json")]
     terminal: bool,
     /// Working directory; without it /workspace.
     #[arg(long, value_name = "FOLDER")]
@@ -60,10 +60,14 @@ pub(crate) async fn run(arguments: ExecArguments) -> Result<ExitCode> {
         (false, true) => Input::Pipe,
         (false, false) => Input::None,
     };
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let target = ids::target(&client, &arguments.id).await?;
-    let request = request(&arguments, input);
+    let mut request = request(&arguments, input);
     if arguments.output.json {
+        if input == Input::Pipe {
+            let text = std::io::read_to_string(std::io::stdin());
+            request["stdin"] = json!(text.context("reading standard input, which must be text with --json")?);
+        }
         return run_at_once(&client, &target, &request).await;
     }
     stream::run(&client, &target, Start { request, input }).await

@@ -5,6 +5,7 @@ use std::io::{BufRead, Write};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use super::run::Place;
 use super::view::Question;
 use crate::terminal;
 
@@ -72,19 +73,42 @@ pub(crate) async fn next(asked: &mut Asked) -> Answer {
     }
 }
 
-/// Returns at Ctrl-C. Where the job would be lost with this process, also at SIGTERM.
+/// Returns at Ctrl-C. Where the job would be lost with this process, also at SIGTERM and SIGHUP.
 async fn told_to_stop(way: Way) {
-    let interrupt = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    // Listening alone would already keep the signal from ending the process.
-    let terminate = (way == Way::Cancel).then(|| signal(SignalKind::terminate()).ok()).flatten();
-    let Some(mut terminate) = terminate else { return interrupt.await };
+    // Listening alone would already keep the other signals from ending the process.
+    if way == Way::Cancel { told_to_end().await } else { interrupted().await }
+}
+
+/// Returns at what ends the wait for a job at this place.
+pub(super) async fn told_to_stop_at(place: Place) {
+    told_to_stop(if place == Place::Here { Way::Cancel } else { Way::Leave }).await;
+}
+
+/// Returns at Ctrl-C.
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns at Ctrl-C, SIGTERM and SIGHUP, which is what a terminal that is closed sends: the signals that end a process
+/// which does not listen.
+pub(crate) async fn told_to_end() {
     tokio::select! {
-        () = interrupt => {}
-        _ = terminate.recv() => {}
+        () = interrupted() => {}
+        _ = told_to_go() => {}
+    }
+}
+
+/// Returns at SIGTERM and SIGHUP, with the number of the signal.
+pub(crate) async fn told_to_go() -> i32 {
+    let (terminate, hangup) = (SignalKind::terminate(), SignalKind::hangup());
+    let (Ok(mut first), Ok(mut second)) = (signal(terminate), signal(hangup)) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = first.recv() => terminate.as_raw_value(),
+        _ = second.recv() => hangup.as_raw_value(),
     }
 }
 
@@ -108,8 +132,10 @@ async fn answered(answer: &mut Option<oneshot::Receiver<Answer>>) -> Answer {
 fn ask() -> oneshot::Receiver<Answer> {
     let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
-        eprint!("\r\x1b[2Kcancel the job, or leave it running? [c]ancel, [l]eave, Enter to go on watching: ");
-        let _ = std::io::stderr().flush();
+        let mut error = std::io::stderr().lock();
+        let question = "cancel the job, or leave it running? [c]ancel, [l]eave, Enter to go on watching: ";
+        let _ = write!(error, "\r\x1b[2K{question}").and_then(|()| error.flush());
+        drop(error);
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
         // Whoever has gone needs no answer.

@@ -12,6 +12,9 @@ use crate::client::Client;
 use crate::ids;
 use crate::table::{Cell, Table};
 
+/// The most that a server lists at once.
+const MOST: i64 = 1000;
+
 /// `caisson jobs`
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -27,7 +30,7 @@ pub(crate) struct JobsArguments {
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Option<(String, String)>,
     /// At most so many.
-    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MOST))]
     limit: u32,
     #[command(flatten)]
     server: ServerArguments,
@@ -37,7 +40,7 @@ pub(crate) struct JobsArguments {
 
 /// Lists them.
 pub(crate) async fn run(arguments: JobsArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let mut path = format!("/v1/jobs?limit={}", arguments.limit);
     if let Some(states) = &arguments.state {
         path += &format!("&state={}", encode(states));
@@ -61,12 +64,17 @@ pub(crate) async fn run(arguments: JobsArguments) -> Result<ExitCode> {
     }
     super::print(&table.show())?;
     if page["next"].is_string() {
-        super::say(&format!(
-            "there are more; --limit {} shows more of them",
-            u64::from(arguments.limit) * 10
-        ));
+        super::say(&more(arguments.limit));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is said where the list has an end and the jobs have not.
+fn more(limit: u32) -> String {
+    match i64::from(limit) {
+        MOST.. => format!("there are more than these {MOST}; --state and --label choose among them"),
+        limit => format!("there are more; --limit {} shows more of them", (limit * 10).min(MOST)),
+    }
 }
 
 fn row(job: &Value) -> Vec<Cell> {
@@ -92,6 +100,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_limit_that_is_advised_is_one_that_is_taken() {
+        assert!(more(20).contains("--limit 200 "));
+        assert!(more(500).contains("--limit 1000 "));
+        assert!(!more(1000).contains("--limit"), "{}", more(1000));
+    }
 
     #[test]
     fn a_job_is_a_row_with_the_end_of_its_id() {

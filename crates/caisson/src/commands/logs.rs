@@ -8,7 +8,7 @@ use clap::Args;
 use futures::StreamExt;
 use reqwest::Method;
 
-use super::view::View;
+use super::view::{View, Watched};
 use crate::cli::{OutputArguments, ServerArguments};
 use crate::client::Client;
 use crate::ids;
@@ -36,7 +36,7 @@ pub(crate) struct LogsArguments {
 
 /// Shows what the job has printed.
 pub(crate) async fn run(arguments: LogsArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
     if !arguments.follow && !arguments.output.json {
         print_log(&client, &id).await?;
@@ -47,7 +47,9 @@ pub(crate) async fn run(arguments: LogsArguments) -> Result<ExitCode> {
         print_events(&client, &path).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    View::new(arguments.output.json).watch(&client, &path).await?;
+    if View::new(arguments.output.json).watch_while_read(&client, &path).await? == Watched::Unread {
+        return Ok(ExitCode::SUCCESS);
+    }
     let job = client.get(&format!("/status/{id}")).await?;
     Ok(super::exit_code_of(job["status"].as_str()))
 }

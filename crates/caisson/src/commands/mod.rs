@@ -1,40 +1,61 @@
 //! One file a command.
 
+pub(crate) mod answer;
+mod arrival;
+mod ask;
 pub(crate) mod attach;
+pub(crate) mod audit;
+pub(crate) mod backend;
 pub(crate) mod backup;
 pub(crate) mod cancel;
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod context;
 pub(crate) mod copy;
+pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod download;
 pub(crate) mod exec;
+pub(crate) mod export;
+pub(crate) mod export_atif;
+pub(crate) mod export_steps;
+pub(crate) mod image;
+pub(crate) mod image_forms;
+pub(crate) mod image_progress;
 pub(crate) mod interrupt;
 pub(crate) mod jobs;
+pub(crate) mod keys;
 pub(crate) mod logs;
 pub(crate) mod manual;
+pub(crate) mod message;
+pub(crate) mod models;
+pub(crate) mod network;
 pub(crate) mod openapi;
+pub(crate) mod pause;
+pub(crate) mod ports;
 pub(crate) mod progress;
+pub(crate) mod progress_agent;
 pub(crate) mod remove;
+pub(crate) mod replay;
+pub(crate) mod requests;
+pub(crate) mod resume;
 pub(crate) mod retry;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod serve;
+pub(crate) mod share;
 pub(crate) mod shell;
 pub(crate) mod status;
+pub(crate) mod takeover;
 pub(crate) mod upload;
 pub(crate) mod view;
 
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use sandbox::namespace::{NamespaceBackend, NamespaceConfig};
 use serde_json::Value;
 
-use crate::config::Config;
-use crate::embedded;
 use crate::table::Cell;
 
 /// The job failed.
@@ -64,7 +85,8 @@ pub(crate) fn print_json(document: &Value) -> Result<()> {
 
 /// Says something beside the output, on standard error.
 pub(crate) fn say(line: &str) {
-    eprintln!("{line}");
+    // A terminal that is gone needs no words.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// The exit code for a job in this status.
@@ -117,25 +139,6 @@ pub(crate) fn duration_text(milliseconds: Option<u64>) -> String {
             }
         }
     }
-}
-
-/// The backend of this host.
-pub(crate) fn backend(config: &Config) -> Result<NamespaceBackend> {
-    // Sandboxes have users of their own, who must be able to read what is made for them. The data folder itself is
-    // closed to others.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let programs = embedded::install(&config.data.join("bin"))?;
-    let sandboxes: &Path = &config.data;
-    let mut settings = NamespaceConfig::new(sandboxes, &config.run_dir, programs.launcher, programs.guest);
-    settings.slots_dir = config.places.slots_dir();
-    let chosen = &config.sandbox;
-    settings.first_uid = chosen.first_uid.unwrap_or(settings.first_uid);
-    settings.slots = chosen.slots.unwrap_or(settings.slots);
-    settings.ready_disks = chosen.ready_disks.unwrap_or(settings.ready_disks);
-    if let Some(parent) = &chosen.cgroup_parent {
-        settings.cgroup_parent.clone_from(parent);
-    }
-    NamespaceBackend::new(settings).context("preparing the sandboxes")
 }
 
 #[cfg(test)]

@@ -5,10 +5,13 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::progress_agent;
 use crate::terminal::{Colours, harmless};
 
 /// How many characters wide the bar is.
 const BAR: usize = 20;
+/// How many letters of what the model says are shown in it.
+const HEARD: usize = 60;
 
 /// Turns events into lines for people.
 pub(crate) struct Progress {
@@ -21,6 +24,8 @@ pub(crate) struct Progress {
     since: Instant,
     /// Output whose line has not ended yet.
     unfinished: String,
+    /// The newest words of an answer that is not whole yet.
+    heard: String,
 }
 
 impl Progress {
@@ -32,6 +37,7 @@ impl Progress {
             current: "waiting for a sandbox".into(),
             since: Instant::now(),
             unfinished: String::new(),
+            heard: String::new(),
         }
     }
 
@@ -72,21 +78,20 @@ impl Progress {
                 self.paint("2", &format!("collected {} files, {} bytes", data["files"], data["bytes"]))
             }
             "note" => self.paint("33", &text(&data["text"])),
-            _ => String::new(),
+            kind => self.agent(kind, data),
         }
     }
 
     fn started(&mut self, event: &Value) -> String {
         let data = &event["data"];
-        let title = ["command", "code", "path", "from"]
-            .iter()
-            .find_map(|field| data["input"][field].as_str())
-            .and_then(|text| text.lines().next())
-            .unwrap_or_default();
-        let title: String = title.chars().take(90).collect();
+        let title: String = title(&text(&data["tool"]), &data["input"]).chars().take(90).collect();
         let attempt = event["call"]["attempt"].as_u64().unwrap_or(1);
         let mut line = match data["step"].as_u64() {
             Some(step) => format!("[{}/{}] {} {title}", step + 1, self.step_count, text(&data["tool"])),
+            None if event["call"]["id"].as_str().is_some_and(|call| call.starts_with("turn-")) => {
+                self.current = harmless(&title);
+                format!("> {} {title}", text(&data["tool"]))
+            }
             None => format!("[api] {title}"),
         };
         if attempt > 1 {
@@ -98,6 +103,38 @@ impl Progress {
             self.current = harmless(&title);
         }
         self.paint("1", &line)
+    }
+
+    fn agent(&mut self, kind: &str, data: &Value) -> String {
+        if kind == "delta" {
+            return self.hear(data);
+        }
+        self.heard.clear();
+        if kind == "turn_started" {
+            self.current = format!("asking {}", text(&data["model"]));
+        }
+        if kind == "plan_changed" {
+            let items = data["plan"]["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+            self.step_count = items.len();
+            self.steps_done =
+                items.iter().filter(|item| item["status"] == "done" || item["status"] == "skipped").count();
+        }
+        let Some((colour, lines)) = progress_agent::describe(kind, data) else { return String::new() };
+        lines.lines().map(|line| self.paint(colour, line)).collect()
+    }
+
+    /// Words of the model as they come: the end of them is in the bar, the whole answer becomes lines later.
+    fn hear(&mut self, data: &Value) -> String {
+        if data["restarted"] == true {
+            self.heard.clear();
+        }
+        let words = data["text"].as_str().or_else(|| data["reasoning"].as_str()).unwrap_or_default();
+        self.heard += words;
+        let letters = self.heard.chars().count();
+        let end: String = self.heard.chars().skip(letters.saturating_sub(HEARD)).collect();
+        self.heard = end;
+        self.current = harmless(&self.heard.replace('\n', " "));
+        String::new()
     }
 
     fn output(&mut self, data: &Value) -> String {
@@ -124,7 +161,9 @@ impl Progress {
             self.steps_done = (self.steps_done + 1).min(self.step_count);
         }
         let duration = data["duration_ms"].as_u64().unwrap_or(0);
-        match data["status"].as_str() {
+        let note = data["note"].as_str().unwrap_or_default();
+        let note: String = note.lines().map(|line| self.paint("33", &format!("  {line}"))).collect();
+        note + &match data["status"].as_str() {
             Some("succeeded") => self.paint("32", &format!("  done in {duration} ms")),
             _ => self.paint("31", &format!("  failed: {} ({duration} ms)", text(&data["reason"]))),
         }
@@ -132,6 +171,37 @@ impl Progress {
 
     fn paint(&self, code: &str, line: &str) -> String {
         self.colours.paint(code, &harmless(line)) + "\n"
+    }
+}
+
+/// What a call is about, in one line.
+fn title(tool: &str, input: &Value) -> String {
+    let first = |names: &[&str]| {
+        let words = names.iter().find_map(|name| input[*name].as_str()).unwrap_or_default();
+        words.lines().next().unwrap_or_default().to_owned()
+    };
+    match tool {
+        "process" => {
+            let typed = input["text"].as_str().map(|words| format!(" {words:?}")).unwrap_or_default();
+            format!("{} {}{typed}", first(&["action"]), first(&["handle"]))
+        }
+        "finish" => first(&["summary"]),
+        "apply_patch" => {
+            let patch =
+                ["patch", "diff", "input"].iter().find_map(|name| input[*name].as_str()).unwrap_or_default();
+            let mut files: Vec<&str> = Vec::new();
+            for line in patch.lines() {
+                let Some(path) = line.strip_prefix("+++ ").or_else(|| line.strip_prefix("--- ")) else {
+                    continue;
+                };
+                let path = path.strip_prefix("a/").or_else(|| path.strip_prefix("b/")).unwrap_or(path).trim();
+                if path != "/dev/null" && !files.contains(&path) {
+                    files.push(path);
+                }
+            }
+            files.join(", ")
+        }
+        _ => first(&["command", "code", "path", "from", "url", "query", "question", "action", "name"]),
     }
 }
 
@@ -144,6 +214,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn each_call_of_an_agent_says_what_it_is_about() {
+        let mut progress = Progress::new(Colours::Off);
+        let patch = "--- a/x.rs\n+++ b/x.rs\n@@ -1 +1 @@\n-a\n+b\n--- a/old\n+++ /dev/null\n--- /dev/null\n+++ b/new\n";
+        for (tool, input, line) in [
+            ("process", json!({"handle": "turn-1-1", "action": "poll"}), "> process poll turn-1-1\n"),
+            (
+                "process",
+                json!({"handle": "turn-1-1", "action": "type", "text": "yes\n"}),
+                "> process type turn-1-1 \"yes\\n\"\n",
+            ),
+            ("finish", json!({"summary": "made\nand more"}), "> finish made\n"),
+            ("apply_patch", json!({"patch": patch}), "> apply_patch x.rs, old, new\n"),
+            ("http_request", json!({"url": "http://x/"}), "> http_request http://x/\n"),
+            ("write_file", json!({"path": "a", "content": "b"}), "> write_file a\n"),
+        ] {
+            let event = json!({"kind": "call_started", "call": {"id": "turn-2-1", "attempt": 1},
+                "data": {"tool": tool, "input": input}});
+            assert_eq!(progress.show(&event), line);
+        }
+    }
 
     #[test]
     fn a_step_is_shown_with_its_place_output_and_end() {

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use super::ask::JobsArguments;
 use crate::client::Client;
-use crate::ids;
+use crate::ids::{self, Kind};
 
 /// `caisson rm`
 #[derive(Debug, Args)]
@@ -19,29 +19,35 @@ Examples:
   caisson rm 1c2d4e6f
   caisson rm $(caisson jobs --state failed --json | jq -r '.jobs[].job_id')")]
 pub(crate) struct RemoveArguments {
-    /// The jobs.
-    #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
     #[command(flatten)]
-    server: ServerArguments,
-    #[command(flatten)]
-    output: OutputArguments,
+    jobs: JobsArguments,
 }
 
 /// Removes them.
 pub(crate) async fn run(arguments: RemoveArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let JobsArguments { ids, server, output } = arguments.jobs;
+    let client = Client::new(&server)?;
     let mut removed = Vec::new();
-    for typed in &arguments.ids {
-        let id = ids::job(&client, typed).await?;
+    let ended = remove(&client, &ids, output.json, &mut removed).await;
+    if output.json {
+        super::print_json(&json!({ "removed": removed }))?;
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Removes them one by one, and notes which are gone: where one is refused, those before it are.
+async fn remove(client: &Client, typed: &[String], json: bool, removed: &mut Vec<String>) -> Result<()> {
+    for typed in typed {
+        let target = ids::target(client, typed).await?;
+        let id = target.id;
+        if target.kind == Kind::Sandbox {
+            bail!("{id} is a sandbox, not a job: `caisson sandboxes rm {id}` ends it");
+        }
         client.delete(&format!("/v1/jobs/{id}")).await?;
-        if !arguments.output.json {
+        if !json {
             super::print(&format!("{id} is gone\n"))?;
         }
         removed.push(id);
     }
-    if arguments.output.json {
-        super::print_json(&json!({ "removed": removed }))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

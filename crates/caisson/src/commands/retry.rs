@@ -29,7 +29,7 @@ pub(crate) struct RetryArguments {
 
 /// Runs it again.
 pub(crate) async fn run(arguments: RetryArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
     let accepted = client.post(&format!("/v1/jobs/{id}/retry"), &json!({})).await?;
     if arguments.output.json {

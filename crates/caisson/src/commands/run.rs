@@ -21,7 +21,9 @@ use crate::{config_client, steps_file};
 #[command(after_help = "\
 The server is the one that --url or CAISSON_URL names, or http://127.0.0.1:8000. When none is named and none answers
 there, the job runs in this process, in a folder that is removed afterwards.
-Ctrl-C asks whether to cancel the job or to leave it running; a second one leaves at once.
+Ctrl-C asks whether to cancel the job or to leave it running; a second one leaves at once. A job in this process is
+cancelled, and its result fetched; a second Ctrl-C ends it at once, and nothing is kept.
+With --json a line for each event, and at the end {\"kind\": \"result\", \"data\": {\"job_id\", \"path\", \"bytes\"}}.
 Exit code: 0 the job is complete, 1 it failed, 2 it could not be run, 3 it was cancelled, 130 it was left running.
 
 Examples:
@@ -67,7 +69,7 @@ pub(crate) struct RunArguments {
 
 /// Where the job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// On a server, which goes on without us.
     Server,
     /// In this process, and ends with it.
@@ -78,7 +80,7 @@ enum Place {
 pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
     let job = job_of(&arguments)?;
     let uploads = upload::collect(&arguments.file)?;
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
     if !arguments.here && (is_named || client.is_answered().await) {
         return follow_job(&client, Place::Server, arguments, job, uploads).await;
@@ -134,15 +136,43 @@ async fn follow_job(
     let mut view = View::new(arguments.output.json);
     view.say(&format!("job {id}"));
     if let Some(hint) = accepted["hint"].as_str() {
-        // It waits for something that will not come while we look.
         super::say(hint);
-        return Ok(ExitCode::from(super::EXIT_TROUBLE));
+        // A job that is not pending when it was just accepted waits for something that will not come while we look.
+        if accepted["status"] != "pending" {
+            return Ok(ExitCode::from(super::EXIT_TROUBLE));
+        }
     }
-    if watch(client, place, &id, &mut view).await? == Watched::Left {
-        super::say(&format!("job {id} goes on: `caisson logs -f {id}`, `caisson cancel {id}`"));
-        return Ok(ExitCode::from(super::EXIT_LEFT));
-    }
-    finish(client, &id, arguments.out, &mut view).await
+    watch_to_the_end(client, place, &id, arguments.out, &mut view).await
+}
+
+/// Watches a job and fetches its result, as far as nobody says that it is enough.
+pub(super) async fn watch_to_the_end(
+    client: &Client,
+    place: Place,
+    id: &str,
+    out: Option<PathBuf>,
+    view: &mut View,
+) -> Result<ExitCode> {
+    let left = match watch(client, place, id, view).await? {
+        Watched::Left => format!("job {id} goes on: `caisson logs -f {id}`, `caisson cancel {id}`"),
+        Watched::Over => {
+            tokio::select! {
+                ended = finish(client, id, out, view) => return ended,
+                () = interrupt::told_to_stop_at(place) => {}
+            }
+            format!("the result of job {id} was not fetched: `caisson download {id}`")
+        }
+    };
+    Ok(match place {
+        Place::Server => {
+            super::say(&left);
+            ExitCode::from(super::EXIT_LEFT)
+        }
+        Place::Here => {
+            super::say(&format!("job {id} is ended; nothing is kept"));
+            ExitCode::from(super::EXIT_CANCELLED)
+        }
+    })
 }
 
 /// How watching a job came to its end.
@@ -169,8 +199,17 @@ async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Resu
                 Answer::Leave => return Ok(Watched::Left),
                 Answer::Cancel => {
                     super::say("cancelling; the workspace is collected as far as it got");
-                    // It may have ended by itself in the meantime.
-                    let _ = client.post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+                    let (path, nothing) = (format!("/v1/jobs/{id}/cancel"), json!({}));
+                    let mut cancelling = std::pin::pin!(client.post(&path, &nothing));
+                    loop {
+                        tokio::select! {
+                            // It may have ended by itself in the meantime.
+                            _ = cancelling.as_mut() => break,
+                            again = interrupt::next(&mut asked) => if again == Answer::Leave {
+                                return Ok(Watched::Left);
+                            },
+                        }
+                    }
                 }
             },
         }
@@ -180,8 +219,8 @@ async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Resu
 async fn finish(client: &Client, id: &str, out: Option<PathBuf>, view: &mut View) -> Result<ExitCode> {
     let status = client.get(&format!("/status/{id}")).await?;
     if status["result"].is_string() {
-        let (path, _) = download::fetch(client, id, out).await?;
-        view.say(&format!("result: {}", path.display()));
+        let (path, bytes) = download::fetch(client, id, out).await?;
+        view.tell_result(id, &path, bytes);
     }
     let word = status["status"].as_str();
     match word {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
@@ -31,17 +31,20 @@ pub(crate) struct SandboxesArguments {
 }
 
 /// What to do with them.
+#[allow(clippy::large_enum_variant, reason = "there is one, for the time of one command")]
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Lists those that live.
+    #[command(after_help = "Examples:\n  caisson sandboxes list\n  caisson sandboxes list --all --json")]
     List {
         /// Also those that have ended.
         #[arg(long)]
         all: bool,
     },
     /// Makes one and prints its id.
-    Create(CreateArguments),
+    Create(Box<CreateArguments>),
     /// Gives one a new ttl, from now.
+    #[command(after_help = "Examples:\n  caisson sandboxes extend 1c2d4e6f --ttl 3600")]
     Extend {
         /// The sandbox.
         id: String,
@@ -50,6 +53,9 @@ enum Action {
         ttl: u64,
     },
     /// Ends some. Nothing of them is kept.
+    #[command(
+        after_help = "Examples:\n  caisson sandboxes rm 1c2d4e6f\n  caisson sandboxes rm 1c2d4e6f 8a9b0c1d --json"
+    )]
     Rm {
         /// The sandboxes.
         #[arg(required = true, value_name = "ID")]
@@ -59,6 +65,12 @@ enum Action {
 
 /// `caisson sandboxes create`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code: 0 it runs, and its id is printed; 2 it could not be made.
+
+Examples:
+  caisson sandboxes create --memory 1g --ttl 600
+  caisson exec $(caisson sandboxes create --name mine) 'uname -a'")]
 struct CreateArguments {
     #[command(flatten)]
     limits: LimitArguments,
@@ -75,13 +87,13 @@ struct CreateArguments {
 
 /// Does it.
 pub(crate) async fn run(arguments: SandboxesArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let json = arguments.output.json;
     match arguments.action.unwrap_or(Action::List { all: false }) {
         Action::List { all } => list(&client, all, json).await?,
         Action::Create(create) => {
             let sandbox = client.post("/v1/sandboxes", &request(&create)).await?;
-            let id = super::text(&sandbox["sandbox_id"]);
+            let id = id_of_made(&sandbox)?;
             show(&sandbox, &id, json)?;
         }
         Action::Extend { id, ttl } => {
@@ -96,15 +108,33 @@ pub(crate) async fn run(arguments: SandboxesArguments) -> Result<ExitCode> {
         }
         Action::Rm { ids: typed } => {
             let mut removed = Vec::new();
-            for typed in &typed {
-                let id = ids::sandbox(&client, typed).await?;
-                client.delete(&format!("/v1/sandboxes/{id}")).await?;
-                removed.push(id);
+            let ended = remove(&client, &typed, &mut removed).await;
+            if json || !removed.is_empty() {
+                show(&json!({ "removed": removed }), &format!("{} gone", removed.join(", ")), json)?;
             }
-            show(&json!({ "removed": removed }), &format!("{} gone", removed.join(", ")), json)?;
+            ended?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends them one by one, and notes which are gone: where one is refused, those before it are.
+async fn remove(client: &Client, typed: &[String], removed: &mut Vec<String>) -> Result<()> {
+    for typed in typed {
+        let id = ids::sandbox(client, typed).await?;
+        client.delete(&format!("/v1/sandboxes/{id}")).await?;
+        removed.push(id);
+    }
+    Ok(())
+}
+
+/// The id of a sandbox that was asked for; one that has ended already could not be made.
+pub(super) fn id_of_made(sandbox: &Value) -> Result<String> {
+    if sandbox["status"] == "ended" {
+        let reason = sandbox["reason"].as_str().unwrap_or("the server gives no reason");
+        bail!("the sandbox could not be made: {reason}");
+    }
+    Ok(sandbox["sandbox_id"].as_str().context("the server sent no sandbox id")?.to_owned())
 }
 
 fn show(document: &Value, line: &str, json: bool) -> Result<()> {
@@ -125,16 +155,15 @@ fn request(create: &CreateArguments) -> Value {
 }
 
 async fn list(client: &Client, all: bool, json: bool) -> Result<()> {
-    let page = client.get(if all { "/v1/sandboxes?all=true" } else { "/v1/sandboxes" }).await?;
+    let sandboxes = ids::every_sandbox(client, all).await?;
     if json {
-        return super::print_json(&page);
+        return super::print_json(&json!({ "sandboxes": sandboxes, "next": null }));
     }
-    let sandboxes = page["sandboxes"].as_array().map(Vec::as_slice).unwrap_or_default();
     if sandboxes.is_empty() {
         return super::print("no sandboxes\n");
     }
     let mut table = Table::new(&["ID", "STATE", "CREATED", "EXPIRES", "NAME"]);
-    for sandbox in sandboxes {
+    for sandbox in &sandboxes {
         table.add(vec![
             ids::short(&super::text(&sandbox["sandbox_id"])).into(),
             super::state_cell(&super::text(&sandbox["status"])),
@@ -144,4 +173,18 @@ async fn list(client: &Client, all: bool, json: bool) -> Result<()> {
         ]);
     }
     super::print(&table.show())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_that_has_ended_already_was_not_made() {
+        let made = json!({"sandbox_id": "1c2d", "status": "running", "reason": null});
+        assert_eq!(id_of_made(&made).unwrap(), "1c2d");
+        let refused = json!({"sandbox_id": "1c2d", "status": "ended", "reason": "no namespaces here"});
+        let error = id_of_made(&refused).unwrap_err().to_string();
+        assert_eq!(error, "the sandbox could not be made: no namespaces here");
+    }
 }

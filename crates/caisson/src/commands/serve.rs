@@ -1,62 +1,81 @@
 //! `caisson serve`
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use futures::FutureExt;
 use orchestrator::{DataFolder, Orchestrator};
-use sandbox::Backend;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::ServeArguments;
 use crate::config::Config;
+use crate::exposed::Exposed;
 use crate::logging::{self, LogLevel};
+use crate::reload;
 
 /// Runs the server until it is told to stop.
 pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)?;
-    let level = logging::start(&config.log, config.log_format)?;
+    let (level, exporter) = logging::start(&config.log, config.log_format, config.telemetry.clone())?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
-    runtime.spawn(reload(arguments, level));
-    runtime.block_on(serve(config))?;
+    if let Some(exporter) = exporter {
+        runtime.spawn(async {
+            if let Err(error) = exporter.run().await {
+                tracing::warn!("traces are not sent: {error:#}");
+            }
+        });
+    }
+    runtime.block_on(serve(arguments, config, level))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config) -> Result<()> {
+async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Result<()> {
+    // From now on the signal ends nobody.
+    let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     // The folder first: a second server must not touch anything in it.
     let folder = DataFolder::open(&config.data)?;
     let listeners = bind(&config).await?;
-    let backend = super::backend(&config)?;
+    let exposed = Exposed::bind(&config).await?;
+    let backend = super::backend::make(&config)?;
     let capabilities = backend.preflight().await?;
     tracing::info!(isolation = ?capabilities.isolation, data = %config.data.display(), "this host can run sandboxes");
-    if config.insecure_listen {
-        tracing::warn!("nobody has to log in, and others may reach this server: whoever reaches it owns it");
+    let wanted = config.jobs.defaults.isolation;
+    if capabilities.isolation < wanted {
+        tracing::warn!(
+            has = ?capabilities.isolation, ?wanted,
+            "jobs are refused unless they accept less isolation by name; `caisson doctor` says what is missing"
+        );
     }
-    let orchestrator = Orchestrator::start(folder, Arc::new(backend), config.jobs).await?;
-    let app = server::router(orchestrator.clone(), &config.http);
+    let host = crate::host::reports(&config, &backend);
+    let orchestrator = Orchestrator::start(folder, backend, config.jobs.clone()).await?;
+    warn_of_others(&config, &orchestrator);
+    tokio::spawn(reload::run(hangup, arguments, level, config.clone(), orchestrator.clone()));
+    let mut http = config.http.clone();
+    http.access_log = server::AccessLog::open(&config.data)?;
+    let app = server::router(orchestrator.clone(), host, &http);
     for listener in &listeners {
-        tracing::info!("listening on http://{}", listener.local_addr().context("reading the address")?);
+        let scheme = if config.http.certificate.is_some() { "https" } else { "http" };
+        tracing::info!("listening on {scheme}://{}", listener.local_addr().context("reading the address")?);
     }
-    server::serve(listeners, app, &config.http, wait_for_end(orchestrator.clone())).await?;
+    protocol::give_back_program_pages();
+    let ended = wait_for_end(orchestrator.clone()).shared();
+    let sides = exposed.serve(&orchestrator, &http, ended.clone());
+    let (served, ()) = tokio::join!(server::serve(listeners, app, &http, ended), sides);
+    served?;
     tracing::info!("stopping; jobs that run go on in their sandboxes and are taken up at the next start");
     orchestrator.shutdown().await;
     Ok(())
 }
 
-/// Reads the configuration again at SIGHUP. The log level changes at once; the rest waits for the next start, which
-/// costs no job anything.
-async fn reload(arguments: ServeArguments, level: LogLevel) {
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
-    while hangup.recv().await.is_some() {
-        let read = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen);
-        match read.and_then(|config| level.set(&config.log).map(|()| config.log)) {
-            Ok(log) => {
-                tracing::info!(log, "configuration read; settings other than `log` change at the next start")
-            }
-            Err(error) => tracing::error!("the configuration is wrong, and nothing was changed: {error:#}"),
-        }
+/// Says what others who reach this server could do.
+fn warn_of_others(config: &Config, orchestrator: &Orchestrator) {
+    let is_reached = config.listen.iter().any(|address| !address.ip().is_loopback());
+    if !orchestrator.needs_keys() && (is_reached || config.insecure_listen) {
+        tracing::warn!("nobody has to log in, and others may reach this server: whoever reaches it owns it");
+    } else if is_reached && config.http.certificate.is_none() && config.http.trusted_proxies.is_empty() {
+        tracing::warn!("others may reach this server without TLS: keys can be read on the way");
     }
 }
 

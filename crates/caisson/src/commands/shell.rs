@@ -1,25 +1,32 @@
 //! `caisson shell`
 
 use std::io::IsTerminal;
+use std::pin::pin;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{LimitArguments, ServerArguments};
+use super::{interrupt, sandboxes};
+use crate::cli::{HostArguments, LimitArguments, ServerArguments};
 use crate::client::Client;
+use crate::config::Config;
 use crate::config_client;
 use crate::ids::{Kind, Target};
+use crate::one_shot::OneShot;
 use crate::stream::{self, Input, Start};
 
+/// What shells add to the number of a signal that has ended a command.
+const SIGNALLED: u8 = 128;
 /// Bash where the image has it.
 const SHELL: &str = "if command -v bash > /dev/null; then exec bash -l; else exec sh; fi";
 
 /// `caisson shell`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The sandbox goes away with the shell, unless --keep says otherwise. The exit code is the shell's.
+The sandbox goes away with the shell, also when the terminal is closed, unless --keep says otherwise. The exit code is the
+shell's, or 2 where there is none. Where no server answers and none was named, one inside this process makes the sandbox.
 
 Examples:
   caisson shell
@@ -29,30 +36,71 @@ pub(crate) struct ShellArguments {
     #[command(flatten)]
     limits: LimitArguments,
     /// Leaves the sandbox there afterwards, and says its id.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "here")]
     keep: bool,
+    /// Makes the sandbox in this process, also where a server answers.
+    #[arg(long, conflicts_with = "url")]
+    here: bool,
     #[command(flatten)]
     server: ServerArguments,
 }
 
 /// Opens the shell and stays until it ends.
 pub(crate) async fn run(arguments: ShellArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
+    let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
+    if !arguments.here && (is_named || client.is_answered().await) {
+        return in_sandbox(&client, arguments).await;
+    }
+    if arguments.keep {
+        bail!("--keep needs a server to leave the sandbox with: {:#}", client.not_reached());
+    }
+    let (server, client) = OneShot::start(Config::load(&HostArguments::default(), &[], false)?).await?;
+    let ended = in_sandbox(&client, arguments).await;
+    server.end().await;
+    ended
+}
+
+async fn in_sandbox(client: &Client, arguments: ShellArguments) -> Result<ExitCode> {
     let mut request = Map::new();
     arguments.limits.add_to(&mut request);
-    let sandbox = client.post("/v1/sandboxes", &Value::Object(request)).await?;
-    let id = sandbox["sandbox_id"].as_str().context("the server sent no sandbox id")?.to_owned();
-    let target = Target { kind: Kind::Sandbox, id };
-    let ended = stream::run(&client, &target, shell()).await;
+    let request = Value::Object(request);
+    // What was made for this shell must not outlive it: from here on a signal ends the shell and not this process.
+    let mut told = pin!(interrupt::told_to_go());
+    let mut making = pin!(client.post("/v1/sandboxes", &request));
+    let (made, early) = tokio::select! {
+        made = &mut making => (made, None),
+        signal = &mut told => (making.await, Some(signal)),
+    };
+    let target = Target { kind: Kind::Sandbox, id: sandboxes::id_of_made(&made?)? };
+    let ended = match early {
+        Some(signal) => code_of(signal),
+        None => tokio::select! {
+            ended = stream::run(client, &target, shell()) => ended,
+            signal = &mut told => code_of(signal),
+        },
+    };
     if arguments.keep {
         super::say(&format!(
             "the sandbox stays: `caisson attach {0}`, `caisson sandboxes rm {0}`",
             target.id
         ));
-    } else if let Err(error) = client.delete(&format!("/v1/sandboxes/{}", target.id)).await {
+        return ended;
+    }
+    let removed = tokio::select! {
+        removed = async { client.delete(&format!("/v1/sandboxes/{}", target.id)).await } => removed,
+        // Somebody does not want to wait for a server that does not answer.
+        () = interrupt::told_to_end() => Err(anyhow!("this was broken off")),
+    };
+    if let Err(error) = removed {
         super::say(&format!("the sandbox {} could not be removed and ends by itself: {error:#}", target.id));
     }
     ended
+}
+
+/// The exit code of what a signal has ended.
+fn code_of(signal: i32) -> Result<ExitCode> {
+    Ok(ExitCode::from(SIGNALLED.saturating_add(u8::try_from(signal)?)))
 }
 
 /// A shell on the terminal in front, or one that reads standard input where there is none.

@@ -32,7 +32,7 @@ pub(crate) struct StatusArguments {
 
 /// Says where it stands.
 pub(crate) async fn run(arguments: StatusArguments) -> Result<ExitCode> {
-    let client = Client::new(arguments.server.url.as_deref())?;
+    let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
     let job = client.get(&format!("/v1/jobs/{id}")).await?;
     if arguments.output.json {

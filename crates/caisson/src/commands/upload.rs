@@ -1,4 +1,5 @@
-//! Files that a job brings along: sent into a draft, which is started when all are there.
+//! What goes from here into a workspace: files, empty folders, links. What a job brings along is sent into a draft, which
+//! is started when all is there.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -16,11 +17,30 @@ use crate::ids::{Kind, Target};
 /// How much of a file is sent at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A file here and its path in the workspace.
+/// Something here and its path in the workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Upload {
     pub(crate) from: PathBuf,
     pub(crate) to: String,
+    pub(crate) kind: UploadKind,
+}
+
+/// What is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum UploadKind {
+    File,
+    /// A folder with nothing in it; others come with their files.
+    EmptyFolder,
+    /// A link and where it points.
+    Link(String),
+}
+
+/// What becomes of links below a folder. The path that somebody has named is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    Copied,
+    /// A job that has not started takes none.
+    LeftOut,
 }
 
 /// All files below the given paths, each under the name of the path it was given by.
@@ -33,26 +53,34 @@ pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
             Some(name) => workspace_name(name)?,
             None => String::new(),
         };
-        add(&whole, &name, &mut uploads)?;
+        add(&whole, &name, Links::LeftOut, &mut uploads)?;
     }
     Ok(uploads)
 }
 
-/// Adds a file, or all files below a directory. Links inside are left out: they may lead anywhere.
-pub(crate) fn add(from: &Path, to: &str, uploads: &mut Vec<Upload>) -> Result<()> {
-    let kind = fs::symlink_metadata(from).with_context(|| format!("reading {}", from.display()))?.file_type();
-    if kind.is_symlink() {
+/// Adds a file, or all that is below a folder.
+pub(crate) fn add(from: &Path, to: &str, links: Links, uploads: &mut Vec<Upload>) -> Result<()> {
+    let reading = || format!("reading {}", from.display());
+    let kind = fs::symlink_metadata(from).with_context(reading)?.file_type();
+    let mut push = |kind| uploads.push(Upload { from: from.to_owned(), to: to.to_owned(), kind });
+    if kind.is_symlink() && links == Links::LeftOut {
         super::say(&format!("{} is a link and is left out", from.display()));
+    } else if kind.is_symlink() {
+        let target = fs::read_link(from).with_context(reading)?;
+        push(UploadKind::Link(workspace_name(target.as_os_str())?));
     } else if kind.is_dir() {
-        let entries = fs::read_dir(from).with_context(|| format!("reading {}", from.display()))?;
+        let entries = fs::read_dir(from).with_context(reading)?;
         let mut entries: Vec<_> = entries.collect::<Result<_, _>>()?;
+        if entries.is_empty() && !to.is_empty() {
+            push(UploadKind::EmptyFolder);
+        }
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let name = workspace_name(&entry.file_name())?;
-            add(&entry.path(), &join(to, &name), uploads)?;
+            add(&entry.path(), &join(to, &name), links, uploads)?;
         }
     } else if kind.is_file() {
-        uploads.push(Upload { from: from.to_owned(), to: to.to_owned() });
+        push(UploadKind::File);
     } else {
         bail!("{} is neither a file nor a folder", from.display());
     }
@@ -98,8 +126,22 @@ pub(crate) async fn submit(
     })
 }
 
-/// Writes one file, with its permissions.
+/// Sends one thing.
 pub(crate) async fn send(client: &Client, target: &Target, upload: &Upload) -> Result<()> {
+    let make = async |kind: &str, body: String| {
+        let path = target.path(&format!("files/{}?kind={kind}", encode(&upload.to)));
+        let request = client.request(Method::PUT, &path).body(body);
+        client.send(request).await.with_context(|| format!("making {}", upload.to)).map(drop)
+    };
+    match &upload.kind {
+        UploadKind::File => send_file(client, target, upload).await,
+        UploadKind::EmptyFolder => make("directory", String::new()).await,
+        UploadKind::Link(points_to) => make("symlink", points_to.clone()).await,
+    }
+}
+
+/// Writes one file, with its permissions.
+async fn send_file(client: &Client, target: &Target, upload: &Upload) -> Result<()> {
     let reading = || format!("reading {}", upload.from.display());
     let file = File::open(&upload.from).with_context(reading)?;
     let metadata = file.metadata().with_context(reading)?;
@@ -144,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_sent_under_its_name_and_links_are_not() {
+    fn a_folder_is_sent_under_its_name_and_links_are_not_unless_wanted() {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("src");
         fs::create_dir_all(source.join("deep")).unwrap();
@@ -154,7 +196,12 @@ mod tests {
         let names = |path: PathBuf| -> Vec<String> {
             collect(&[path]).unwrap().into_iter().map(|upload| upload.to).collect()
         };
-        assert_eq!(names(source.clone()), ["src/b.txt", "src/deep/a.txt"]);
+        fs::create_dir(source.join("empty")).unwrap();
+        assert_eq!(names(source.clone()), ["src/b.txt", "src/deep/a.txt", "src/empty"]);
+        let mut all = Vec::new();
+        add(&source, "x", Links::Copied, &mut all).unwrap();
+        let link = all.iter().find(|upload| upload.to == "x/link").unwrap();
+        assert_eq!(link.kind, UploadKind::Link("/etc/passwd".into()));
         assert_eq!(names(source.join("b.txt")), ["b.txt"]);
         assert_eq!(names(source.join("deep/..").join("..").join("src").join("deep")), ["deep/a.txt"]);
         assert!(collect(&[folder.path().join("missing")]).unwrap_err().to_string().contains("missing"));

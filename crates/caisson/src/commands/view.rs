@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::Value;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
 
 use super::progress::Progress;
 use crate::client::Client;
@@ -40,6 +42,30 @@ pub(crate) enum Bar {
     Painted,
 }
 
+/// How watching a job came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// The job is over.
+    Over,
+    /// Whoever read the output, such as `head`, has seen enough.
+    Unread,
+}
+
+/// Returns once the reader of a pipe on standard output has gone.
+async fn nobody_reads() {
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        ticks.tick().await;
+        let out = rustix::stdio::stdout();
+        let mut wanted = [PollFd::new(&out, PollFlags::empty())];
+        // Errors are told whether asked for or not; without waiting.
+        let found = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if found.is_ok() && wanted[0].revents().intersects(PollFlags::ERR) {
+            return;
+        }
+    }
+}
+
 impl View {
     pub(crate) fn new(json: bool) -> Self {
         if json {
@@ -66,6 +92,16 @@ impl View {
         }
     }
 
+    /// Says where the result of the job is.
+    pub(crate) fn tell_result(&mut self, job: &str, path: &Path, bytes: u64) {
+        match self {
+            Self::People { .. } => self.say(&format!("result: {}", path.display())),
+            Self::Programs => {
+                self.show(&json!({"kind": "result", "data": {"job_id": job, "path": path, "bytes": bytes}}));
+            }
+        }
+    }
+
     /// Shows an event.
     pub(crate) fn show(&mut self, event: &Value) {
         let text = match self {
@@ -79,11 +115,22 @@ impl View {
         let _ = super::print(&text);
     }
 
+    /// Shows all events of a job until it is over, or until nobody reads them any more.
+    pub(crate) async fn watch_while_read(&mut self, client: &Client, path: &str) -> Result<Watched> {
+        tokio::select! {
+            ended = self.watch(client, path) => ended.map(|()| Watched::Over),
+            () = nobody_reads() => Ok(Watched::Unread),
+        }
+    }
+
     /// Shows all events of a job until it is over.
     pub(crate) async fn watch(&mut self, client: &Client, path: &str) -> Result<()> {
+        // Only the bar shows words before the answer is there.
+        let wants_words = matches!(self, Self::People { bar: Bar::Hidden | Bar::Painted, .. });
+        let path = if wants_words { format!("{path}?deltas=true") } else { path.to_owned() };
         let view = RefCell::new(self);
         let mut following =
-            std::pin::pin!(events::follow(client, path, |event| view.borrow_mut().show(event)));
+            std::pin::pin!(events::follow(client, &path, |event| view.borrow_mut().show(event)));
         let mut ticks = tokio::time::interval(TICK);
         // The first tick comes at once; a job that is over sooner needs no bar.
         ticks.tick().await;

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "only tests use it")]
 
-use egress::{Connection, EgressEvent, Mode, Policy, Proxy, ProxySettings, Ranges};
+use egress::{Connection, EgressEvent, Fetch, Mode, Policy, Proxy, ProxySettings, Ranges};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 pub(crate) struct Setup {
     pub(crate) proxy: Proxy,
     pub(crate) events: mpsc::Receiver<EgressEvent>,
+    pub(crate) fetched: Vec<Fetch>,
 }
 
 /// A policy that may reach loopback, because that is where the servers of the tests are.
@@ -36,7 +37,7 @@ impl Setup {
 
     pub(crate) fn with(policy: Policy, settings: ProxySettings, log_size: usize) -> Self {
         let (sender, events) = mpsc::channel(log_size);
-        Self { proxy: Proxy::new(policy, sender, settings), events }
+        Self { proxy: Proxy::new(policy, sender, settings), events, fetched: Vec::new() }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -44,22 +45,32 @@ impl Setup {
         Client { stream: BufReader::new(ours), served: tokio::spawn(self.proxy.serve(theirs)) }
     }
 
+    /// The next event of a connection; what was fetched is kept aside.
+    pub(crate) async fn next(&mut self) -> Option<EgressEvent> {
+        loop {
+            match self.events.recv().await? {
+                EgressEvent::Fetched(fetch) => self.fetched.push(fetch),
+                event => return Some(event),
+            }
+        }
+    }
+
     pub(crate) async fn opened(&mut self) -> Connection {
-        match self.events.recv().await {
+        match self.next().await {
             Some(EgressEvent::Opened(connection)) => connection,
             other => panic!("expected an opened connection, got {other:?}"),
         }
     }
 
     pub(crate) async fn closed(&mut self) -> Connection {
-        match self.events.recv().await {
+        match self.next().await {
             Some(EgressEvent::Closed(connection)) => connection,
             other => panic!("expected a closed connection, got {other:?}"),
         }
     }
 
     pub(crate) async fn refused(&mut self) -> Connection {
-        match self.events.recv().await {
+        match self.next().await {
             Some(EgressEvent::Refused(connection)) => connection,
             other => panic!("expected a refused connection, got {other:?}"),
         }

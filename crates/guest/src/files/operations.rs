@@ -32,7 +32,7 @@ pub(crate) fn operate(workspace: &Workspace, operation: FileOperation) -> Result
         }
         FileOperation::Edit { path, old, new } => edit::edit(workspace, &path, &old, &new),
         FileOperation::Stat { path } => stat(workspace, &path).map(FileReply::Stat),
-        FileOperation::List { path, depth, limit } => list(workspace, &path, depth, limit),
+        FileOperation::List { path, depth, limit, skip } => list(workspace, &path, depth, limit, &skip),
         FileOperation::Move { from, to } => rename(workspace, &from, &to),
         FileOperation::Remove { path, recursive } => {
             let extent = if recursive { remove::Extent::WithContent } else { remove::Extent::Empty };
@@ -153,7 +153,13 @@ fn link_target(stat: &Stat, parent: impl AsFd, name: impl rustix::path::Arg) -> 
     Some(target.to_string_lossy().into_owned())
 }
 
-fn list(workspace: &Workspace, path: &str, depth: u32, limit: u32) -> Result<FileReply, FileError> {
+fn list(
+    workspace: &Workspace,
+    path: &str,
+    depth: u32,
+    limit: u32,
+    skip: &[String],
+) -> Result<FileReply, FileError> {
     let path = RelativePath::parse(path, Root::Allowed)?;
     let directory: OwnedFd = workspace.open_directory("listing", &path)?;
     let mut walker = Walker::start(directory).map_err(failed("listing", &path))?;
@@ -163,7 +169,7 @@ fn list(workspace: &Workspace, path: &str, depth: u32, limit: u32) -> Result<Fil
     let mut bytes = 0;
     let mut truncated = false;
     while let Some(entry) = walker.next() {
-        if entry.depth >= depth {
+        if entry.depth >= depth || skip.iter().any(|name| name.as_bytes() == entry.name.as_bytes()) {
             walker.do_not_enter();
         }
         let target = walker.parent().and_then(|parent| link_target(&entry.stat, parent, &entry.name));

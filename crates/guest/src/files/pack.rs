@@ -14,7 +14,7 @@ use rustix::fs::{FileType, OFlags, Stat, fstat, readlinkat};
 use tar::{Builder, EntryType, Header};
 
 use crate::files::refusal::failed;
-use crate::files::resolve::{RelativePath, Root, Workspace, open_name};
+use crate::files::resolve::{MAX_PATH_BYTES, RelativePath, Root, Workspace, open_name};
 use crate::files::walk::{Entry, Walker};
 use crate::files::write::UNFINISHED_PREFIX;
 
@@ -25,6 +25,8 @@ pub(crate) const BLOCK_BYTES: u64 = 512;
 
 /// The most names of what was left out that are told.
 const MAX_LEFT_OUT: usize = 1000;
+/// What is told of each.
+const MAX_TOLD_BYTES: usize = 300;
 
 /// What to pack.
 pub(crate) struct PackOrder {
@@ -81,7 +83,10 @@ impl Packer {
 
     fn leave_out(&mut self, entry: &Entry) {
         if self.left_out.len() < MAX_LEFT_OUT {
-            self.left_out.push(String::from_utf8_lossy(&entry.path).into_owned());
+            let told = entry.path.get(..MAX_TOLD_BYTES);
+            let dots = if told.is_some_and(|told| told.len() < entry.path.len()) { "..." } else { "" };
+            let told = String::from_utf8_lossy(told.unwrap_or(&entry.path));
+            self.left_out.push(format!("{told}{dots}"));
         }
     }
 
@@ -127,6 +132,11 @@ impl Packer {
         if self.is_excluded(entry) {
             self.walker.do_not_enter();
             return Ok(());
+        }
+        // Nobody could ask for it by its path, and names of tens of kilobytes are made to fill somebody's memory.
+        if entry.path.len() > MAX_PATH_BYTES {
+            self.walker.do_not_enter();
+            return Err(rustix::io::Errno::NAMETOOLONG.into());
         }
         let path = Path::new(OsStr::from_bytes(&entry.path));
         match entry.kind() {

@@ -17,7 +17,7 @@ use crate::error::GuestError;
 use crate::files::refusal::{failed, refusal};
 
 /// The longest path.
-const MAX_PATH_BYTES: usize = 4096;
+pub(crate) const MAX_PATH_BYTES: usize = 4096;
 /// The kernel asks to try again when something was renamed meanwhile.
 const MAX_TRIES: u32 = 1000;
 
@@ -110,11 +110,6 @@ impl RelativePath {
     /// As it is.
     pub(crate) fn to_bytes(&self) -> &[u8] {
         &self.bytes
-    }
-
-    /// How many names it has.
-    pub(crate) fn depth(&self) -> usize {
-        if self.is_root() { 0 } else { self.bytes.split(|byte| *byte == b'/').count() }
     }
 
     fn as_os_str(&self) -> &OsStr {

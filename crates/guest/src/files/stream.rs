@@ -83,6 +83,12 @@ pub(crate) async fn pack(
     mut stream: MessageStream,
     order: PackOrder,
 ) -> Result<(), ProtocolError> {
+    // A recording that grows meanwhile would be cut in the middle of a frame.
+    let recorder = guest.desktop.recorder();
+    let _still = match &recorder {
+        Some(recorder) => Some(recorder.hold(guest).await),
+        None => None,
+    };
     let workspace = Arc::clone(&guest.workspace);
     let begun = guest.workers.long(move || Packer::begin(&workspace, order)).await;
     let mut packer = match begun.and_then(|begun| begun) {

@@ -1,7 +1,8 @@
 //! The threads that touch files.
 //!
 //! They are made at the start and have the agent's file ids, so that the kernel checks every access as the agent's own.
-//! One does short work, the other the steps of long streams; a step is small, so streams take turns.
+//! One does short work, another the steps of long streams; a step is small, so streams take turns. The third speaks to
+//! the X server.
 
 use protocol::{FileError, FileErrorCode};
 use tokio::sync::{mpsc, oneshot};
@@ -17,16 +18,21 @@ const STACK_BYTES: usize = 128 * 1024;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Both threads.
+/// All threads.
 pub(crate) struct Workers {
     short: mpsc::Sender<Work>,
     long: mpsc::Sender<Work>,
+    display: mpsc::Sender<Work>,
 }
 
 impl Workers {
     /// Makes the threads.
     pub(crate) fn start(agent: Option<Agent>) -> Result<Self, GuestError> {
-        let workers = Self { short: start("files", agent)?, long: start("streams", agent)? };
+        let workers = Self {
+            short: start("files", agent)?,
+            long: start("streams", agent)?,
+            display: start("display", agent)?,
+        };
         sys::forbid_ptrace();
         Ok(workers)
     }
@@ -37,6 +43,14 @@ impl Workers {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, FileError> {
         run(&self.short, work).await
+    }
+
+    /// Does something with the X server, which may keep it waiting: nobody else uses this thread.
+    pub(crate) async fn display<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, FileError> {
+        run(&self.display, work).await
     }
 
     /// Does a step of a long stream.

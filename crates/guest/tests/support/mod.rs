@@ -153,7 +153,9 @@ impl Seen {
                 match chunk.stream {
                     OutputStream::Stdout => self.stdout.extend_from_slice(&chunk.bytes),
                     OutputStream::Stderr => self.stderr.extend_from_slice(&chunk.bytes),
-                    OutputStream::Terminal => self.terminal.extend_from_slice(&chunk.bytes),
+                    OutputStream::Terminal | OutputStream::Display => {
+                        self.terminal.extend_from_slice(&chunk.bytes)
+                    }
                 }
             }
             ExecUpdate::Event(ExecEvent::Started { pid }) => self.pid = Some(pid),

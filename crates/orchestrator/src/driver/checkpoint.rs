@@ -45,12 +45,8 @@ impl Rhythm {
 
 impl Driver {
     /// Saves the workspace after a step where that is worth it. The last step needs none: it is collected at once.
-    pub(super) async fn checkpoint_if_due(
-        &mut self,
-        steps_done: usize,
-        steps_total: usize,
-    ) -> Result<(), Stop> {
-        if steps_done == steps_total || !self.checkpoints.is_due() {
+    pub(super) async fn checkpoint_if_due(&self, steps_done: usize, steps_total: usize) -> Result<(), Stop> {
+        if steps_done == steps_total || !self.rhythm().is_due() {
             return Ok(());
         }
         let started = Instant::now();
@@ -66,8 +62,13 @@ impl Driver {
             // A checkpoint is a convenience: the job goes on without it.
             Err(_) => tracing::warn!(job = %self.recorder.job(), "the workspace could not be saved"),
         }
-        self.checkpoints.saved(started.elapsed());
+        self.rhythm().saved(started.elapsed());
         Ok(())
+    }
+
+    /// When the workspace is saved next.
+    pub(super) fn rhythm(&self) -> std::sync::MutexGuard<'_, Rhythm> {
+        self.checkpoints.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Puts the saved workspace into a new sandbox.

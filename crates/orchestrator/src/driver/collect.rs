@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{FileDownload, ProtocolError};
@@ -9,12 +10,15 @@ use sandbox::{Ended, EndedReason};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::archive::{self, ChannelReader, Piece};
+use super::archive::{self, About, ChannelReader, Piece};
+use super::covered_tar::CoveredTar;
 use super::{Driver, Stop, describe};
 use crate::error::OrchestratorError;
 use crate::event::EventBody;
+use crate::outward::provenance;
 use crate::recorder::Why;
 use crate::state::{Happening, Outcome};
+use crate::store::Kinds;
 use crate::view::JobView;
 
 /// How long the guest may be silent while it packs.
@@ -49,12 +53,13 @@ impl Driver {
 
     async fn fetch_output(&mut self) -> Result<crate::event::Artifact, Stop> {
         let target = self.core.folder.output(self.recorder.job());
-        let job = self.recorder.job().to_string();
+        self.keep_file_list().await;
+        let about = Arc::new(self.about_archive("workspace").await?);
         loop {
             match self
                 .pack(target.clone(), {
-                    let job = job.clone();
-                    move |reader, target| archive::zip_from_tar(reader, &target, &job, "workspace")
+                    let about = Arc::clone(&about);
+                    move |reader, target| archive::zip_from_tar(reader, &target, &about)
                 })
                 .await?
             {
@@ -64,8 +69,21 @@ impl Driver {
         }
     }
 
+    /// What the zip says of itself beside its files.
+    async fn about_archive(&self, source: &'static str) -> Result<About, OrchestratorError> {
+        if let Some(outward) = &self.outward {
+            outward.flush().await;
+        }
+        let job = self.recorder.job();
+        let log = self.core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?;
+        let network_log = self.core.folder.network_log(job);
+        let provenance = provenance(&log, &self.spec.egress);
+        let file_log = self.core.folder.file_log(job);
+        Ok(About { job: job.to_string(), source, provenance, network_log, file_log })
+    }
+
     /// Packs the workspace and hands the stream to a thread that writes it to the target.
-    pub(super) async fn pack<T, F>(&mut self, target: PathBuf, write: F) -> Result<Packed<T>, Stop>
+    pub(super) async fn pack<T, F>(&self, target: PathBuf, write: F) -> Result<Packed<T>, Stop>
     where
         T: Send + 'static,
         F: FnOnce(ChannelReader, PathBuf) -> io::Result<T> + Send + 'static,
@@ -81,7 +99,8 @@ impl Driver {
         let shown = target.display().to_string();
         let writing = tokio::task::spawn_blocking(move || write(ChannelReader::new(receiver), target));
         let limit = disk_bytes.saturating_mul(2);
-        let sent = send_pieces(&mut download, pieces, limit).await;
+        let cover = CoveredTar::new(self.recorder.redactor());
+        let sent = send_pieces(&mut download, pieces, limit, cover).await;
         let written =
             writing.await.map_err(|error| OrchestratorError::io(shown.clone())(io::Error::other(error)))?;
         match (sent, written) {
@@ -113,9 +132,9 @@ impl Driver {
         {
             let saved = self.core.folder.checkpoint(self.recorder.job(), steps);
             let target = self.core.folder.output(self.recorder.job());
-            let job = self.recorder.job().to_string();
+            let about = self.about_archive("checkpoint").await?;
             let made = tokio::task::spawn_blocking(move || {
-                archive::zip_from_tar(archive::open_tar(&saved)?, &target, &job, "checkpoint")
+                archive::zip_from_tar(archive::open_tar(&saved)?, &target, &about)
             });
             match made.await {
                 Ok(Ok(artifact)) => events.push(EventBody::ArtifactStored(artifact).into()),
@@ -145,11 +164,13 @@ enum PackError {
     TooLarge,
 }
 
-/// Passes the stream on to the writing thread; a stream that did not end well ends in an error there too.
+/// Passes the stream on to the writing thread, with the values of secrets covered; a stream that did not end well ends in an
+/// error there too.
 async fn send_pieces(
     download: &mut FileDownload,
     pieces: mpsc::Sender<Piece>,
     limit: u64,
+    mut cover: CoveredTar,
 ) -> Result<(), PackError> {
     let mut total = 0;
     loop {
@@ -160,12 +181,14 @@ async fn send_pieces(
                     return Err(PackError::TooLarge);
                 }
                 // A writer that has given up says why itself.
-                if pieces.send(Piece::Bytes(bytes)).await.is_err() {
+                if pieces.send(Piece::Bytes(cover.push(bytes))).await.is_err() {
                     return Ok(());
                 }
             }
             Ok(Ok(None)) => {
-                let _ = pieces.send(Piece::End { left_out: download.left_out().to_vec() }).await;
+                let _ = pieces.send(Piece::Bytes(cover.finish())).await;
+                let left_out = download.left_out().iter().map(|name| cover.cover_name(name)).collect();
+                let _ = pieces.send(Piece::End { left_out }).await;
                 return Ok(());
             }
             Ok(Err(error)) => return Err(PackError::Link(error)),

@@ -1,6 +1,7 @@
 //! Makes the job's sandbox, opens the link to its guest, and opens it again after a break.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{GuestClient, ProtocolError};
@@ -41,6 +42,7 @@ impl Driver {
         } else {
             self.bring_uploads(&client).await?;
         }
+        self.remember_files(&client).await?;
         let observed = self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?;
         let unenforced =
             observed.unenforced.into_iter().map(|(limit, why)| Unenforced { limit, why }).collect::<Vec<_>>();
@@ -54,14 +56,15 @@ impl Driver {
             image: self.spec.image.clone(),
             isolation: self.spec.isolation,
             limits: self.spec.limits,
-            extra_ca: self.core.settings.extra_ca.clone(),
+            extra_ca: Arc::clone(&self.core.settings().extra_ca),
+            own_ca: self.outward.as_ref().and_then(|outward| outward.certificate()).map(ToOwned::to_owned),
             labels: BTreeMap::from([("job".to_owned(), self.recorder.job().to_string())]),
         }
     }
 
     /// Takes a sandbox that stands ready, or makes one.
     async fn request_sandbox(&self, spec: &SandboxSpec) -> Result<(), Stop> {
-        let pooled = self.core.pool.take(spec);
+        let pooled = self.core.pool.take(spec, self.core.backend.image_version(&spec.image));
         let sandbox = pooled.unwrap_or_else(SandboxId::generate);
         let recorded = self.recorder.record(EventBody::SandboxRequested { sandbox }).await;
         self.core.pool.released(sandbox);
@@ -100,7 +103,9 @@ impl Driver {
     }
 
     /// The guest of the job; opens the link again where it broke.
-    pub(super) async fn guest(&mut self) -> Result<GuestClient, Stop> {
+    pub(super) async fn guest(&self) -> Result<GuestClient, Stop> {
+        // Several calls may find the link broken at the same time; one of them opens it again.
+        let _dialing = self.dialing.lock().await;
         if let Some(client) = self.guest.borrow().clone()
             && !client.link().is_closed()
         {
@@ -111,7 +116,7 @@ impl Driver {
         self.connect(sandbox).await.map(|(client, _)| client)
     }
 
-    async fn connect(&mut self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
+    async fn connect(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
         let patience = Instant::now() + ANSWER_PATIENCE;
         let mut pause = Duration::from_millis(2);
         loop {
@@ -133,14 +138,16 @@ impl Driver {
         }
     }
 
-    async fn dial(&mut self, sandbox: SandboxId) -> Result<(GuestClient, String), Dial> {
+    async fn dial(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Dial> {
         let stream = self.core.backend.connect(sandbox).await.map_err(|error| Dial::Again(error.into()))?;
         let (client, welcome, incoming) = match GuestClient::connect(stream).await {
             Ok(connected) => connected,
             Err(error @ ProtocolError::Version { .. }) => return Err(Dial::Fatal(lost(describe(&error)))),
             Err(error) => return Err(Dial::Again(error.into())),
         };
-        self.serve_outward(incoming);
+        if let Some(outward) = &self.outward {
+            outward.serve(&self.core, incoming);
+        }
         self.core.tasks.spawn(watch_over(client.clone(), self.link_tasks_token()));
         self.guest.send_replace(Some(client.clone()));
         Ok((client, welcome.boot_id))
@@ -158,9 +165,9 @@ impl Driver {
     }
 
     /// What a broken request means: `Ok` when it is worth another try on a new link.
-    pub(super) async fn after_break(&mut self, error: ProtocolError) -> Result<(), Stop> {
+    pub(super) async fn after_break(&self, error: ProtocolError) -> Result<(), Stop> {
         if error.is_retryable() {
-            self.forget_guest();
+            self.forget_broken_guest();
             return self.guest().await.map(drop);
         }
         Err(Stop::Failed(error.into()))

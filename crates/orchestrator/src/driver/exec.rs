@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use egress::TrustStores;
 use protocol::{
     CallFollower, CallKey, CallStatus, Exec, ExecEvent, ExecOutcome, ExecUpdate, Follow, GuestClient,
     ProtocolError,
@@ -10,13 +11,15 @@ use protocol::{
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Driver, OutputSink, Stop};
+use crate::desktop::is_announced;
 use crate::event::{CallRef, Wish};
 use crate::request::JobSpec;
 
 /// The guest's proxy entrance.
 pub(crate) const EGRESS_PORT: u16 = 3128;
 /// Where the trusted certificates are in every sandbox.
-const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+const TRUST_STORES: TrustStores<'_> =
+    TrustStores { bundle: "/etc/ssl/certs/ca-certificates.crt", java: "/etc/ssl/certs/java/cacerts" };
 /// How long a process may take to end after it was told to.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -36,7 +39,21 @@ impl ExecCall {
 
 /// The environment of everything that runs in a job.
 pub(crate) fn environment(spec: &JobSpec, call: &CallRef) -> BTreeMap<String, String> {
-    let mut variables: BTreeMap<String, String> = [
+    let mut variables = plain_environment();
+    let user = format!("{}.{}", call.id, call.attempt);
+    variables.extend(egress::environment(&user, EGRESS_PORT, TRUST_STORES));
+    if is_announced(spec) {
+        variables.insert("DISPLAY".to_owned(), protocol::DISPLAY.to_owned());
+    }
+    let secrets = spec.outward.secrets.iter();
+    variables.extend(secrets.map(|(name, secret)| (name.clone(), secret.placeholder.clone())));
+    variables.extend(spec.environment.clone());
+    variables
+}
+
+/// What is the same for every job, whatever it sets itself.
+pub(crate) fn plain_environment() -> BTreeMap<String, String> {
+    [
         ("HOME", "/home/agent"),
         ("USER", "agent"),
         ("LOGNAME", "agent"),
@@ -54,11 +71,7 @@ pub(crate) fn environment(spec: &JobSpec, call: &CallRef) -> BTreeMap<String, St
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect();
-    let user = format!("{}.{}", call.id, call.attempt);
-    variables.extend(egress::environment(&user, EGRESS_PORT, CA_BUNDLE));
-    variables.extend(spec.environment.clone());
-    variables
+    .collect()
 }
 
 /// Why following ended before the process did.
@@ -182,8 +195,8 @@ async fn resume(
         CallStatus::Running { .. } | CallStatus::Ended(_) => {
             client.follow(call.key(), from_sequence, Follow::Capped).await
         }
-        CallStatus::File(_) => {
-            Err(ProtocolError::Unexpected("the result of a file operation for a process".into()))
+        CallStatus::File(_) | CallStatus::Answered => {
+            Err(ProtocolError::Unexpected("the result of something else for a process".into()))
         }
     }
 }

@@ -21,7 +21,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 impl Driver {
     /// Does a file operation and says how it went.
     pub(super) async fn run_file_call(
-        &mut self,
+        &self,
         call: &CallRef,
         operation: FileOperation,
     ) -> Result<CallEnd, Stop> {
@@ -37,8 +37,8 @@ impl Driver {
                     tokio::time::sleep(ASK_AGAIN).await;
                     continue;
                 }
-                Ok(GuestCallStatus::Ended(_)) => {
-                    Err(ProtocolError::Unexpected("a process for a file operation".into()))
+                Ok(GuestCallStatus::Ended(_) | GuestCallStatus::Answered) => {
+                    Err(ProtocolError::Unexpected("something else for a file operation".into()))
                 }
                 Err(error) => Err(error),
             };
@@ -74,7 +74,12 @@ pub(super) fn operation_of(tool: &StepTool) -> Option<FileOperation> {
     // The paths were checked when the job was accepted; the guest checks them again.
     let clean = |path: &str| workspace_path(path).unwrap_or_else(|_| path.to_owned());
     Some(match tool {
-        StepTool::Shell { .. } | StepTool::Python { .. } => return None,
+        StepTool::Shell { .. }
+        | StepTool::Python { .. }
+        | StepTool::Typescript { .. }
+        | StepTool::Code { .. }
+        | StepTool::Gui(_)
+        | StepTool::Browser(_) => return None,
         StepTool::WriteFile { path, content, mode } => FileOperation::Write {
             path: clean(path),
             content: content.clone(),
@@ -94,6 +99,7 @@ pub(super) fn operation_of(tool: &StepTool) -> Option<FileOperation> {
             path: if path.is_empty() { String::new() } else { clean(path) },
             depth: *depth,
             limit: MAX_LISTED,
+            skip: Vec::new(),
         },
     })
 }

@@ -2,30 +2,44 @@
 //!
 //! Nothing here is remembered but in the log: a driver that starts in the middle of a job reads the log and goes on.
 
+mod agent;
 mod archive;
+mod browser_call;
 mod checkpoint;
 mod collect;
 mod connect;
+mod covered_tar;
 mod exec;
 mod file_call;
+mod file_history;
+mod file_list;
+mod git;
+mod gui_call;
 mod output;
-mod outward;
+mod past;
+mod pause;
 mod session;
 mod steps;
 mod verdict;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use protocol::GuestClient;
 use sandbox::{Ended, EndedReason, SandboxId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
+pub(crate) use self::agent::events::logged;
 pub(crate) use self::archive::is_own;
 pub(crate) use self::exec::{EGRESS_PORT, environment};
+pub(crate) use self::file_list::copy_covered;
 pub(crate) use self::output::{Captured, OutputSink};
+use self::past::Past;
 pub(crate) use self::verdict::{Evidence, explain_end};
 use crate::agent_log::AgentLog;
 use crate::answers::JobKind;
@@ -35,10 +49,17 @@ use crate::event::{CallEnd, CallStatus, Event, EventBody, Wish};
 use crate::ids::{Generation, JobId};
 use crate::last_use::LastUse;
 use crate::live::LiveJob;
+use crate::outward::Outward;
 use crate::recorder::{Recorder, Why};
-use crate::request::{InvalidField, JobSpec, OnLoss, Work};
+use crate::request::{JobSpec, OnLoss, Work};
+use crate::setbacks::after_failure;
+use crate::speech::Speech;
 use crate::state::{Happening, JobState, Outcome};
+use crate::store::CALLS;
 use crate::view::JobView;
+
+/// What is shown at most of the words of a fault of this program.
+const MOST_FAULT_CHARS: usize = 300;
 
 /// Why the work stops before it is done.
 #[derive(Debug)]
@@ -47,6 +68,8 @@ pub(crate) enum Stop {
     Cancelled,
     /// The job's time is over.
     Deadline,
+    /// It must wait.
+    Paused(pause::Pause),
     /// The sandbox is gone.
     Lost(Ended),
     /// Something else failed; the driver cannot go on.
@@ -63,18 +86,33 @@ impl From<OrchestratorError> for Stop {
 pub(crate) struct Driver {
     core: Arc<Core>,
     recorder: Arc<Recorder>,
-    spec: JobSpec,
+    spec: Arc<JobSpec>,
     /// The log as it was when this driver took over; calls in flight are looked up in it.
     past: Vec<Event>,
     guest: watch::Sender<Option<GuestClient>>,
     wish: watch::Receiver<Option<Wish>>,
     used: LastUse,
     idle_ms: watch::Receiver<Option<i64>>,
-    policy: egress::Policy,
+    /// Whether it waits; a job that does takes no place among those that run.
+    is_paused: Arc<std::sync::atomic::AtomicBool>,
+    /// What the model says, for who watches.
+    speech: Speech,
+    /// The way out; absent where it could not be made and the job is about to end.
+    outward: Option<Outward>,
     /// Ends what serves the link when the driver ends, whatever way.
     link_tasks: CancellationToken,
     _link_tasks_guard: DropGuard,
-    checkpoints: checkpoint::Rhythm,
+    checkpoints: std::sync::Mutex<checkpoint::Rhythm>,
+    /// Held while the link is opened.
+    dialing: tokio::sync::Mutex<()>,
+    /// How often work was interrupted by a model that could not answer; the waits grow with it.
+    model_failures: u32,
+    /// Which settings of the model were tried last, counted in changes since the server started.
+    tried_settings: Option<u64>,
+    /// How long the provider of the model wants to be left alone.
+    asked_to_wait: std::time::Duration,
+    /// What commands write, for who plays the job back; bare sandboxes are not played back.
+    files: Option<Arc<file_history::FileHistory>>,
     /// Numbers of the sandbox that were already blamed on a call.
     blamed: sandbox::Usage,
 }
@@ -84,41 +122,73 @@ pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
     let shutdown = core.shutdown.clone();
     let result = tokio::select! {
         () = shutdown.cancelled() => return,
-        result = drive_to_end(Arc::clone(&core), job, generation) => result,
+        result = unpanicked(drive_to_end(Arc::clone(&core), job, generation))
+            .instrument(tracing::info_span!(target: "caisson_trace", "job", %job)) => result,
     };
     match result {
-        Ok(()) => {}
+        Ok(()) => core.setbacks.forget(job),
         Err(error @ OrchestratorError::Fenced(_)) => tracing::warn!(%job, %error, "stopped driving"),
-        Err(error) => tracing::error!(%job, error = &error as &dyn std::error::Error, "the driver failed"),
+        Err(error) => after_failure(&core, job, generation, &error).await,
     }
     let _ = core.store.release(job, generation).await;
 }
 
+/// A fault of this program while it carries a job out is an error like others: nobody would drive the job again otherwise.
+async fn unpanicked(
+    work: impl Future<Output = Result<(), OrchestratorError>>,
+) -> Result<(), OrchestratorError> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|payload| {
+        let said = payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| payload.downcast_ref::<String>().cloned());
+        let what = said.unwrap_or_else(|| "without words".into()).chars().take(MOST_FAULT_CHARS).collect();
+        Err(OrchestratorError::Fault { what })
+    })
+}
+
 async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Result<(), OrchestratorError> {
-    let past = core.store.events(job, 0, usize::MAX).await?;
-    let spec = core.store.spec(job).await?;
-    let view = JobView::of_log(job, &past).ok_or(OrchestratorError::NoJob(job))?;
+    let spec = Arc::new(core.store.spec(job).await?);
     core.folder.make_job(job)?;
     write_input(&core, job, &spec)?;
-    let log = AgentLog::start(&core.folder.agent_log(job), &past)?;
-    let (wish_sender, wish) = watch::channel(view.wish);
-    let (idle_sender, idle_ms) = watch::channel(view.idle_ms);
+    let mut log = AgentLog::start(&core.folder.agent_log(job))?;
+    let Past { events: past, last, .. } = Past::read(core.store.as_ref(), job, &mut log).await?;
+    let view = JobView::of_log(job, &past).ok_or(OrchestratorError::NoJob(job))?;
+    let (first_wish, first_idle) = (view.wish, view.idle_ms);
+    let (wish_sender, wish) = watch::channel(first_wish);
+    let (idle_sender, idle_ms) = watch::channel(first_idle);
     let used = LastUse::new();
     let kind = view.kind;
-    let recorder = Arc::new(Recorder::new(Arc::clone(&core.store), job, generation, view, log));
+    let holder = view.agent.as_ref().and_then(|agent| agent.holder.clone());
+    let recorder = Arc::new(Recorder::new(Arc::clone(&core.store), job, generation, view, log, last));
     let guest = watch::Sender::new(None);
     let live = LiveJob {
         kind,
+        spec: Arc::clone(&spec),
         recorder: Arc::clone(&recorder),
         guest: guest.clone(),
         wish: wish_sender,
         used: used.clone(),
         idle_ms: idle_sender,
+        is_paused: Arc::default(),
+        speech: Speech::default(),
+        holder: watch::Sender::new(holder),
+        ceiling: Arc::default(),
     };
+    let ceiling = Arc::clone(&live.ceiling);
+    let is_paused = Arc::clone(&live.is_paused);
+    let speech = live.speech.clone();
+    let (wishes, idle_wishes) = (live.wish.clone(), live.idle_ms.clone());
     core.live.enter(job, live);
-    let policy = egress::Policy::new(spec.egress.clone(), core.settings.egress_ranges.clone())
-        .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
+    // What others have written between reading the log and now. Whoever did could not reach the driver yet.
+    recorder.catch_up().await?;
+    let (wished, idle_wished) = recorder.look(|view| (view.wish, view.idle_ms)).await;
+    replace_first(&wishes, first_wish, wished);
+    replace_first(&idle_wishes, first_idle, idle_wished);
     let link_tasks = CancellationToken::new();
+    let files = (kind == JobKind::Job).then(|| {
+        file_history::FileHistory::start(Arc::clone(&recorder), guest.subscribe(), link_tasks.clone())
+    });
     let mut driver = Driver {
         core,
         recorder,
@@ -128,13 +198,35 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         wish,
         used,
         idle_ms,
-        policy,
+        is_paused,
+        speech,
+        outward: None,
         _link_tasks_guard: link_tasks.clone().drop_guard(),
         link_tasks,
-        checkpoints: checkpoint::Rhythm::default(),
+        checkpoints: std::sync::Mutex::default(),
+        dialing: tokio::sync::Mutex::default(),
+        model_failures: 0,
+        tried_settings: None,
+        asked_to_wait: std::time::Duration::ZERO,
+        files,
         blamed: sandbox::Usage::default(),
     };
+    driver.open_outward().await?;
+    if let Some(outward) = &driver.outward {
+        let _ = ceiling.set(outward.proxy().policy().ceiling().cloned());
+    }
     driver.run().await
+}
+
+/// Puts what the log says in the place of what was known first, unless somebody has said something newer already.
+fn replace_first<T: PartialEq + Copy>(told: &watch::Sender<T>, first: T, now: T) {
+    told.send_if_modified(|current| {
+        let is_news = *current == first && now != first;
+        if is_news {
+            *current = now;
+        }
+        is_news
+    });
 }
 
 fn write_input(core: &Core, job: JobId, spec: &JobSpec) -> Result<(), OrchestratorError> {
@@ -155,7 +247,15 @@ impl Driver {
                 JobState::Draft | JobState::Queued | JobState::Paused if self.is_cancelled() => {
                     self.end_without_sandbox(Outcome::Cancelled, Some(cancelled())).await?;
                 }
-                JobState::Draft | JobState::Paused => return Ok(()),
+                JobState::Draft => return Ok(()),
+                JobState::Paused if view.sandbox.is_none() => return self.requeue_if_wished(&view).await,
+                JobState::Paused => self.wait_while_paused(&view).await?,
+                JobState::Queued if view.wish == Some(Wish::Pause) => {
+                    return self
+                        .recorder
+                        .change(Vec::new(), Happening::Paused, Some(pause::by_wish().why))
+                        .await;
+                }
                 JobState::Queued => self.recorder.change(Vec::new(), Happening::Picked, None).await?,
                 JobState::Starting => self.start(&view).await?,
                 JobState::Running => self.work().await?,
@@ -166,6 +266,27 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Makes the way out. A job whose secrets cannot be had must not go on without them.
+    async fn open_outward(&mut self) -> Result<(), OrchestratorError> {
+        if self.recorder.look(|view| view.state.is_over()).await {
+            return Ok(());
+        }
+        match Outward::open(&self.core, &self.recorder, &self.spec, &self.past).await {
+            Ok(outward) => self.outward = Some(outward),
+            Err(error @ OrchestratorError::Fenced(_)) => return Err(error),
+            Err(error) => {
+                let why = Why::new(error.code(), describe(&error));
+                self.end_without_sandbox(Outcome::Failed, Some(why)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cancelled when the driver ends.
+    fn link_tasks_token(&self) -> CancellationToken {
+        self.link_tasks.clone()
     }
 
     fn is_cancelled(&self) -> bool {
@@ -184,10 +305,15 @@ impl Driver {
     }
 
     async fn work(&mut self) -> Result<(), OrchestratorError> {
+        if let Err(stop) = self.clone_repository().await {
+            return self.stop(stop).await;
+        }
+        if let Some(files) = &self.files {
+            files.open().await;
+        }
         let result = match self.spec.work.clone() {
             Work::Steps(steps) => self.run_steps(&steps).await,
-            // Tasks wait for a model before they get this far.
-            Work::Task(_) => Ok(Some(Why::new("no_model", "no model is configured"))),
+            Work::Task(_) => self.run_agent().await,
             // A session has no result: there is nothing to collect.
             Work::Session { .. } => match self.hold_session().await {
                 Ok(why) => return self.end_without_sandbox(Outcome::Cancelled, Some(why)).await,
@@ -197,6 +323,9 @@ impl Driver {
                 Err(stop) => Err(stop),
             },
         };
+        if let Some(files) = &self.files {
+            files.close().await;
+        }
         match result {
             Ok(why) => self.recorder.change(Vec::new(), Happening::WorkOver, why).await,
             Err(stop) => self.stop(stop).await,
@@ -213,6 +342,7 @@ impl Driver {
                     .change(Vec::new(), Happening::WorkOver, Some(Why::new("deadline", reason)))
                     .await
             }
+            Stop::Paused(pause) => self.pause(pause).await,
             Stop::Lost(ended) => self.lose_sandbox(ended).await,
             Stop::Failed(error @ OrchestratorError::Fenced(_)) => Err(error),
             Stop::Failed(error) => {
@@ -231,16 +361,18 @@ impl Driver {
             let why = Why::new("sandbox_failed", ended.detail);
             return self.end_without_sandbox(Outcome::Failed, Some(why)).await;
         };
+        self.keep_list_of(sandbox);
         let _ = self.core.backend.destroy(sandbox).await;
         let mut events = self.interrupt_calls().await?;
         let steps_kept = view.checkpoint_steps.unwrap_or(0);
         let detail = ended.detail.clone();
+        events.extend(self.tell_of_loss(&ended).await?);
         events.push(EventBody::SandboxLost { sandbox, reason: ended.reason, detail, steps_kept }.into());
         let fatal = if ended.reason == EndedReason::OutOfMemory {
             Some(Why::new("out_of_memory", ended.detail))
         } else if self.spec.on_loss == OnLoss::Fail
             || view.kind == JobKind::Sandbox
-            || view.losses >= self.core.settings.max_losses
+            || view.losses >= self.core.settings().max_losses
         {
             Some(Why::new("sandbox_lost", ended.detail))
         } else {
@@ -268,7 +400,7 @@ impl Driver {
     }
 
     async fn interrupt_calls(&mut self) -> Result<Vec<crate::event::NewEvent>, OrchestratorError> {
-        let log = self.core.store.events(self.recorder.job(), 0, usize::MAX).await?;
+        let log = self.core.store.all_events(self.recorder.job(), CALLS, 0).await?;
         let mut open = Vec::new();
         for event in &log {
             match (&event.body, &event.call) {
@@ -302,6 +434,9 @@ impl Driver {
 
     /// Removes what the job no longer needs. What fails here is done again by the reconcile loop.
     async fn dismantle(&mut self, view: &JobView) {
+        if view.sandbox.is_some() {
+            self.keep_file_list_once().await;
+        }
         self.forget_guest();
         if let Some(sandbox) = view.sandbox
             && let Err(error) = self.core.backend.destroy(sandbox).await
@@ -309,6 +444,8 @@ impl Driver {
             tracing::warn!(job = %self.recorder.job(), %sandbox, %error, "the sandbox is not gone yet");
         }
         self.remove_checkpoints(None);
+        // Nobody is spoken to in its name any more.
+        let _ = std::fs::remove_dir_all(self.core.folder.authority(self.recorder.job()));
     }
 
     fn forget_guest(&self) {
@@ -317,14 +454,25 @@ impl Driver {
         }
     }
 
+    /// Forgets a guest whose link is broken; another call may have opened a new one already.
+    fn forget_broken_guest(&self) {
+        let is_open = self.guest.borrow().as_ref().is_some_and(|client| !client.link().is_closed());
+        if !is_open {
+            self.forget_guest();
+        }
+    }
+
     /// When the job must be over.
     async fn deadline(&self) -> Instant {
         let view = self.recorder.view().await;
         let started = view.started_ms.unwrap_or(view.created_ms);
         let used = crate::clock::now_ms().saturating_sub(started);
+        // Waiting for somebody is not working.
+        let used = used.saturating_sub(view.paused_ms);
         let left =
             self.spec.wall_clock.saturating_sub(Duration::from_millis(u64::try_from(used).unwrap_or(0)));
-        Instant::now() + left
+        let now = Instant::now();
+        now.checked_add(left).unwrap_or(now)
     }
 
     fn sandbox_of(view: &JobView) -> Result<SandboxId, Stop> {

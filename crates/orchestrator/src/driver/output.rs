@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use protocol::{OutputChunk, OutputStream};
+use egress::Redactor;
+use protocol::{DisplayReader, OutputChunk, OutputStream};
 use tokio::time::Instant;
 
+use crate::code::Shown;
 use crate::error::OrchestratorError;
-use crate::event::{CallRef, Event, EventBody};
+use crate::event::{CallEnd, CallRef, Event, EventBody, NewEvent};
+use crate::outward::cover_all;
 use crate::recorder::Recorder;
 
 /// A batch is written when it is this old ...
@@ -19,6 +22,9 @@ const BATCH_BYTES: usize = 64 * 1024;
 /// More than the guest ever sends of one call; a guest that sends more is lying and is not written down.
 const MAX_CALL_BYTES: u64 = 20 * 1024 * 1024;
 
+/// The most that an answer carries of what was shown.
+const MAX_SHOWN_BYTES: usize = 16 * 1024 * 1024;
+
 /// What a reader of the output wants to find or keep.
 #[derive(Debug, Default)]
 pub(crate) struct Captured {
@@ -26,6 +32,9 @@ pub(crate) struct Captured {
     pub(crate) stdout: Vec<u8>,
     /// Standard error, up to the limit.
     pub(crate) stderr: Vec<u8>,
+    /// What was shown, up to a limit of its own.
+    pub(crate) shown: Vec<Shown>,
+    shown_bytes: usize,
     /// Whether something did not fit.
     pub(crate) truncated: bool,
     limit: usize,
@@ -34,6 +43,17 @@ pub(crate) struct Captured {
 impl Captured {
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
+    }
+
+    fn show(&mut self, shown: Shown) {
+        let bytes = serde_json::to_vec(&shown).map_or(0, |json| json.len());
+        let limit = if self.limit == 0 { 0 } else { MAX_SHOWN_BYTES };
+        if self.shown_bytes + bytes <= limit {
+            self.shown_bytes += bytes;
+            self.shown.push(shown);
+        } else {
+            self.truncated = true;
+        }
     }
 
     fn take(&mut self, stream: OutputStream, bytes: &[u8]) {
@@ -79,6 +99,12 @@ pub(crate) struct OutputSink {
     written_bytes: u64,
     search: Option<Search>,
     captured: Captured,
+    displays: DisplayReader,
+    /// Events that are to be written with the next batch, and roughly their size.
+    waiting: Vec<NewEvent>,
+    waiting_bytes: usize,
+    /// Covers the values of secrets.
+    redactor: Redactor,
 }
 
 impl OutputSink {
@@ -90,7 +116,9 @@ impl OutputSink {
     ) -> Self {
         let search =
             wanted.map(|text| Search { wanted: text.as_bytes().to_vec(), tail: Vec::new(), found: false });
+        let redactor = recorder.redactor();
         Self {
+            redactor,
             recorder,
             call,
             stream: OutputStream::Stdout,
@@ -101,7 +129,15 @@ impl OutputSink {
             written_bytes: 0,
             search,
             captured,
+            displays: DisplayReader::default(),
+            waiting: Vec::new(),
+            waiting_bytes: 0,
         }
+    }
+
+    /// Begins with this chunk: those before were seen in another call.
+    pub(crate) fn start_at(&mut self, chunk: u64) {
+        self.next_chunk = chunk;
     }
 
     /// Takes in what the log has of this call, as after a restart.
@@ -120,6 +156,11 @@ impl OutputSink {
                     self.written_bytes += bytes.len() as u64;
                     let stream = if stream == "stderr" { OutputStream::Stderr } else { OutputStream::Stdout };
                     self.look(stream, &bytes);
+                }
+                EventBody::CallDisplay { shown, next_chunk } => {
+                    self.next_chunk = *next_chunk;
+                    self.held_from_past = 0;
+                    self.captured.show(shown.clone());
                 }
                 EventBody::CallOutputDropped { next_chunk, .. } => {
                     self.next_chunk = *next_chunk;
@@ -141,8 +182,18 @@ impl OutputSink {
     }
 
     /// What was kept of the output.
-    pub(crate) fn captured(&self) -> &Captured {
-        &self.captured
+    pub(crate) fn into_captured(mut self) -> Captured {
+        let shown = std::mem::take(&mut self.captured.shown);
+        self.captured.shown =
+            shown.into_iter().filter_map(|shown| cover_all(shown, &self.redactor)).collect();
+        for text in [&mut self.captured.stdout, &mut self.captured.stderr] {
+            self.redactor.cover(text);
+            if self.captured.truncated {
+                // The end may be the first half of a value.
+                text.truncate(text.len() - self.redactor.unfinished(text));
+            }
+        }
+        self.captured
     }
 
     /// When the batch wants to be written.
@@ -156,17 +207,20 @@ impl OutputSink {
         if chunk.sequence < self.next_chunk {
             // Seen before; only what was held back of the last one is new.
             let held = std::mem::take(&mut self.held_from_past);
-            if chunk.sequence + 1 != self.next_chunk || held == 0 {
+            if chunk.sequence.saturating_add(1) != self.next_chunk || held == 0 {
                 return Ok(());
             }
             bytes = bytes.slice(bytes.len().saturating_sub(held)..);
+        }
+        if chunk.stream == OutputStream::Display {
+            return self.take_display(chunk.sequence, &bytes).await;
         }
         self.look(chunk.stream, &bytes);
         if self.stream != chunk.stream {
             self.flush_all().await?;
             self.stream = chunk.stream;
         }
-        self.next_chunk = self.next_chunk.max(chunk.sequence + 1);
+        self.next_chunk = self.next_chunk.max(chunk.sequence.saturating_add(1));
         if self.written_bytes < MAX_CALL_BYTES {
             self.batch.extend_from_slice(&bytes);
             self.oldest.get_or_insert_with(Instant::now);
@@ -174,11 +228,37 @@ impl OutputSink {
         if self.batch.len() >= BATCH_BYTES { self.flush().await } else { Ok(()) }
     }
 
+    /// Takes a piece of what a cell shows. While a record is not whole its chunks count as not seen: after a break they
+    /// are asked for again.
+    async fn take_display(&mut self, sequence: u64, bytes: &[u8]) -> Result<(), OrchestratorError> {
+        // In its place among what is printed.
+        let printed = self.batch_event(0);
+        self.waiting.extend(printed);
+        let found = self.displays.take(bytes);
+        if self.displays.is_waiting() {
+            return Ok(());
+        }
+        self.next_chunk = sequence.saturating_add(1);
+        for display in found {
+            let shown = Shown::from(display);
+            if self.written_bytes < MAX_CALL_BYTES {
+                self.written_bytes += bytes.len() as u64;
+                self.captured.show(shown.clone());
+                let event = EventBody::CallDisplay { shown, next_chunk: self.next_chunk };
+                self.waiting.push(event.of(&self.call));
+                self.waiting_bytes += bytes.len();
+            }
+        }
+        self.oldest.get_or_insert_with(Instant::now);
+        if self.waiting_bytes >= BATCH_BYTES { self.flush_all().await } else { Ok(()) }
+    }
+
     /// Chunks up to this number will not come.
     pub(crate) async fn skip(&mut self, next_chunk: u64, bytes: u64) -> Result<(), OrchestratorError> {
         self.flush_all().await?;
         self.next_chunk = self.next_chunk.max(next_chunk);
         self.captured.truncated = true;
+        self.displays.skip();
         let event = EventBody::CallOutputDropped { bytes, next_chunk: self.next_chunk };
         self.recorder.record(event.of(&self.call)).await
     }
@@ -194,8 +274,17 @@ impl OutputSink {
 
     /// Writes the batch, but for the first bytes of a character whose rest has not come.
     pub(crate) async fn flush(&mut self) -> Result<(), OrchestratorError> {
-        let held = unfinished_bytes(&self.batch);
+        let held = unfinished_bytes(&self.batch).max(self.redactor.unfinished(&self.batch));
         self.write(held).await
+    }
+
+    /// Writes everything and the end of the call, all at once.
+    pub(crate) async fn finish(&mut self, end: CallEnd) -> Result<(), OrchestratorError> {
+        let mut events = std::mem::take(&mut self.waiting);
+        events.extend(self.batch_event(0));
+        events.push(EventBody::CallEnded(end).of(&self.call));
+        self.oldest = None;
+        self.recorder.append(events).await.map(drop)
     }
 
     /// Writes everything.
@@ -205,10 +294,20 @@ impl OutputSink {
 
     async fn write(&mut self, held_bytes: usize) -> Result<(), OrchestratorError> {
         self.oldest = None;
+        self.waiting_bytes = 0;
+        let mut events = std::mem::take(&mut self.waiting);
+        events.extend(self.batch_event(held_bytes));
+        if events.is_empty() { Ok(()) } else { self.recorder.append(events).await.map(drop) }
+    }
+
+    /// The batch as an event, where there is one.
+    fn batch_event(&mut self, held_bytes: usize) -> Option<NewEvent> {
+        // As a whole, before anything is cut off it.
+        self.redactor.cover(&mut self.batch);
         let held = self.batch.split_off(self.batch.len() - held_bytes);
         let bytes = std::mem::replace(&mut self.batch, held);
         if bytes.is_empty() {
-            return Ok(());
+            return None;
         }
         self.written_bytes += bytes.len() as u64;
         let (text, base64) = match String::from_utf8(bytes) {
@@ -219,6 +318,7 @@ impl OutputSink {
             OutputStream::Stdout => "stdout",
             OutputStream::Stderr => "stderr",
             OutputStream::Terminal => "terminal",
+            OutputStream::Display => "display",
         };
         let event = EventBody::CallOutput {
             stream: stream.to_owned(),
@@ -227,7 +327,7 @@ impl OutputSink {
             base64,
             held_bytes,
         };
-        self.recorder.record(event.of(&self.call)).await
+        Some(event.of(&self.call))
     }
 }
 

@@ -6,17 +6,22 @@ use protocol::{CallKey, Exec, ExecOutcome, Program};
 use sandbox::Usage;
 use tokio::time::Instant;
 
+use super::browser_call::Begun;
 use super::exec::{ExecCall, environment};
 use super::file_call::operation_of;
 use super::verdict::{Evidence, explain_end};
 use super::{Captured, Driver, OutputSink, Stop};
-use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
+use crate::agent_view::is_agent_call;
+use crate::code::{Language, program_of_code};
+use crate::desktop::GuiInput;
+use crate::desktop_script::{script_command, script_text};
+use crate::event::{CallEnd, CallRef, CallStatus, EventBody, Wish};
 use crate::recorder::Why;
 use crate::step::{Step, StepTool};
 use crate::view::{StepStatus, StepView, call_of_step};
 
-/// Said of a `python` step on an image without a kernel.
-const FRESH_PROCESS: &str = "ran in a fresh Python process: this image has no notebook kernel, so variables do not last from step to step";
+/// How much of its errors a process's end may quote.
+const ERROR_BYTES: usize = 4096;
 
 impl Driver {
     /// Carries out what is left of the steps. `None`: all did what was expected; otherwise why the job has failed.
@@ -27,6 +32,9 @@ impl Driver {
             let view = self.recorder.view().await;
             if self.is_cancelled() {
                 return Err(Stop::Cancelled);
+            }
+            if view.wish == Some(Wish::Pause) {
+                return Err(Stop::Paused(super::pause::by_wish()));
             }
             if Instant::now() >= self.deadline().await {
                 return Err(Stop::Deadline);
@@ -59,9 +67,14 @@ impl Driver {
             self.recorder.record(started.of(&call)).await?;
         }
         let started = Instant::now();
-        let result = match operation_of(&step.tool) {
-            Some(operation) => self.run_file_call(&call, operation).await,
-            None => self.run_process(&call, step).await,
+        let result = match (&step.tool, operation_of(&step.tool)) {
+            (StepTool::Browser(input), _) => {
+                let begun = if begun_before { Begun::Before } else { Begun::Now };
+                self.run_browser_step(step, input, begun).await
+            }
+            (StepTool::Gui(input), _) => self.run_gui_step(&call, step, input).await,
+            (_, Some(operation)) => self.run_file_call(&call, operation).await,
+            (_, None) => self.run_process(&call, step).await.map(|(end, _)| end),
         };
         self.past.clear();
         let end = match result {
@@ -75,21 +88,30 @@ impl Driver {
         };
         self.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
         self.forget_call(&call);
-        self.checkpoints.worked(started.elapsed());
+        self.rhythm().worked(started.elapsed());
         Ok(end)
     }
 
-    async fn run_process(&mut self, call: &CallRef, step: &Step) -> Result<CallEnd, Stop> {
+    /// Runs a process; how it ended, and the start of what it printed as errors.
+    pub(super) async fn run_process(
+        &mut self,
+        call: &CallRef,
+        step: &Step,
+    ) -> Result<(CallEnd, String), Stop> {
         let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
         let exec = ExecCall { call: call.clone(), exec: self.exec_of(call, step, timeout) };
         let expectation = step.options.expect.as_ref();
         let wanted = expectation.and_then(|expected| expected.stdout_contains.as_deref());
-        let mut sink =
-            OutputSink::new(std::sync::Arc::clone(&self.recorder), call.clone(), wanted, Captured::new(0));
+        let mut sink = OutputSink::new(
+            std::sync::Arc::clone(&self.recorder),
+            call.clone(),
+            wanted,
+            Captured::new(ERROR_BYTES),
+        );
         sink.resume(&self.past);
         let outcome = self.run_exec(&exec, &mut sink).await?;
         let after = self.usage_if_failed(&outcome).await;
-        let mut end = explain_end(&Evidence {
+        let end = explain_end(&Evidence {
             outcome: &outcome,
             expectation,
             text_found: sink.found(),
@@ -98,18 +120,22 @@ impl Driver {
             timeout_s: timeout,
         });
         self.blamed = after;
-        if matches!(step.tool, StepTool::Python { .. }) {
-            end.note = Some(FRESH_PROCESS.to_owned());
-        }
-        Ok(end)
+        let end = end.with_note(self.recorder.refusals_of(call).await);
+        let stderr = String::from_utf8_lossy(&sink.into_captured().stderr).into_owned();
+        Ok((end, stderr))
     }
 
     fn exec_of(&self, call: &CallRef, step: &Step, timeout_s: f64) -> Exec {
         let (program, stdin) = match &step.tool {
-            StepTool::Python { code } => {
-                (Program::Arguments(vec!["python3".into(), "-".into()]), Some(code.clone()))
+            StepTool::Python { code } => (program_of_code(&Language::Python, code), None),
+            StepTool::Typescript { code } => (program_of_code(&Language::Typescript, code), None),
+            StepTool::Code { kernel, code } => {
+                (program_of_code(&Language::Kernel(kernel.clone()), code), None)
             }
             StepTool::Shell { command } => (Program::Shell(command.clone()), None),
+            StepTool::Gui(GuiInput::Script { script }) => {
+                (Program::Arguments(script_command()), Some(script_text(script)))
+            }
             _ => (Program::Shell("false".into()), None),
         };
         #[expect(
@@ -136,8 +162,13 @@ impl Driver {
         if outcome.end == protocol::ExecEnd::Code(0) {
             return self.blamed;
         }
-        let Some(sandbox) = self.recorder.view().await.sandbox else { return self.blamed };
-        self.core.backend.observe(sandbox).await.map_or(self.blamed, |observed| observed.usage)
+        self.usage(self.blamed).await
+    }
+
+    /// The figures of the sandbox; those of before where it cannot be asked.
+    pub(super) async fn usage(&self, before: Usage) -> Usage {
+        let Some(sandbox) = self.recorder.look(|view| view.sandbox).await else { return before };
+        self.core.backend.observe(sandbox).await.map_or(before, |observed| observed.usage)
     }
 
     /// Lets the guest drop the output of a call that is in the log. Nobody waits for it.
@@ -155,7 +186,11 @@ impl Driver {
         let mut open: Vec<CallRef> = Vec::new();
         for event in &self.past {
             match (&event.body, &event.call) {
-                (EventBody::CallStarted { step: None, .. }, Some(call)) => open.push(call.clone()),
+                (EventBody::CallStarted { step: None, .. }, Some(call))
+                    if !is_agent_call(&call.id) && !call.id.starts_with("setup-") =>
+                {
+                    open.push(call.clone());
+                }
                 (EventBody::CallEnded(_), Some(call)) => open.retain(|other| other != call),
                 _ => {}
             }
@@ -225,7 +260,7 @@ fn end_of_stop(stop: &Stop, started: Instant) -> Option<CallEnd> {
     let (code, reason) = match stop {
         Stop::Cancelled => ("cancelled", "the job was cancelled"),
         Stop::Deadline => ("deadline", "the job's time was over"),
-        Stop::Lost(_) | Stop::Failed(_) => return None,
+        Stop::Lost(_) | Stop::Failed(_) | Stop::Paused(_) => return None,
     };
     Some(CallEnd {
         status: CallStatus::Failed,

@@ -9,6 +9,9 @@ use crate::step::Expectation;
 /// Less free disk than this at the end of a failed call explains the failure.
 const DISK_FULL_BYTES: u64 = 256 * 1024;
 
+/// What an exception counts as where an exit code is expected.
+const EXCEPTION_EXIT_CODE: i32 = 1;
+
 /// What is known at the end of a call.
 pub(crate) struct Evidence<'a> {
     /// How the process ended.
@@ -35,6 +38,8 @@ pub(crate) fn explain_end(evidence: &Evidence<'_>) -> CallEnd {
         exit_code: match outcome.end {
             ExecEnd::Code(code) => Some(code),
             ExecEnd::Signal(signal) => Some(128 + signal),
+            // As of a script that raises.
+            ExecEnd::Raised { .. } => Some(EXCEPTION_EXIT_CODE),
             _ => None,
         },
         code,
@@ -43,7 +48,7 @@ pub(crate) fn explain_end(evidence: &Evidence<'_>) -> CallEnd {
         output_bytes: outcome.output_bytes,
         output_lines: outcome.output_lines,
         result: None,
-        note: None,
+        note: outcome.note.clone(),
     }
 }
 
@@ -51,6 +56,9 @@ fn problem_of(evidence: &Evidence<'_>) -> Option<(&'static str, String)> {
     let outcome = evidence.outcome;
     let wanted = evidence.expectation.and_then(|expected| expected.exit_code).unwrap_or(0);
     let plain = match &outcome.end {
+        ExecEnd::Raised { .. } if wanted == EXCEPTION_EXIT_CODE && evidence.text_found => return None,
+        ExecEnd::Raised { name, message } => ("exception", exception_text(name, message)),
+        ExecEnd::KernelDied(why) => ("kernel_died", format!("the kernel died: {why}")),
         ExecEnd::Code(code) if *code == wanted => {
             if evidence.text_found {
                 return None;
@@ -76,11 +84,17 @@ fn problem_of(evidence: &Evidence<'_>) -> Option<(&'static str, String)> {
     )
 }
 
+fn exception_text(name: &str, message: &str) -> String {
+    let text = if message.is_empty() { name.to_owned() } else { format!("{name}: {message}") };
+    text.chars().take(2000).collect()
+}
+
 fn plain_text(outcome: &ExecOutcome) -> String {
     match &outcome.end {
         ExecEnd::Code(code) => format!("exit code {code}"),
         ExecEnd::Signal(signal) => format!("signal {signal}"),
-        ExecEnd::NotStarted(why) => why.clone(),
+        ExecEnd::NotStarted(why) | ExecEnd::KernelDied(why) => why.clone(),
+        ExecEnd::Raised { name, message } => exception_text(name, message),
         ExecEnd::TimedOut | ExecEnd::Killed => "ended".into(),
     }
 }
@@ -113,6 +127,7 @@ mod tests {
             next_sequence: 0,
             disk_free_bytes: 1 << 30,
             disk_free_inodes: 1000,
+            note: None,
         }
     }
 
@@ -136,6 +151,17 @@ mod tests {
             (bad.exit_code, bad.code.as_deref(), bad.reason.as_deref()),
             (Some(3), Some("exit_code"), Some("exit code 3"))
         );
+    }
+
+    #[test]
+    fn an_exception_fails_with_its_name_and_counts_as_exit_code_one() {
+        let raised = outcome(ExecEnd::Raised { name: "ValueError".into(), message: "no".into() });
+        let end = judge(&raised, None, true, Usage::default());
+        assert_eq!((end.code.as_deref(), end.reason.as_deref()), (Some("exception"), Some("ValueError: no")));
+        let expected = Expectation { exit_code: Some(1), stdout_contains: None };
+        assert_eq!(judge(&raised, Some(&expected), true, Usage::default()).status, CallStatus::Succeeded);
+        let died = judge(&outcome(ExecEnd::KernelDied("signal 9".into())), None, true, Usage::default());
+        assert_eq!(died.code.as_deref(), Some("kernel_died"));
     }
 
     #[test]

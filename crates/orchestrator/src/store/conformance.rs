@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Created, NewRecord, Store};
+use super::{Created, Kinds, NewRecord, Store};
+use crate::access::{Key, KeyUse, Role};
 use crate::answers::JobFilter;
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, EventBody, Fence, NewEvent, Wish};
@@ -15,12 +16,16 @@ use crate::view::{JobView, StepStatus, call_of_step};
 pub(super) async fn run<S: Store>(open: impl Fn() -> S) {
     let store = open();
     keys_are_remembered(&store).await;
+    a_page_of_events_is_bounded_by_its_bytes_too(&store).await;
     events_are_numbered_and_seen_by_watchers(&store).await;
     a_stale_owner_is_refused(&store).await;
     the_queue_goes_by_priority_and_age(&store).await;
     lists_are_filtered_and_paged(&store).await;
     large_payloads_come_back_whole(&store).await;
     a_deleted_job_leaves_nothing(&store).await;
+    old_payloads_are_dropped_and_the_events_stay(&store).await;
+    access_keys_are_kept(&store).await;
+    jobs_belong_to_keys(&store).await;
     let job = steps_are_part_of_the_view(&store).await;
     let before = store.job(job).await.unwrap();
     drop(store);
@@ -65,6 +70,75 @@ async fn keys_are_remembered(store: &impl Store) {
     assert!(matches!(store.create(record("k2", b"a")).await.unwrap(), Created::New(_)));
 }
 
+async fn old_payloads_are_dropped_and_the_events_stay(store: &impl Store) {
+    let (old, going) = (create(store, ONE_STEP).await, create(store, ONE_STEP).await);
+    for job in [old, going] {
+        store.append(job, Fence::Anybody, vec![note("secret"), note(&"long ".repeat(4000))]).await.unwrap();
+    }
+    finish(store, old).await;
+    let view = store.job(old).await.unwrap();
+    let ended = view.ended_ms.unwrap();
+    assert!(!store.with_old_payloads(ended, 1000).await.unwrap().contains(&old), "it is not older than that");
+    let found = store.with_old_payloads(ended + 1, 1000).await.unwrap();
+    assert!(found.contains(&old) && !found.contains(&going));
+    store.drop_payloads(old).await.unwrap();
+    assert!(!store.with_old_payloads(ended + 1, 1000).await.unwrap().contains(&old), "only once");
+    let events = store.events(old, 0, 100).await.unwrap();
+    let dropped = |kind: &str| EventBody::PayloadDropped { kind: kind.into() };
+    assert!(matches!(events[0].body, EventBody::JobCreated { .. }));
+    assert_eq!([&events[2].body, &events[3].body], [&dropped("note"), &dropped("note")]);
+    assert!(matches!(events[4].body, EventBody::StateChanged { .. }));
+    assert_eq!(store.spec(old).await.unwrap(), spec(ONE_STEP));
+    assert_eq!(store.job(old).await.unwrap(), view);
+    assert!(store.verify(old).await.unwrap().faults.is_empty());
+    store.drop_payloads(old).await.unwrap();
+    assert_eq!(store.events(old, 0, 100).await.unwrap(), events);
+    // Nothing waits in the queue for those that look at it next.
+    finish(store, going).await;
+}
+
+fn key(name: &str) -> Key {
+    let new = serde_json::json!({"id": name, "name": name, "role": "submitter", "created_ms": 7});
+    serde_json::from_value(new).unwrap()
+}
+
+async fn access_keys_are_kept(store: &impl Store) {
+    store.put_key([1; 32], key("one")).await.unwrap();
+    store.put_key([2; 32], key("two")).await.unwrap();
+    assert!(store.put_key([2; 32], key("three")).await.is_err(), "a secret belongs to one key");
+    store.remove_key(key("two").id).await.unwrap();
+    assert_eq!(store.keys().await.unwrap(), [([1; 32], key("one"))]);
+    store.remove_key(key("one").id).await.unwrap();
+    let ada = key("ada").id;
+    for role in [Role::Viewer, Role::Operator] {
+        store.put_person(ada.clone(), role).await.unwrap();
+    }
+    assert_eq!(store.people().await.unwrap(), [(ada, Role::Operator)], "the role of the last login");
+}
+
+async fn jobs_belong_to_keys(store: &impl Store) {
+    let (mine, other) = (key("mine"), key("other"));
+    let mut jobs = Vec::new();
+    for owner in [&mine, &mine, &other] {
+        let id = JobId::generate();
+        let spec = JobSpec { submitter: Some(owner.into()), ..spec(ONE_STEP) };
+        let record = NewRecord { id, spec, events: vec![state(JobState::Queued)], idempotency: None };
+        store.create(record).await.unwrap();
+        jobs.push(id);
+    }
+    assert_eq!(store.submitter(jobs[0]).await.unwrap(), Some(mine.id.clone()));
+    let filter = JobFilter { submitter: Some(mine.id.clone()), limit: 10, ..JobFilter::default() };
+    assert_eq!(store.jobs(filter).await.unwrap().len(), 2);
+    assert_eq!(store.next_queued(10, vec![mine.id.clone()]).await.unwrap(), [jobs[2]]);
+    store.claim(jobs[0], 60_000).await.unwrap();
+    let used = store.key_use(mine.id.clone(), 0).await.unwrap();
+    assert_eq!((used.queued, used.running, used.nanodollars), (1, 1, 0), "a claimed job works");
+    for job in jobs {
+        finish(store, job).await;
+    }
+    assert_eq!(store.key_use(mine.id, 0).await.unwrap(), KeyUse::default());
+}
+
 async fn events_are_numbered_and_seen_by_watchers(store: &impl Store) {
     let job = create(store, ONE_STEP).await;
     let mut watch = store.watch(job);
@@ -77,6 +151,30 @@ async fn events_are_numbered_and_seen_by_watchers(store: &impl Store) {
     finish(store, job).await;
     let missing = store.append(JobId::generate(), Fence::Anybody, vec![note("x")]).await;
     assert!(matches!(missing, Err(OrchestratorError::NoJob(_))));
+}
+
+async fn a_page_of_events_is_bounded_by_its_bytes_too(store: &impl Store) {
+    let job = create(store, ONE_STEP).await;
+    let large = "x".repeat(5 * 1024 * 1024);
+    let call = crate::event::CallRef { id: "call".into(), attempt: 1 };
+    let output = || EventBody::CallOutput {
+        stream: "stdout".into(),
+        next_chunk: 1,
+        text: large.clone(),
+        base64: false,
+        held_bytes: 0,
+    };
+    let events = vec![output().of(&call), note("a"), output().of(&call), note("b"), output().of(&call)];
+    let placed = store.append(job, Fence::Anybody, events).await.unwrap();
+    let first = store.events(job, 2, 100).await.unwrap();
+    assert_eq!(first, placed[..3], "it ends after eight mebibytes");
+    assert_eq!(store.events(job, 5, 100).await.unwrap(), placed[3..]);
+    assert_eq!(store.all_events(job, Kinds::All, 2).await.unwrap(), placed);
+    let notes = store.events_of(job, super::WITHOUT_OUTPUT, 2, 100).await.unwrap();
+    assert_eq!(notes, [placed[1].clone(), placed[3].clone()]);
+    let outputs = store.all_events(job, super::OUTPUT, 3).await.unwrap();
+    assert_eq!(outputs, [placed[2].clone(), placed[4].clone()]);
+    finish(store, job).await;
 }
 
 async fn a_stale_owner_is_refused(store: &impl Store) {
@@ -100,12 +198,14 @@ async fn a_stale_owner_is_refused(store: &impl Store) {
 }
 
 async fn the_queue_goes_by_priority_and_age(store: &impl Store) {
+    let drafts = store.count_waiting().await.unwrap() - store.count_queued().await.unwrap();
     let old = create(store, ONE_STEP).await;
     let young = create(store, ONE_STEP).await;
     let urgent = create(store, r#"{"priority":9,"steps":[{"tool":"shell","command":"true"}]}"#).await;
-    assert_eq!(store.next_queued(10).await.unwrap(), [urgent, old, young]);
-    assert_eq!(store.next_queued(1).await.unwrap(), [urgent]);
+    assert_eq!(store.next_queued(10, Vec::new()).await.unwrap(), [urgent, old, young]);
+    assert_eq!(store.next_queued(1, Vec::new()).await.unwrap(), [urgent]);
     assert_eq!(store.count_queued().await.unwrap(), 3);
+    assert_eq!(store.count_waiting().await.unwrap(), drafts + 3, "drafts of other parts, and these");
     store.append(old, Fence::Anybody, vec![EventBody::Wished { wish: Wish::Cancel }.into()]).await.unwrap();
     assert!(store.unfinished().await.unwrap().contains(&old), "a wish wants attention");
     for job in [old, young, urgent] {
@@ -133,7 +233,7 @@ async fn lists_are_filtered_and_paged(store: &impl Store) {
     for job in mine {
         finish(store, job).await;
     }
-    assert!(store.over(100).await.unwrap().len() >= 3);
+    assert!(store.removable(100).await.unwrap().len() >= 3);
 }
 
 async fn large_payloads_come_back_whole(store: &impl Store) {

@@ -12,7 +12,9 @@ mod sqlite;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+use crate::access::{Key, KeyId, KeyUse, Role};
 use crate::answers::JobFilter;
+use crate::audit::{JobAudit, SignedHead};
 use crate::error::OrchestratorError;
 use crate::event::{Event, Fence, NewEvent};
 use crate::ids::{Generation, JobId, Sequence};
@@ -22,7 +24,7 @@ use crate::view::JobView;
 
 pub(crate) use chain::{Link, digest};
 pub use sqlite::SqliteStore;
-pub(crate) use sqlite::{check_copy, copy_database, jobs_in_copy};
+pub(crate) use sqlite::{AuditReader, check_copy, copy_database, has_keys, jobs_in_copy, keys_of_heads};
 
 /// A job to be stored.
 #[derive(Debug, Clone)]
@@ -47,6 +49,28 @@ pub enum Created {
     /// The same key came before with another body.
     Mismatch,
 }
+
+/// Which events are wanted, by the names of their kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kinds {
+    /// All of them.
+    All,
+    /// These.
+    Only(&'static [&'static str]),
+    /// All but these.
+    Except(&'static [&'static str]),
+}
+
+/// What calls have printed and shown: most of a long log.
+pub(crate) const OUTPUT: Kinds = Kinds::Only(&OUTPUT_KINDS);
+/// What happened, without what was printed.
+pub(crate) const WITHOUT_OUTPUT: Kinds = Kinds::Except(&OUTPUT_KINDS);
+/// Where calls begin and end.
+pub(crate) const CALLS: Kinds = Kinds::Only(&["call_started", "call_ended"]);
+const OUTPUT_KINDS: [&str; 3] = ["call_output", "call_output_dropped", "call_display"];
+
+/// So many events are read at once where all are wanted.
+pub(crate) const PAGE: usize = 1000;
 
 /// Keeps jobs and their events.
 #[async_trait]
@@ -80,34 +104,115 @@ pub trait Store: Send + Sync {
     /// Jobs, newest first, without their steps.
     async fn jobs(&self, filter: JobFilter) -> Result<Vec<JobView>, OrchestratorError>;
 
-    /// The jobs whose turn is next: highest priority, then oldest.
-    async fn next_queued(&self, limit: usize) -> Result<Vec<JobId>, OrchestratorError>;
+    /// The jobs whose turn is next: highest priority, then oldest. Those of some keys are passed over.
+    async fn next_queued(&self, limit: usize, except: Vec<KeyId>) -> Result<Vec<JobId>, OrchestratorError>;
 
     /// How many jobs wait.
     async fn count_queued(&self) -> Result<usize, OrchestratorError>;
 
+    /// How many jobs wait, those that still take files included.
+    async fn count_waiting(&self) -> Result<usize, OrchestratorError>;
+
     /// How many jobs there are in each state; states without jobs may be missing.
     async fn count_by_state(&self) -> Result<Vec<(JobState, u64)>, OrchestratorError>;
 
-    /// Jobs that are neither waiting nor over, and those with a wish that nobody has acted on.
+    /// Jobs that stand there for this reason.
+    async fn standing(&self, state: JobState, code: &str) -> Result<Vec<JobId>, OrchestratorError>;
+
+    /// Jobs that are neither queued nor over and have a sandbox or want one, and those with a wish that nobody has
+    /// acted on.
     async fn unfinished(&self) -> Result<Vec<JobId>, OrchestratorError>;
 
-    /// Events after a sequence number.
+    /// Events after a sequence number: a page, which may be shorter than the limit although more follows, because it is
+    /// bounded by its bytes too. Only an empty page is the end.
     async fn events(
         &self,
         job: JobId,
         after: Sequence,
         limit: usize,
+    ) -> Result<Vec<Event>, OrchestratorError> {
+        self.events_of(job, Kinds::All, after, limit).await
+    }
+
+    /// The same of some kinds.
+    async fn events_of(
+        &self,
+        job: JobId,
+        kinds: Kinds,
+        after: Sequence,
+        limit: usize,
     ) -> Result<Vec<Event>, OrchestratorError>;
+
+    /// All events of some kinds after a sequence number. Whoever asks for output here has all of it in memory.
+    async fn all_events(
+        &self,
+        job: JobId,
+        kinds: Kinds,
+        mut after: Sequence,
+    ) -> Result<Vec<Event>, OrchestratorError> {
+        let mut all = Vec::new();
+        loop {
+            let page = self.events_of(job, kinds, after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(all) };
+            after = last.sequence;
+            all.extend(page);
+        }
+    }
+
+    /// Stores bytes that an event will refer to; durable when this returns. The digest that names them.
+    async fn put_blob(&self, job: JobId, bytes: Vec<u8>) -> Result<String, OrchestratorError>;
+
+    /// Bytes of a job by their digest, where there are such.
+    async fn blob(&self, job: JobId, digest: String) -> Result<Option<Vec<u8>>, OrchestratorError>;
 
     /// The newest sequence number of a job; changes when there is more.
     fn watch(&self, job: JobId) -> watch::Receiver<Sequence>;
 
-    /// Removes a job that is over, with all its events.
+    /// Removes a job that nobody drives, with all its events.
     async fn delete(&self, job: JobId) -> Result<(), OrchestratorError>;
 
-    /// Jobs that are over, oldest first.
-    async fn over(&self, limit: usize) -> Result<Vec<JobView>, OrchestratorError>;
+    /// Jobs that ended before a moment and whose events still say what they said, oldest first.
+    async fn with_old_payloads(
+        &self,
+        ended_before_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<JobId>, OrchestratorError>;
+
+    /// Drops what the events of a job said, but for what shows how the job went. The chain stays whole.
+    async fn drop_payloads(&self, job: JobId) -> Result<(), OrchestratorError>;
+
+    /// Jobs that are over, and drafts, oldest first.
+    async fn removable(&self, limit: usize) -> Result<Vec<JobView>, OrchestratorError>;
+
+    /// Keeps a key under the digest of its secret.
+    async fn put_key(&self, digest: [u8; 32], key: Key) -> Result<(), OrchestratorError>;
+
+    /// Forgets a key.
+    async fn remove_key(&self, id: KeyId) -> Result<(), OrchestratorError>;
+
+    /// All keys, with the digests of their secrets.
+    async fn keys(&self) -> Result<Vec<([u8; 32], Key)>, OrchestratorError>;
+
+    /// Keeps the role of somebody who logged in with an account elsewhere.
+    async fn put_person(&self, id: KeyId, role: Role) -> Result<(), OrchestratorError>;
+
+    /// All of them.
+    async fn people(&self) -> Result<Vec<(KeyId, Role)>, OrchestratorError>;
+
+    /// The key that a job was handed in with.
+    async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError>;
+
+    /// What the jobs of a key use now, and what its jobs have spent since a moment, those that were deleted included.
+    async fn key_use(&self, id: KeyId, since_ms: i64) -> Result<KeyUse, OrchestratorError>;
+
+    /// Signs the end of every log that has grown since it was last signed; how many.
+    async fn sign_heads(&self) -> Result<usize, OrchestratorError>;
+
+    /// The signed heads of a job, oldest first.
+    async fn heads(&self, job: JobId) -> Result<Vec<SignedHead>, OrchestratorError>;
+
+    /// Checks the chain of a job and its signed heads.
+    async fn verify(&self, job: JobId) -> Result<JobAudit, OrchestratorError>;
 
     /// Checks that the store can be written to.
     async fn check(&self) -> Result<(), OrchestratorError>;

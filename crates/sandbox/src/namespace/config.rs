@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use launcher::spec::Trace;
+use launcher::spec::{FileAuditing, Trace};
 
 /// Settings of the namespace backend.
 #[derive(Debug, Clone)]
 pub struct NamespaceConfig {
     /// Directory of everything that must outlive the server: sandboxes, disks, images.
     pub state_dir: PathBuf,
+    /// Directory of images that have names, each as `<name>/rootfs`.
+    pub images_dir: PathBuf,
     /// Directory of sockets; short, since a socket's path has at most 107 bytes.
     pub run_dir: PathBuf,
     /// Directory of the locks on user ids. Servers of one host share it, so that no two sandboxes have the same ids.
@@ -22,6 +24,10 @@ pub struct NamespaceConfig {
     pub first_uid: u32,
     /// How many sandboxes can have user ids at a time.
     pub slots: u32,
+    /// Whether namespaces are used.
+    pub namespaces: UseNamespaces,
+    /// Where sandboxes without namespaces have what they write, where the server is root: others must be able to pass.
+    pub shelter_dir: PathBuf,
     /// Control group below which each sandbox has its own.
     pub cgroup_parent: String,
     /// Port on the sandbox's loopback where outgoing connections enter.
@@ -34,6 +40,17 @@ pub struct NamespaceConfig {
     pub stop_timeout: Duration,
     /// Whether the launcher logs the time of each step.
     pub trace: Trace,
+    /// Whether the files that sandboxes touch are listed, where the host allows it.
+    pub file_audit: FileAuditing,
+}
+
+/// Whether namespaces are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UseNamespaces {
+    /// Wherever the host has them.
+    WherePossible,
+    /// Never: sandboxes are made as on a host that has none.
+    Never,
 }
 
 impl NamespaceConfig {
@@ -44,20 +61,25 @@ impl NamespaceConfig {
         launcher: impl Into<PathBuf>,
         guest: impl Into<PathBuf>,
     ) -> Self {
+        let state_dir = state_dir.into();
         Self {
-            state_dir: state_dir.into(),
+            images_dir: state_dir.join("images"),
+            state_dir,
             run_dir: run_dir.into(),
             slots_dir: "/run/caisson/slots".into(),
             launcher: launcher.into(),
             guest: guest.into(),
             first_uid: 1 << 30,
             slots: 4096,
+            namespaces: UseNamespaces::WherePossible,
+            shelter_dir: "/var/tmp/caisson-shelters".into(),
             cgroup_parent: "caisson".into(),
             egress_port: 3128,
             ready_disks: 16,
             start_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(10),
             trace: Trace::Off,
+            file_audit: FileAuditing::WherePossible,
         }
     }
 }

@@ -4,41 +4,53 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use launcher::LaunchSpec;
 use launcher::cgroup::Group;
 use launcher::spec::{
-    AGENT_ID, Disk, GUEST_DIRECTORY, LAUNCH_FILE, LISTEN_FD, RUNNING_FILE, Report, Root, STATE_FD, Users,
+    AGENT_ID, Disk, ENDED_FILE, GUEST_DIRECTORY, LAUNCH_FILE, LISTEN_FD, LOG_FILE, RUNNING_FILE, Report,
+    Root, STATE_FD, Seal, Trace, Users,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
 use super::layout::{failed, make_private_directory};
-use super::limits::{Plan, Unenforced};
 use super::observe::read_json;
-use super::{Inner, destroy, disk, owner, preflight, seccomp};
+use super::shelter::{self, HOW_TO_ACCEPT};
+use super::users::Obstacle;
+use super::{Inner, UseNamespaces, destroy, disk, own_ca, owner, preflight, probe, seccomp};
 use crate::error::SandboxError;
+use crate::limits::{Obstacles as _, Plan, Unenforced};
 use crate::spec::{Image, Isolation, SandboxId, SandboxSpec};
 
-/// What this backend gives.
-pub(super) const ISOLATION: Isolation = Isolation::Namespaces;
+/// The best that this backend gives.
+const ISOLATION: Isolation = Isolation::Namespaces;
 /// Name of the file that holds a [`Record`].
 pub(super) const RECORD_FILE: &str = "sandbox.json";
-const LOG_FILE: &str = "launcher.log";
 /// The most bytes of a launcher's answer.
 const REPORT_BYTES: u64 = 64 << 10;
 /// Where programs may write as far as permissions let them. The rest of an image is read-only, whatever its permissions.
-const WRITABLE: [&str; 9] = ["/workspace", "/app", "/tmp", "/var", "/home", "/run", "/opt", "/srv", "/mnt"];
+const WRITABLE: [&str; 10] =
+    ["/workspace", "/app", "/agent", "/tmp", "/var", "/home", "/run", "/opt", "/srv", "/mnt"];
 
-/// What a sandbox was asked to be, kept beside it.
+/// What a sandbox was asked to be, but for its certificates; kept beside it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) spec: SandboxSpec,
     pub(super) unenforced: Vec<Unenforced>,
     /// The control group, which a later server might have to look for elsewhere.
     pub(super) cgroup: Option<Group>,
+    /// What the sandbox has, which may be more than was asked for.
+    #[serde(default = "namespaces")]
+    pub(super) isolation: Isolation,
+}
+
+/// What those have that were made when there was nothing else.
+fn namespaces() -> Isolation {
+    Isolation::Namespaces
 }
 
 /// A sandbox that only needs its launcher.
@@ -59,13 +71,102 @@ pub(super) fn prepare(
     if directory.exists() && is_running_already(inner, id, &directory)? {
         return Ok(None);
     }
-    let plan = inner.offer.plan(&spec.limits)?;
-    let root = find_root(inner, spec)?;
-    let result = lay_out(inner, id, spec, &plan, root, &directory);
-    if result.is_err() {
-        destroy::destroy(inner, id)?;
+    let laid_out = match choose(inner, spec.isolation)? {
+        Isolation::Landlock => {
+            let plan = inner.shelter_offer.plan(&spec.limits)?;
+            refuse_images(spec)?;
+            lay_out_shelter(inner, id, spec, &plan, &directory)
+        }
+        Isolation::Namespaces | Isolation::MicroVm => {
+            let plan = inner.offer.plan(&spec.limits)?;
+            let root = find_root(inner, spec)?;
+            lay_out(inner, id, spec, &plan, root, &directory)
+        }
+    };
+    match laid_out {
+        Ok(()) => Ok(Some(Prepared { directory })),
+        Err(error) => Err(give_up(inner, id, spec.isolation, error)),
     }
-    result.map(|()| Some(Prepared { directory }))
+}
+
+/// What the sandbox gets: namespaces where the host has them, less only for those who accept less.
+fn choose(inner: &Inner, asked: Isolation) -> Result<Isolation, SandboxError> {
+    if asked > Isolation::Landlock {
+        // Not tried first, which would take longer than finding out; see `give_up`.
+        let may_try = inner.config.namespaces == UseNamespaces::WherePossible;
+        return match probe::known_obstacle(inner) {
+            None if may_try => Ok(Isolation::Namespaces),
+            _ => Err(no_namespaces(inner)),
+        };
+    }
+    if probe::namespaces(inner).is_ok() {
+        return Ok(Isolation::Namespaces);
+    }
+    match shelter::obstacle(inner) {
+        None => Ok(Isolation::Landlock),
+        Some(Obstacle { found, remedy }) => Err(SandboxError::HostUnfit { what: found, remedy }),
+    }
+}
+
+/// What is said where namespaces were asked for and the host has none.
+fn no_namespaces(inner: &Inner) -> SandboxError {
+    let Err(Obstacle { found, remedy }) = probe::namespaces(inner) else {
+        return SandboxError::HostUnfit { what: "no namespaces".into(), remedy: "try again".into() };
+    };
+    let remedy = match shelter::obstacle(inner) {
+        None => format!("{remedy}, or {HOW_TO_ACCEPT}"),
+        Some(_) => remedy.clone(),
+    };
+    SandboxError::HostUnfit { what: format!("this host gives no namespaces: {found}"), remedy }
+}
+
+/// Cleans up after a start that failed, and finds the best words for why.
+pub(super) fn give_up(inner: &Inner, id: SandboxId, asked: Isolation, error: SandboxError) -> SandboxError {
+    if let Err(left) = destroy::destroy(inner, id) {
+        // What failed first is what the reader must know. Whatever is left is found again by its directory.
+        tracing::warn!(sandbox = %id, error = &left as &dyn std::error::Error, "a sandbox that never ran is not gone yet");
+    }
+    let is_for_namespaces = asked > Isolation::Landlock && matches!(error, SandboxError::Setup { .. });
+    if is_for_namespaces && probe::namespaces(inner).is_err() { no_namespaces(inner) } else { error }
+}
+
+fn refuse_images(spec: &SandboxSpec) -> Result<(), SandboxError> {
+    let image = match &spec.image {
+        Image::Host => return Ok(()),
+        Image::Named(name) => name.clone(),
+        Image::Directory(path) if path.is_dir() => path.display().to_string(),
+        Image::Directory(path) => return Err(SandboxError::NoImage(path.display().to_string())),
+    };
+    Err(SandboxError::HostUnfit {
+        what: format!("the image {image} needs a root of its own, and there are no namespaces"),
+        remedy: "ask for the image \"host\": the programs of this host are used then".into(),
+    })
+}
+
+fn lay_out_shelter(
+    inner: &Inner,
+    id: SandboxId,
+    spec: &SandboxSpec,
+    plan: &Plan,
+    directory: &Path,
+) -> Result<(), SandboxError> {
+    make_private_directory(&directory.join(GUEST_DIRECTORY))?;
+    make_private_directory(&inner.layout.run_directory(id))?;
+    let shelter = shelter::prepare(inner, id, spec)?;
+    let launch = LaunchSpec {
+        guest_arguments: shelter::guest_arguments(&shelter),
+        seccomp: shelter::seccomp().map_err(no_filter)?.to_vec(),
+        writable: Vec::new(),
+        apparmor_profile: None,
+        seal: Seal::Shelter(shelter.clone()),
+        ..describe(inner, id, plan, no_root(), Disk::Directory(shelter.tree), directory)?
+    };
+    write_records(spec, plan, Isolation::Landlock, &launch, directory)
+}
+
+/// Not looked at by the launcher of a sandbox without namespaces.
+fn no_root() -> Root {
+    Root { lower: "/".into(), over: None, binds: Vec::new() }
 }
 
 /// What an earlier attempt has left: a sandbox, or remains of one that never ran, which are removed.
@@ -75,7 +176,9 @@ fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<
     loop {
         let alive =
             owner::find(directory).map_err(|source| failed("looking at", directory, source))?.is_some();
-        match (alive, ran()) {
+        // A launcher whose guest has ended is still there for a moment.
+        let has_ended = directory.join(ENDED_FILE).exists();
+        match (alive && !has_ended, ran()) {
             (true, true) => return Ok(true),
             (false, true) => {
                 let why = "it has ended and must be destroyed before it can be made again".into();
@@ -93,8 +196,11 @@ fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<
 fn find_root(inner: &Inner, spec: &SandboxSpec) -> Result<Root, SandboxError> {
     match &spec.image {
         Image::Host => inner.host_images.get(&spec.extra_ca),
-        Image::Directory(path) if path.is_dir() => Ok(Root { lower: path.clone(), binds: Vec::new() }),
+        Image::Directory(path) if path.is_dir() => {
+            Ok(Root { lower: path.clone(), over: None, binds: Vec::new() })
+        }
         Image::Directory(path) => Err(SandboxError::NoImage(path.display().to_string())),
+        Image::Named(name) => inner.named_images.get(name, &spec.extra_ca),
     }
 }
 
@@ -109,12 +215,25 @@ fn lay_out(
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
     make_private_directory(&inner.layout.run_directory(id))?;
     let disk = make_disk(inner, plan, directory)?;
+    let root = own_ca::add(inner, spec, root, directory)?;
     let launch = describe(inner, id, plan, root, disk, directory)?;
-    let record =
-        Record { spec: spec.clone(), unenforced: plan.unenforced.clone(), cgroup: launch.cgroup.clone() };
+    write_records(spec, plan, Isolation::Namespaces, &launch, directory)
+}
+
+fn write_records(
+    spec: &SandboxSpec,
+    plan: &Plan,
+    isolation: Isolation,
+    launch: &LaunchSpec,
+    directory: &Path,
+) -> Result<(), SandboxError> {
+    let (unenforced, cgroup) = (plan.unenforced.clone(), launch.cgroup.clone());
+    // Its certificates are in the root that was made of them.
+    let spec = SandboxSpec { extra_ca: Arc::default(), ..spec.clone() };
+    let record = Record { spec, unenforced, cgroup, isolation };
     write_json(&directory.join(RECORD_FILE), &record)?;
     // Last: its presence means that a launcher may come.
-    write_json(&directory.join(LAUNCH_FILE), &launch)
+    write_json(&directory.join(LAUNCH_FILE), launch)
 }
 
 fn make_disk(inner: &Inner, plan: &Plan, directory: &Path) -> Result<Disk, SandboxError> {
@@ -138,10 +257,7 @@ fn describe(
     directory: &Path,
 ) -> Result<LaunchSpec, SandboxError> {
     let config = &inner.config;
-    let seccomp = seccomp::programs().map_err(|why| SandboxError::HostUnfit {
-        what: format!("the seccomp filter cannot be compiled: {why}"),
-        remedy: "use a supported processor".into(),
-    })?;
+    let seccomp = seccomp::programs().map_err(no_filter)?;
     Ok(LaunchSpec {
         directory: directory.to_path_buf(),
         socket: inner.layout.socket(id)?,
@@ -151,12 +267,21 @@ fn describe(
         disk,
         users: inner.identity.preferring(id.as_u128()),
         cgroup: new_group(inner, id),
-        limits: plan.limits,
+        limits: plan.launch_limits(),
         seccomp: seccomp.to_vec(),
         writable: WRITABLE.map(String::from).to_vec(),
         apparmor_profile: preflight::apparmor_profile(),
         trace: config.trace,
+        seal: Seal::Namespaces,
+        file_audit: config.file_audit,
     })
+}
+
+fn no_filter(why: &str) -> SandboxError {
+    SandboxError::HostUnfit {
+        what: format!("the seccomp filter cannot be compiled: {why}"),
+        remedy: "use a supported processor".into(),
+    }
 }
 
 /// The control group that a sandbox has, where it has one.
@@ -187,6 +312,8 @@ fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
         &state,
         "--workspace",
         "/workspace",
+        "--home",
+        "/home/agent",
         "--agent-uid",
         &agent,
         "--agent-gid",
@@ -206,13 +333,20 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), SandboxError> {
 pub(super) async fn start(inner: &Inner, id: SandboxId, prepared: Prepared) -> Result<(), SandboxError> {
     let setup =
         |step: &str, source: io::Error| SandboxError::Setup { id, step: step.into(), source: Some(source) };
-    let log = fs::File::create(prepared.directory.join(LOG_FILE)).map_err(|e| setup("opening the log", e))?;
+    // Times of its steps are all that it says there.
+    let complaints = match inner.config.trace {
+        Trace::Off => Stdio::null(),
+        Trace::On => {
+            let log = fs::File::create(prepared.directory.join(LOG_FILE));
+            log.map_err(|e| setup("opening the log", e))?.into()
+        }
+    };
     let mut child = Command::new(&inner.config.launcher)
         .arg(prepared.directory.join(LAUNCH_FILE))
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(log)
+        .stderr(complaints)
         .spawn()
         .map_err(|source| setup("starting the launcher", source))?;
     let output =

@@ -13,12 +13,12 @@ use launcher::spec::{LAUNCH_FILE, RUNNING_FILE, Removal, Running, Users};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::create::group;
+use super::create::{RECORD_FILE, Record, group};
 use super::layout::failed;
 use super::observe::read_json;
-use super::{Inner, owner};
+use super::{Inner, owner, shelter};
 use crate::error::SandboxError;
-use crate::spec::SandboxId;
+use crate::spec::{Isolation, SandboxId};
 
 const LOOP_DEVICES: &str = "/sys/block";
 const TICK: Duration = Duration::from_micros(500);
@@ -28,7 +28,12 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     let directory = inner.layout.sandbox(id);
     let group = group(inner, id);
     let patience = inner.config.stop_timeout;
+    let record: Option<Record> = read_json(&directory.join(RECORD_FILE)).ok().flatten();
+    let mark = record
+        .filter(|record| record.isolation == Isolation::Landlock)
+        .map(|_| launcher::mark::of(id.as_u128()));
     end_processes(&directory, group.as_ref(), patience)
+        .and_then(|()| mark.map_or(Ok(()), |mark| launcher::mark::end_all(mark, patience)))
         .map_err(|source| failed("ending the processes of", &directory, source))?;
     wait_for_disk(&directory, patience)?;
     if let Some(group) = &group {
@@ -37,6 +42,11 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
             .map_err(|error| SandboxError::Io { doing: error.step, source: error.source })?;
     }
     remove_tree(&inner.layout.run_directory(id))?;
+    let tree = shelter::tree(inner, id);
+    if !tree.starts_with(&directory) {
+        let name = format!("{}{id}", shelter::TRASH_PREFIX);
+        throw_away(inner, &tree, &inner.config.shelter_dir.join(name))?;
+    }
     throw_away(inner, &directory, &inner.layout.trash().join(id.to_string()))
 }
 
@@ -110,7 +120,7 @@ fn running(directory: &Path) -> Option<Running> {
 }
 
 /// The last mount lets go of the loop device a moment after the last process is gone.
-fn wait_for_disk(directory: &Path, patience: Duration) -> Result<(), SandboxError> {
+pub(crate) fn wait_for_disk(directory: &Path, patience: Duration) -> Result<(), SandboxError> {
     let image = directory.join("disk.img");
     if !image.exists() {
         return Ok(());
@@ -181,15 +191,38 @@ pub(super) fn empty_trash(inner: &Inner) {
 }
 
 fn trash(inner: &Inner) -> Vec<PathBuf> {
-    let entries = fs::read_dir(inner.layout.trash());
-    entries.map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
+    let below = |directory: &Path| {
+        fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let is_trash = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(shelter::TRASH_PREFIX))
+    };
+    let mut all = below(&inner.layout.trash());
+    all.extend(below(&inner.config.shelter_dir).into_iter().filter(is_trash));
+    all
 }
 
 fn remove_as(launcher: &Path, users: &Users, path: &Path) -> Result<(), SandboxError> {
     match users {
         Users::Ranges(_) => remove_tree(path),
-        Users::Lent { .. } | Users::Single => remove_by_launcher(launcher, users, path),
+        // Where there are no namespaces, nothing belongs to anybody else.
+        Users::Lent { .. } | Users::Single => remove_by_launcher(launcher, users, path)
+            .or_else(|error| remove_closed_tree(path).map_err(|_| error)),
     }
+}
+
+/// Deletes a tree of our own, whose directories may be closed even to us. Nothing runs in it any more.
+fn remove_closed_tree(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_dir() {
+        return fs::remove_file(path);
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(path)? {
+        remove_closed_tree(&entry?.path())?;
+    }
+    fs::remove_dir(path)
 }
 
 fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {

@@ -36,7 +36,7 @@ const FORMAT_PROGRAM: &str = "mkfs.ext4";
 const PROGRAM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// The program that formats disks, where the host has it.
-pub(super) fn format_program() -> Option<PathBuf> {
+pub(crate) fn format_program() -> Option<PathBuf> {
     PROGRAM_DIRECTORIES
         .iter()
         .map(|directory| Path::new(directory).join(FORMAT_PROGRAM))
@@ -45,7 +45,7 @@ pub(super) fn format_program() -> Option<PathBuf> {
 
 /// Disks on one host.
 #[derive(Clone)]
-pub(super) struct DiskStore {
+pub(crate) struct DiskStore {
     directory: PathBuf,
     ready: usize,
     /// Sizes that are being refilled or whose template is being made.
@@ -53,7 +53,7 @@ pub(super) struct DiskStore {
 }
 
 impl DiskStore {
-    pub(super) fn new(directory: PathBuf, ready: usize) -> Self {
+    pub(crate) fn new(directory: PathBuf, ready: usize) -> Self {
         Self { directory, ready, busy: Arc::default() }
     }
 
@@ -66,7 +66,7 @@ impl DiskStore {
     }
 
     /// Puts an empty disk of a size at a path, and has another one made for the next.
-    pub(super) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
+    pub(crate) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
         let taken = (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok());
         if !taken {
             self.make_template(mib)?;
@@ -193,6 +193,7 @@ fn copy_sparse(source: &Path, target: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -218,7 +219,11 @@ mod tests {
         let metadata = fs::metadata(&target).unwrap();
         assert_eq!(metadata.len(), 8192 * MEBIBYTE);
         assert!(metadata.blocks() * 512 < MEBIBYTE, "{} bytes are allocated", metadata.blocks() * 512);
-        store.fill(8192).unwrap();
-        assert!(store.ready_disk(8192, 0).exists() && store.ready_disk(8192, 1).exists());
+        // The thread that `take` started makes them; another beside it would take its half-made ones away.
+        let end = Instant::now() + Duration::from_secs(120);
+        while !(0..2).all(|number| store.ready_disk(8192, number).exists()) {
+            assert!(Instant::now() < end, "no disks were made ready");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

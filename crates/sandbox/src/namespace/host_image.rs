@@ -16,10 +16,13 @@ use launcher::spec::{Bind, Root};
 use serde::Deserialize;
 
 use super::layout::failed;
+use super::old_layers::mark_used;
 use crate::error::SandboxError;
+use crate::java_store::{STORE, java_store};
 
 const SOURCE: &str = include_str!("host_image.json");
-const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
+/// The authorities that a sandbox trusts, relative to its root.
+pub(super) const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +65,9 @@ pub(super) enum Owners {
     Server,
 }
 
+/// Changes with what a skeleton is made of beside its recipe.
+const VERSION: u32 = 1;
+
 /// Skeletons of one server, by the certificates that were added.
 pub(super) struct HostImages {
     directory: PathBuf,
@@ -102,7 +108,8 @@ impl HostImages {
                     other => other?,
                 }
             }
-            Ok(Root { lower, binds: self.binds(&recipe)? })
+            mark_used(&lower)?;
+            Ok(Root { lower, over: None, binds: self.binds(&recipe)? })
         };
         build().map_err(|source| failed("building the host image in", &partial, source))
     }
@@ -111,7 +118,7 @@ impl HostImages {
     /// longer than the rest of a start.
     fn key(&self, recipe: &Recipe, extra_ca: &[String]) -> io::Result<u64> {
         let mut hasher = DefaultHasher::new();
-        (SOURCE, extra_ca, rustix::process::getuid().as_raw()).hash(&mut hasher);
+        (SOURCE, VERSION, extra_ca, rustix::process::getuid().as_raw()).hash(&mut hasher);
         for name in &recipe.links {
             hash_facts(&self.host.join(name), Depth::Itself, &mut hasher)?;
         }
@@ -134,6 +141,16 @@ impl HostImages {
             }
         }
         Ok(binds)
+    }
+
+    /// What a sandbox that is not given a root of its own may read where it lies: the same that others are shown.
+    pub(super) fn readable(&self) -> io::Result<Vec<PathBuf>> {
+        let recipe: Recipe = serde_json::from_str(SOURCE)?;
+        let mut paths: Vec<_> = self.binds(&recipe)?.into_iter().map(|bind| bind.source).collect();
+        for entry in &recipe.etc {
+            paths.extend(self.names(&entry.name)?.into_iter().map(|name| self.host.join("etc").join(name)));
+        }
+        Ok(paths)
     }
 
     /// The entry of the host's `/etc` with this name, or all that begin with a name that ends in `*`.
@@ -228,15 +245,9 @@ fn copy(source: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds certificates to the bundle that programs trust.
+/// Adds certificates to the bundle that programs trust, and writes Java's store of them all.
 fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
-    if extra_ca.is_empty() {
-        return Ok(());
-    }
     let bundle = root.join(BUNDLE);
-    if let Some(parent) = bundle.parent() {
-        fs::create_dir_all(parent)?;
-    }
     let mut text = fs::read_to_string(&bundle).unwrap_or_default();
     for certificate in extra_ca {
         if text.contains(certificate.trim()) {
@@ -248,7 +259,19 @@ fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
         text.push_str(certificate.trim_end());
         text.push('\n');
     }
-    fs::write(bundle, text)
+    let store = root.join(STORE);
+    for path in [&bundle, &store] {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+    }
+    // The host's may be a link to where a sandbox finds nothing.
+    match fs::remove_file(&store) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::write(store, java_store(&text))?;
+    if extra_ca.is_empty() { Ok(()) } else { fs::write(bundle, text) }
 }
 
 /// How far facts are taken.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::SandboxError;
 use crate::spec::SandboxId;
+use crate::spread::spread_children;
 
 /// Paths of one server.
 #[derive(Debug, Clone)]
@@ -29,6 +30,7 @@ impl Layout {
         for directory in [self.sandboxes(), self.trash(), self.disks(), self.images(), self.slots()] {
             make_private_directory(&directory)?;
         }
+        spread_children(&self.sandboxes());
         make_private_directory(&self.run)?;
         refuse_foreign(&self.run)
     }
@@ -75,7 +77,7 @@ impl Layout {
 }
 
 /// Makes a directory, and those above it, that only its owner may enter.
-pub(super) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
+pub(crate) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -108,7 +110,7 @@ fn refuse_foreign(path: &Path) -> Result<(), SandboxError> {
 }
 
 /// An error that names what was being done to which path.
-pub(super) fn failed(doing: &str, path: &Path, source: io::Error) -> SandboxError {
+pub(crate) fn failed(doing: &str, path: &Path, source: io::Error) -> SandboxError {
     SandboxError::Io { doing: format!("{doing} {}", path.display()), source }
 }
 

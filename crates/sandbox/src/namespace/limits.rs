@@ -1,20 +1,10 @@
-//! Which limits this host can enforce, and whether what a sandbox asks for is possible.
-
-use std::collections::BTreeSet;
+//! Which limits this host can enforce.
 
 use launcher::cgroup::{Controller, Hierarchy};
 use launcher::spec::LaunchLimits;
-use serde::{Deserialize, Serialize};
 
-use crate::error::SandboxError;
-use crate::spec::{Limit, LimitKind, Limits};
-
-const MEBIBYTE: u64 = 1 << 20;
-const MEMORY_MIB: (u64, u64) = (16, 1 << 24);
-const CPU_MILLIS: (u64, u64) = (10, 1_000_000);
-const PIDS: (u64, u64) = (8, 1 << 22);
-const OPEN_FILES_LEAST: u64 = 64;
-const DISK_MIB: (u64, u64) = (16, 1 << 24);
+use crate::limits::{Obstacles, Plan};
+use crate::spec::LimitKind;
 
 /// What the host offers for limits.
 #[derive(Debug, Clone)]
@@ -24,34 +14,32 @@ pub(super) struct Offer {
     pub(super) no_groups: Option<String>,
     /// Why disks cannot be sized, where they cannot.
     pub(super) no_disks: Option<String>,
+    /// Why processes cannot be limited, where they cannot.
+    pub(super) no_pids: Option<String>,
     /// The most open files that the host lets a process have.
     pub(super) open_files: u64,
 }
 
-/// A limit that does not hold, with the reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Unenforced {
-    pub(super) limit: LimitKind,
-    pub(super) why: String,
+impl Plan {
+    /// For the launcher, which does not know of disks.
+    pub(super) fn launch_limits(&self) -> LaunchLimits {
+        LaunchLimits {
+            memory_bytes: self.memory_bytes,
+            cpu_millis: self.cpu_millis,
+            pids: self.pids,
+            open_files: self.open_files,
+        }
+    }
 }
 
-/// Checked limits.
-#[derive(Debug, Clone)]
-pub(super) struct Plan {
-    pub(super) limits: LaunchLimits,
-    /// `None` when the disk has no limit.
-    pub(super) disk_mib: Option<u64>,
-    pub(super) unenforced: Vec<Unenforced>,
-}
-
-impl Offer {
-    /// Why a limit cannot be enforced here; `None` when it can.
+impl Obstacles for Offer {
     fn obstacle(&self, kind: LimitKind) -> Option<String> {
         let controller = match kind {
             LimitKind::Memory => Controller::Memory,
             LimitKind::Cpu => Controller::Cpu,
             // Without a control group the kernel counts a user's processes in its user namespace, which is the sandbox's.
-            LimitKind::Pids | LimitKind::OpenFiles => return None,
+            LimitKind::Pids => return self.no_pids.clone(),
+            LimitKind::OpenFiles => return None,
             LimitKind::Disk => return self.no_disks.clone(),
         };
         let controllers = self.hierarchy.as_ref().map(Hierarchy::controllers).unwrap_or_default();
@@ -59,90 +47,28 @@ impl Offer {
         (!controllers.contains(&controller)).then(|| self.no_groups.clone().unwrap_or_else(missing))
     }
 
-    /// The limits that are really enforced.
-    pub(super) fn enforced(&self) -> Vec<LimitKind> {
-        let all: BTreeSet<_> =
-            [LimitKind::Memory, LimitKind::Cpu, LimitKind::Pids, LimitKind::OpenFiles, LimitKind::Disk]
-                .into();
-        all.into_iter().filter(|kind| self.obstacle(*kind).is_none()).collect()
+    fn most_open_files(&self) -> u64 {
+        self.open_files
     }
-
-    /// Checks what a sandbox asks for.
-    pub(super) fn plan(&self, asked: &Limits) -> Result<Plan, SandboxError> {
-        let mut unenforced = Vec::new();
-        let mut check = |kind, limit: Limit, range: (u64, u64)| -> Result<u64, SandboxError> {
-            if let Some(why) = self.obstacle(kind) {
-                match limit {
-                    Limit::Required(_) => return Err(SandboxError::LimitUnenforceable { limit: kind, why }),
-                    Limit::Default(_) => unenforced.push(Unenforced { limit: kind, why }),
-                }
-            }
-            in_range(kind, limit.value(), range)
-        };
-        let limits = LaunchLimits {
-            memory_bytes: check(LimitKind::Memory, asked.memory_mib, MEMORY_MIB)? * MEBIBYTE,
-            cpu_millis: check(LimitKind::Cpu, asked.cpu_millis, CPU_MILLIS)?,
-            pids: check(LimitKind::Pids, asked.pids, PIDS)?,
-            open_files: self.open_files(asked.open_files)?,
-        };
-        let disk_mib = check(LimitKind::Disk, asked.disk_mib, DISK_MIB)?;
-        let disk_mib = self.no_disks.is_none().then_some(disk_mib);
-        Ok(Plan { limits, disk_mib, unenforced })
-    }
-
-    /// A default above the host's own limit means that limit.
-    fn open_files(&self, asked: Limit) -> Result<u64, SandboxError> {
-        let value = match asked {
-            Limit::Default(value) => value.min(self.open_files),
-            Limit::Required(value) => value,
-        };
-        in_range(LimitKind::OpenFiles, value, (OPEN_FILES_LEAST, self.open_files))
-    }
-}
-
-fn in_range(limit: LimitKind, value: u64, (least, most): (u64, u64)) -> Result<u64, SandboxError> {
-    if (least..=most).contains(&value) {
-        return Ok(value);
-    }
-    Err(SandboxError::LimitOutOfRange { limit, value, allowed: format!("{least} to {most} are allowed") })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn offer() -> Offer {
+    #[test]
+    fn what_the_host_cannot_do_is_not_promised() {
         let roots = [(Controller::Memory, "/m".into()), (Controller::Pids, "/p".into())].into();
-        Offer { hierarchy: Some(Hierarchy::V1 { roots }), no_groups: None, no_disks: None, open_files: 1000 }
-    }
-
-    #[test]
-    fn defaults_that_cannot_be_enforced_are_named() {
-        let plan = offer().plan(&Limits::default()).unwrap();
-        assert_eq!(plan.unenforced.len(), 1);
-        assert_eq!(plan.unenforced[0].limit, LimitKind::Cpu);
-        assert_eq!(plan.limits.open_files, 1000, "the host's own limit");
-    }
-
-    #[test]
-    fn what_is_asked_for_and_cannot_be_enforced_is_refused() {
-        let asked = Limits { cpu_millis: Limit::Required(500), ..Limits::default() };
-        let error = offer().plan(&asked).unwrap_err();
-        assert!(matches!(error, SandboxError::LimitUnenforceable { limit: LimitKind::Cpu, .. }));
-        let asked = Limits { disk_mib: Limit::Required(100), ..Limits::default() };
-        let without = Offer { no_disks: Some("no loop devices".into()), ..offer() };
-        assert!(without.plan(&asked).is_err());
-    }
-
-    #[test]
-    fn impossible_values_are_refused() {
-        for asked in [
-            Limits { memory_mib: Limit::Required(1), ..Limits::default() },
-            Limits { pids: Limit::Default(0), ..Limits::default() },
-            Limits { open_files: Limit::Required(1001), ..Limits::default() },
-            Limits { disk_mib: Limit::Default(u64::MAX), ..Limits::default() },
-        ] {
-            assert!(matches!(offer().plan(&asked), Err(SandboxError::LimitOutOfRange { .. })), "{asked:?}");
-        }
+        let offer = Offer {
+            hierarchy: Some(Hierarchy::V1 { roots }),
+            no_groups: None,
+            no_disks: Some("no loop devices".into()),
+            no_pids: None,
+            open_files: 1000,
+        };
+        assert_eq!(offer.enforced(), [LimitKind::Memory, LimitKind::Pids, LimitKind::OpenFiles]);
+        assert!(offer.obstacle(LimitKind::Cpu).unwrap().contains("cpu control group"));
+        let without = Offer { hierarchy: None, no_groups: Some("not delegated".into()), ..offer };
+        assert_eq!(without.obstacle(LimitKind::Memory).unwrap(), "not delegated");
     }
 }

@@ -6,17 +6,22 @@
 
 mod config;
 mod create;
-mod destroy;
-mod disk;
+pub(crate) mod destroy;
+pub(crate) mod disk;
+mod file_list;
 mod freeze;
 mod host_image;
-mod layout;
+pub(crate) mod layout;
 mod limits;
+mod named_image;
 mod observe;
+mod old_layers;
+pub(crate) mod own_ca;
 mod owner;
-mod preflight;
+pub(crate) mod preflight;
 mod probe;
-mod seccomp;
+pub(crate) mod seccomp;
+mod shelter;
 mod users;
 
 use std::io;
@@ -24,27 +29,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::net::UnixStream;
-use tokio::sync::Mutex;
 
 use self::disk::DiskStore;
 use self::host_image::HostImages;
 use self::layout::{Layout, failed};
 use self::limits::Offer;
+use self::named_image::{AgentIs, NamedImages};
 use self::users::Identity;
 use crate::error::SandboxError;
-use crate::spec::{BackendKind, Capabilities, Check, Observed, SandboxId, SandboxSpec};
+use crate::locks::Locks;
+use crate::spec::{BackendKind, Capabilities, Check, Image, Observed, SandboxId, SandboxSpec};
 use crate::{Backend, Freezer, GuestStream};
 
-pub use config::NamespaceConfig;
-pub use launcher::spec::Trace;
+pub use config::{NamespaceConfig, UseNamespaces};
+pub use launcher::spec::{FileAuditing, Trace};
 
-/// Calls for one sandbox come one after another; sandboxes share locks only by chance.
-const LOCKS: usize = 256;
-
-/// Makes sandboxes of Linux namespaces on this host.
+/// Makes sandboxes of Linux namespaces on this host. Clones share everything.
+#[derive(Clone)]
 pub struct NamespaceBackend {
     inner: Arc<Inner>,
-    locks: Vec<Mutex<()>>,
+    locks: Locks,
 }
 
 struct Inner {
@@ -52,7 +56,10 @@ struct Inner {
     layout: Layout,
     disks: DiskStore,
     host_images: HostImages,
+    named_images: NamedImages,
     offer: Offer,
+    /// The same for sandboxes without namespaces.
+    shelter_offer: Offer,
     identity: Identity,
     /// Why namespaces cannot be used here, once that was tried.
     namespaces: std::sync::OnceLock<Result<(), users::Obstacle>>,
@@ -67,36 +74,25 @@ impl NamespaceBackend {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         layout.prepare()?;
         let identity = Identity::find(&config, &layout);
+        let offer = preflight::offer(&config, &identity);
         let inner = Arc::new(Inner {
+            shelter_offer: preflight::offer_without_namespaces(&offer, &identity),
             disks: DiskStore::new(layout.disks(), config.ready_disks),
             host_images: HostImages::new(layout.images(), "/", identity.owners()),
-            offer: preflight::offer(&config, &identity),
+            named_images: NamedImages::new(
+                config.images_dir.clone(),
+                layout.images(),
+                AgentIs::of(&identity.users),
+            ),
+            offer,
             identity,
             namespaces: std::sync::OnceLock::new(),
             layout,
             config,
         });
+        old_layers::throw_away(&inner.layout);
         destroy::empty_trash(&inner);
-        Ok(Self { inner, locks: (0..LOCKS).map(|_| Mutex::new(())).collect() })
-    }
-
-    /// Everything that was looked at on this host, for `doctor`. Unlike [`Backend::preflight`] it never fails.
-    #[must_use]
-    pub fn checks(&self) -> Vec<Check> {
-        preflight::checks(&self.inner)
-    }
-
-    /// Deletes what destroyed sandboxes have left, and returns when it is gone. Without this it goes in the background.
-    ///
-    /// # Errors
-    /// Something cannot be deleted.
-    pub async fn empty_trash(&self) -> Result<(), SandboxError> {
-        self.blocking(destroy::empty_trash_now).await
-    }
-
-    fn lock(&self, id: SandboxId) -> &Mutex<()> {
-        let index = usize::try_from(id.as_u128() % LOCKS as u128).unwrap_or(0);
-        &self.locks[index]
+        Ok(Self { inner, locks: Locks::new() })
     }
 
     /// Does work that blocks away from the threads that serve.
@@ -121,16 +117,21 @@ impl Backend for NamespaceBackend {
         self.blocking(preflight::preflight).await
     }
 
+    async fn checks(&self) -> Vec<Check> {
+        self.blocking(|inner| Ok(preflight::checks(inner))).await.unwrap_or_default()
+    }
+
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
-        let _one_at_a_time = self.lock(id).lock().await;
-        let wanted = spec.clone();
-        let prepared = self.blocking(move |inner| create::prepare(inner, id, &wanted)).await?;
-        let Some(prepared) = prepared else { return Ok(()) };
-        let started = create::start(&self.inner, id, prepared).await;
-        if started.is_err() {
-            self.blocking(move |inner| destroy::destroy(inner, id)).await?;
-        }
-        started
+        let turn = self.locks.turn(id).await;
+        let (backend, wanted, asked) = (self.clone(), spec.clone(), spec.isolation);
+        let made = async move {
+            let prepared = backend.blocking(move |inner| create::prepare(inner, id, &wanted)).await?;
+            let Some(prepared) = prepared else { return Ok(()) };
+            let started = create::start(&backend.inner, id, prepared).await;
+            let Err(error) = started else { return Ok(()) };
+            Err(backend.blocking(move |inner| Ok(create::give_up(inner, id, asked, error))).await?)
+        };
+        turn.see_through(made).await
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
@@ -161,8 +162,38 @@ impl Backend for NamespaceBackend {
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
-        let _one_at_a_time = self.lock(id).lock().await;
+        let _turn = self.locks.turn(id).await;
         self.blocking(move |inner| destroy::destroy(inner, id)).await
+    }
+
+    async fn images(&self) -> Result<Vec<String>, SandboxError> {
+        self.blocking(|inner| {
+            let mut names = vec!["host".to_owned()];
+            names.extend(inner.named_images.names()?);
+            Ok(names)
+        })
+        .await
+    }
+
+    fn image_version(&self, image: &Image) -> Option<String> {
+        match image {
+            Image::Named(name) => self.inner.named_images.version(name),
+            Image::Host | Image::Directory(_) => None,
+        }
+    }
+
+    async fn settle(&self) -> Result<(), SandboxError> {
+        self.blocking(destroy::empty_trash_now).await
+    }
+
+    fn file_list(&self, id: SandboxId) -> Option<std::path::PathBuf> {
+        let list = self.inner.layout.sandbox(id).join(launcher::spec::FILES_FILE);
+        list.exists().then_some(list)
+    }
+
+    async fn settle_file_list(&self, id: SandboxId) {
+        // An owner that does not answer costs the newest lines, nothing else.
+        let _ = self.blocking(move |inner| file_list::settle(inner, id)).await;
     }
 
     fn freezer(&self) -> Option<&dyn Freezer> {

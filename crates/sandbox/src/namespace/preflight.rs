@@ -11,12 +11,15 @@ use rustix::process::{Resource, getrlimit};
 use super::host_image::Owners;
 use super::limits::Offer;
 use super::users::Identity;
-use super::{Inner, NamespaceConfig, create, disk, probe, users};
+use super::{Inner, NamespaceConfig, disk, probe, shelter, users};
 use crate::error::SandboxError;
-use crate::spec::{Capabilities, Check, CheckState};
+use crate::limits::Obstacles as _;
+use crate::spec::{Capabilities, Check, CheckState, Isolation};
 
 /// The AppArmor profile that is shipped in `deploy/apparmor`.
 const PROFILE: &str = "caisson-sandbox";
+/// Where its text is: of the package, and of the repository.
+const PROFILE_FILES: [&str; 2] = ["/etc/apparmor.d/caisson-sandbox", "deploy/apparmor/caisson-sandbox"];
 /// Mapped ids on overlay layers.
 const OLDEST_KERNEL: (u32, u32) = (5, 19);
 const LANDLOCK_WITH_SCOPES: i32 = 6;
@@ -41,10 +44,24 @@ pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> Offer {
         }
     });
     let no_groups = no_groups.filter(|_| hierarchy.is_none());
-    Offer { hierarchy, no_groups, no_disks, open_files }
+    Offer { hierarchy, no_groups, no_disks, no_pids: None, open_files }
 }
 
-fn disk_obstacle() -> Option<String> {
+/// What it offers to sandboxes without namespaces.
+pub(super) fn offer_without_namespaces(with: &Offer, identity: &Identity) -> Offer {
+    let each = "without a control group only each process by itself is limited";
+    let shared = "the kernel counts them together with all others of this user";
+    let has_groups = with.hierarchy.is_some();
+    Offer {
+        hierarchy: with.hierarchy.clone(),
+        no_groups: (!has_groups).then(|| each.into()),
+        no_disks: Some("a disk of its own needs a mount namespace".into()),
+        no_pids: (!has_groups && identity.owners() == Owners::Server).then(|| shared.into()),
+        open_files: with.open_files,
+    }
+}
+
+pub(crate) fn disk_obstacle() -> Option<String> {
     if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control") {
         return Some(format!("there are no loop devices: /dev/loop-control: {error}"));
     }
@@ -66,20 +83,26 @@ pub(super) fn preflight(inner: &Inner) -> Result<Capabilities, SandboxError> {
             remedy: missing.remedy.clone().unwrap_or_default(),
         });
     }
-    Ok(Capabilities { isolation: create::ISOLATION, enforced: inner.offer.enforced(), checks })
+    let (isolation, offer) = match probe::namespaces(inner) {
+        Ok(()) => (Isolation::Namespaces, &inner.offer),
+        Err(_) => (Isolation::Landlock, &inner.shelter_offer),
+    };
+    Ok(Capabilities { isolation, enforced: offer.enforced(), checks })
 }
 
 /// Everything that is looked at.
 pub(super) fn checks(inner: &Inner) -> Vec<Check> {
+    let offer = if probe::namespaces(inner).is_ok() { &inner.offer } else { &inner.shelter_offer };
     let mut checks = vec![
         kernel(),
         user(&inner.identity),
         namespaces(inner),
+        without_namespaces(inner),
         overlay(),
         program("guest", &inner.config.guest),
         program("launcher", &inner.config.launcher),
-        control_groups(&inner.offer, &inner.identity),
-        disks(&inner.offer, &inner.identity),
+        control_groups(offer, &inner.identity),
+        disks(inner),
         landlock(launcher::landlock_version()),
         seccomp(),
         apparmor(),
@@ -89,11 +112,11 @@ pub(super) fn checks(inner: &Inner) -> Vec<Check> {
     checks
 }
 
-fn good(name: &str, found: impl Into<String>) -> Check {
+pub(crate) fn good(name: &str, found: impl Into<String>) -> Check {
     Check { name: name.into(), state: CheckState::Good, found: found.into(), remedy: None }
 }
 
-fn flawed(state: CheckState, name: &str, found: impl Into<String>, remedy: &str) -> Check {
+pub(crate) fn flawed(state: CheckState, name: &str, found: impl Into<String>, remedy: &str) -> Check {
     Check { name: name.into(), state, found: found.into(), remedy: Some(remedy.into()) }
 }
 
@@ -130,7 +153,20 @@ fn namespaces(inner: &Inner) -> Check {
     let name = "namespaces";
     match probe::namespaces(inner) {
         Ok(()) => good(name, "made, with file systems mounted in them"),
+        Err(obstacle) if shelter::obstacle(inner).is_none() => {
+            let found =
+                format!("{}; jobs are refused unless they or the operator accept less", obstacle.found);
+            flawed(CheckState::Weaker, name, found, &obstacle.remedy)
+        }
         Err(obstacle) => flawed(CheckState::Missing, name, &obstacle.found, &obstacle.remedy),
+    }
+}
+
+fn without_namespaces(inner: &Inner) -> Check {
+    let name = "Landlock alone";
+    match shelter::obstacle(inner) {
+        None => good(name, "possible, for those who accept it by name (isolation = \"landlock\")"),
+        Some(obstacle) => flawed(CheckState::Weaker, name, obstacle.found, &obstacle.remedy),
     }
 }
 
@@ -158,7 +194,7 @@ fn overlay() -> Check {
     flawed(CheckState::Missing, name, "not in this kernel", "modprobe overlay")
 }
 
-fn program(name: &str, path: &Path) -> Check {
+pub(crate) fn program(name: &str, path: &Path) -> Check {
     if path.is_file() {
         return good(name, path.display().to_string());
     }
@@ -169,7 +205,11 @@ fn control_groups(offer: &Offer, identity: &Identity) -> Check {
     let name = "control groups";
     let wanted = [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::Freezer];
     let Some(hierarchy) = &offer.hierarchy else {
-        let found = "none that can be used; memory and cpu have no limit, processes are counted by the user namespace";
+        let processes = match &offer.no_pids {
+            None => "processes are counted by the user id",
+            Some(_) => "processes are counted with all others of this user",
+        };
+        let found = format!("none that can be used; memory and cpu have no limit, {processes}");
         let remedy = match identity.owners() {
             Owners::AsInside => "mount cgroup2 at /sys/fs/cgroup and let the server write to it",
             Owners::Server => "start the server by: systemd-run --user --scope -p Delegate=yes caisson serve",
@@ -186,12 +226,16 @@ fn control_groups(offer: &Offer, identity: &Identity) -> Check {
     flawed(CheckState::Weaker, name, found, "enable the missing controllers on the kernel's command line")
 }
 
-fn disks(offer: &Offer, identity: &Identity) -> Check {
+fn disks(inner: &Inner) -> Check {
     let name = "sized disks";
-    match &offer.no_disks {
+    if let Err(obstacle) = probe::namespaces(inner) {
+        let found = "not without namespaces; disks have no limit";
+        return flawed(CheckState::Weaker, name, found, &obstacle.remedy);
+    }
+    match &inner.offer.no_disks {
         None => good(name, "loop devices and mkfs.ext4"),
         Some(why) => {
-            let remedy = match identity.owners() {
+            let remedy = match inner.identity.owners() {
                 Owners::AsInside => "modprobe loop && apt-get install e2fsprogs",
                 Owners::Server => "start the server as root",
             };
@@ -231,11 +275,12 @@ fn apparmor() -> Check {
     if apparmor_profile().is_some() {
         return good(name, format!("profile {PROFILE} is loaded"));
     }
-    let remedy = "apparmor_parser -r deploy/apparmor/caisson-sandbox";
-    flawed(CheckState::Weaker, name, format!("profile {PROFILE} is not loaded"), remedy)
+    let profile = PROFILE_FILES.iter().find(|file| Path::new(file).exists()).unwrap_or(&PROFILE_FILES[1]);
+    let remedy = format!("apparmor_parser -r {profile}");
+    flawed(CheckState::Weaker, name, format!("profile {PROFILE} is not loaded"), &remedy)
 }
 
-fn free_disk(directory: &Path) -> Check {
+pub(crate) fn free_disk(directory: &Path) -> Check {
     let name = "free disk";
     let Ok(figures) = rustix::fs::statvfs(directory) else {
         return flawed(

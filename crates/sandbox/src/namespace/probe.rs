@@ -2,13 +2,12 @@
 //! and refuse every mount in it.
 
 use std::fs;
-use std::path::Path;
 
 use launcher::LaunchError;
 use launcher::spec::{Probe, Users};
 
 use super::users::Obstacle;
-use super::{Inner, destroy, owner};
+use super::{Inner, UseNamespaces, destroy, owner};
 
 /// Settings of a host that keep ordinary users from namespaces, the value that does, and the command that changes it.
 const SWITCHES: [(&str, &str, &str); 3] = [
@@ -23,9 +22,28 @@ const SWITCHES: [(&str, &str, &str); 3] = [
 /// Files that tell a container from a host.
 const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 
+/// The same as deploy/compose/compose.yaml says; the profile comes with the package too.
+const CONTAINER_REMEDY: &str = "start the container with --cap-drop ALL --cap-add SYS_ADMIN --cap-add SETUID \
+    --cap-add SETGID --cap-add CHOWN --cap-add DAC_OVERRIDE --cap-add FOWNER --cap-add KILL \
+    --security-opt seccomp=deploy/compose/seccomp.json (of the package: /usr/share/doc/caisson/compose/seccomp.json) \
+    --security-opt systempaths=unconfined --security-opt apparmor=unconfined";
+
 /// Whether namespaces can be made here and file systems be mounted in them. Tried once.
 pub(super) fn namespaces(inner: &Inner) -> &Result<(), Obstacle> {
-    inner.namespaces.get_or_init(|| attempt(inner).map_err(|error| explain(&error, &inner.identity.users)))
+    inner.namespaces.get_or_init(|| match inner.config.namespaces {
+        UseNamespaces::WherePossible => {
+            attempt(inner).map_err(|error| explain(&error, &inner.identity.users, read))
+        }
+        UseNamespaces::Never => {
+            let (found, remedy) = ("not to be used".into(), "let the server use them".into());
+            Err(Obstacle { found, remedy })
+        }
+    })
+}
+
+/// Whether it was tried already, and failed.
+pub(super) fn known_obstacle(inner: &Inner) -> Option<&Obstacle> {
+    inner.namespaces.get().and_then(|tried| tried.as_ref().err())
 }
 
 fn attempt(inner: &Inner) -> Result<(), LaunchError> {
@@ -40,21 +58,80 @@ fn attempt(inner: &Inner) -> Result<(), LaunchError> {
     }
 }
 
-fn explain(error: &LaunchError, users: &Users) -> Obstacle {
+/// A file of the host, where it is there.
+fn read(path: &str) -> Option<String> {
+    fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What stands in the way, and the one command that would change it; files of the host are what `read` says.
+fn explain(error: &LaunchError, users: &Users, read: impl Fn(&str) -> Option<String>) -> Obstacle {
     let found = format!("{}: {}", error.step, error.source);
-    let set = |(path, value, _): &&(&str, &str, &str)| {
-        fs::read_to_string(path).is_ok_and(|text| text.trim() == *value)
-    };
+    let set = |(path, value, _): &&(&str, &str, &str)| read(path).is_some_and(|text| text.trim() == *value);
     if let Some((_, _, command)) = SWITCHES.iter().find(set) {
         return Obstacle { found, remedy: (*command).into() };
     }
-    let in_container = CONTAINER_MARKS.iter().any(|mark| Path::new(mark).exists());
+    let in_container = CONTAINER_MARKS.iter().any(|mark| read(mark).is_some());
     let remedy = match users {
-        _ if in_container => {
-            "start the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
-        }
+        _ if in_container => CONTAINER_REMEDY,
         Users::Lent { .. } => "chmod u+s /usr/bin/newuidmap /usr/bin/newgidmap",
         Users::Ranges(_) | Users::Single => "use a kernel with CONFIG_USER_NS and overlayfs",
     };
     Obstacle { found, remedy: remedy.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// What is advised on a host where only these files are there.
+    fn advised(users: &Users, files: &[(&str, &str)]) -> String {
+        let refusal = io::Error::from_raw_os_error(1);
+        let error = LaunchError::new("making namespaces", refusal);
+        let read = |path: &str| {
+            let (_, text) = files.iter().find(|(name, _)| *name == path)?;
+            Some(format!("{text}\n"))
+        };
+        let obstacle = explain(&error, users, read);
+        assert!(
+            obstacle.found.starts_with("making namespaces: Operation not permitted"),
+            "{}",
+            obstacle.found
+        );
+        obstacle.remedy
+    }
+
+    #[test]
+    fn a_host_whose_apparmor_restricts_user_namespaces_is_told_its_switch() {
+        let switch = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+        let remedy = advised(&Users::Single, &[(switch, "1")]);
+        assert_eq!(remedy, "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0");
+        assert!(!advised(&Users::Single, &[(switch, "0")]).contains("apparmor"));
+    }
+
+    #[test]
+    fn a_host_that_keeps_user_namespaces_for_root_is_told_its_switch() {
+        let switch = "/proc/sys/kernel/unprivileged_userns_clone";
+        let remedy = advised(&Users::Single, &[(switch, "0")]);
+        assert_eq!(remedy, "sysctl -w kernel.unprivileged_userns_clone=1");
+        assert!(!advised(&Users::Single, &[(switch, "1")]).contains("sysctl"));
+    }
+
+    #[test]
+    fn a_host_that_allows_no_user_namespace_at_all_is_told_its_switch() {
+        let switch = "/proc/sys/user/max_user_namespaces";
+        assert_eq!(advised(&Users::Single, &[(switch, "0")]), "sysctl -w user.max_user_namespaces=15000");
+        assert!(!advised(&Users::Single, &[(switch, "127632")]).contains("sysctl"));
+    }
+
+    #[test]
+    fn a_switch_of_the_host_comes_before_the_container_and_that_before_the_rest() {
+        let switch = ("/proc/sys/user/max_user_namespaces", "0");
+        for mark in CONTAINER_MARKS {
+            assert_eq!(advised(&Users::Single, &[(mark, "")]), CONTAINER_REMEDY);
+            assert!(advised(&Users::Single, &[(mark, ""), switch]).starts_with("sysctl"));
+        }
+        assert!(advised(&Users::Single, &[]).contains("CONFIG_USER_NS"));
+    }
 }

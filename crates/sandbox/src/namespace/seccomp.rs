@@ -15,6 +15,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 const SOURCE: &str = include_str!("seccomp.json");
+/// What is refused beside that where there are no namespaces.
+const SHELTER_SOURCE: &str = include_str!("seccomp_shelter.json");
 const ENOSYS: i32 = 38;
 
 // Of linux/bpf_common.h and linux/seccomp.h.
@@ -28,27 +30,28 @@ const RETURN_ALLOW: u32 = 0x7fff_0000;
 const OFFSET_OF_NUMBER: u32 = 0;
 const OFFSET_OF_PROCESSOR: u32 = 4;
 
-#[derive(Deserialize)]
+/// What is allowed and what is refused; other backends make their own form of it.
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rules {
-    allow: Vec<AllowGroup>,
-    refuse: Vec<RefuseGroup>,
+pub(crate) struct Rules {
+    pub(crate) allow: Vec<AllowGroup>,
+    pub(crate) refuse: Vec<RefuseGroup>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AllowGroup {
+pub(crate) struct AllowGroup {
     #[serde(rename = "group")]
     _group: String,
     #[serde(rename = "reason")]
     _reason: String,
-    only: Option<String>,
-    syscalls: Vec<String>,
+    pub(crate) only: Option<String>,
+    pub(crate) syscalls: Vec<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RefuseGroup {
+pub(crate) struct RefuseGroup {
     #[serde(rename = "group")]
     _group: String,
     #[serde(rename = "reason")]
@@ -58,7 +61,7 @@ struct RefuseGroup {
     #[serde(default)]
     syscalls: Vec<String>,
     #[serde(default)]
-    rules: Vec<Value>,
+    pub(crate) rules: Vec<Value>,
 }
 
 /// The programs as hexadecimal text, in the order in which they must be installed. Compiled once.
@@ -66,12 +69,33 @@ struct RefuseGroup {
 /// # Errors
 /// The data is wrong for this processor.
 pub(super) fn programs() -> Result<&'static [String], &'static str> {
-    static PROGRAMS: LazyLock<Result<Vec<String>, String>> = LazyLock::new(compile);
+    static PROGRAMS: LazyLock<Result<Vec<String>, String>> = LazyLock::new(|| compile(&[SOURCE]));
     PROGRAMS.as_deref().map_err(String::as_str)
 }
 
-fn compile() -> Result<Vec<String>, String> {
-    let rules: Rules = serde_json::from_str(SOURCE).map_err(|error| error.to_string())?;
+/// The same where there are no namespaces.
+pub(super) fn shelter_programs() -> Result<&'static [String], &'static str> {
+    static PROGRAMS: LazyLock<Result<Vec<String>, String>> =
+        LazyLock::new(|| compile(&[SOURCE, SHELTER_SOURCE]));
+    PROGRAMS.as_deref().map_err(String::as_str)
+}
+
+/// The data.
+///
+/// # Errors
+/// It is wrong.
+#[cfg(feature = "docker")]
+pub(crate) fn rules() -> Result<Rules, String> {
+    serde_json::from_str(SOURCE).map_err(|error| error.to_string())
+}
+
+fn compile(sources: &[&str]) -> Result<Vec<String>, String> {
+    let mut rules = Rules::default();
+    for source in sources {
+        let more: Rules = serde_json::from_str(source).map_err(|error| error.to_string())?;
+        rules.allow.extend(more.allow);
+        rules.refuse.extend(more.refuse);
+    }
     let here = |only: &Option<String>| only.as_deref().is_none_or(|arch| arch == std::env::consts::ARCH);
     let allowed: Vec<Value> = rules
         .allow
@@ -173,6 +197,8 @@ mod tests {
         let programs = programs().unwrap();
         assert_eq!(programs.len(), 3, "what is allowed, EPERM, EAFNOSUPPORT");
         assert!(programs.iter().all(|program| !program.is_empty() && program.len() % 16 == 0));
+        assert_eq!(shelter_programs().unwrap().len(), 3, "the same kinds, with more refusals");
+        assert_ne!(shelter_programs(), Ok(programs));
     }
 
     /// What a program answers to a call without arguments.
@@ -226,9 +252,12 @@ mod tests {
 
     #[test]
     fn every_group_gives_its_reason() {
-        let rules: Rules = serde_json::from_str(SOURCE).unwrap();
-        let allow = rules.allow.iter().map(|group| &group._reason);
-        assert!(allow.chain(rules.refuse.iter().map(|group| &group._reason)).all(|reason| reason.len() > 10));
+        for source in [SOURCE, SHELTER_SOURCE] {
+            let rules: Rules = serde_json::from_str(source).unwrap();
+            let allow = rules.allow.iter().map(|group| &group._reason);
+            let mut all = allow.chain(rules.refuse.iter().map(|group| &group._reason));
+            assert!(all.all(|reason| reason.len() > 10));
+        }
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use launcher::cgroup::{Group, Hierarchy};
-use sandbox::conformance::Subject;
-use sandbox::namespace::{NamespaceBackend, NamespaceConfig};
-use sandbox::{Backend, SandboxId};
+use sandbox::conformance::{Subject, spec};
+use sandbox::namespace::{NamespaceBackend, NamespaceConfig, UseNamespaces};
+use sandbox::{Backend, Isolation, Limit, Limits, SandboxId};
 
 /// The control group below which tests make theirs.
 pub(crate) const CGROUP_PARENT: &str = "caisson-test";
@@ -38,9 +39,19 @@ impl Host {
         if !rustix::process::geteuid().is_root() {
             config.slots_dir = directory.path().join("slots");
         }
+        config.shelter_dir = directory.path().join("shelters");
         config.cgroup_parent = CGROUP_PARENT.into();
         let backend = NamespaceBackend::new(config.clone()).unwrap();
         Self { directory, config, backend }
+    }
+
+    /// The same on a host that gives no namespaces.
+    pub(crate) fn without_namespaces(mut self) -> Self {
+        self.config.namespaces = UseNamespaces::Never;
+        self.backend = NamespaceBackend::new(self.config.clone()).unwrap();
+        // Whoever lives here has a user of its own, who must be able to pass.
+        fs::set_permissions(self.directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        self
     }
 
     pub(crate) fn sandbox(&self, id: SandboxId) -> PathBuf {
@@ -100,6 +111,24 @@ impl Subject for Host {
         &self.backend
     }
 
+    fn isolation(&self) -> Isolation {
+        match self.config.namespaces {
+            UseNamespaces::Never => Isolation::Landlock,
+            UseNamespaces::WherePossible => Isolation::Namespaces,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        match self.config.namespaces {
+            // Nothing else is enforced for everybody.
+            UseNamespaces::Never => Limits { open_files: Limit::Required(512), ..Limits::default() },
+            UseNamespaces::WherePossible if rustix::process::geteuid().is_root() => spec().limits,
+            UseNamespaces::WherePossible => {
+                Limits { open_files: Limit::Required(512), pids: Limit::Required(64), ..Limits::default() }
+            }
+        }
+    }
+
     fn restarted(&self) -> Box<dyn Backend> {
         Box::new(NamespaceBackend::new(self.config.clone()).unwrap())
     }
@@ -107,9 +136,10 @@ impl Subject for Host {
     fn traces(&self, id: SandboxId) -> Vec<String> {
         let name = id.to_string();
         let mut found = BTreeSet::new();
-        for directory in [self.sandbox(id), self.config.run_dir.join(&name)]
-            .into_iter()
-            .chain(Self::group(id).directories())
+        for directory in
+            [self.sandbox(id), self.config.run_dir.join(&name), self.config.shelter_dir.join(&name)]
+                .into_iter()
+                .chain(Self::group(id).directories())
         {
             if directory.exists() {
                 found.insert(directory.display().to_string());
@@ -123,9 +153,14 @@ impl Subject for Host {
                 found.insert(format!("{} holds {backing}", entry.path().display()));
             }
         }
+        let marked = launcher::mark::processes(launcher::mark::of(id.as_u128()));
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let groups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if pid.is_some_and(|pid: i32| marked.contains(&pid)) {
+                found.insert(format!("marked process {}", entry.path().display()));
+            }
             if String::from_utf8_lossy(&command).contains(&name) || groups.contains(&name) {
                 found.insert(format!("process {}", entry.path().display()));
             }

@@ -44,7 +44,7 @@ pub(crate) fn run<F: Future<Output = ()>>(setting: Setting, name: &str, body: im
 /// `$1` is the setting, `$2` the name of the test; the directory of the test is the current one.
 const SCRIPT: &str = r#"
 set -e
-for name in passwd group subuid subgid; do touch /etc/$name; mount --bind $name /etc/$name; done
+for name in passwd group subuid subgid; do [ -e /etc/$name ] || touch /etc/$name; mount --bind $name /etc/$name; done
 mount --bind "$TEST" test
 mount --bind "$LAUNCHER" launcher
 mount --bind "$GUEST" guest

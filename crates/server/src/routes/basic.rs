@@ -8,10 +8,11 @@ use orchestrator::{Accepted, JobId, JobKind, JobView, NewJob, OrchestratorError,
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::access::Caller;
 use crate::answers::{AcceptedAnswer, StatusAnswer, now_ms};
 use crate::body::JobBody;
 use crate::download::{Description, send_file};
-use crate::extract::{AppState, BaseUrl, JobPath, Parameters, parse_job_id};
+use crate::extract::{AppState, BaseUrl, JobPath, Parameters, check_owner, parse_job_id};
 use crate::openapi::{JobProblems, QueryProblems, SubmitProblems};
 use crate::problem::Problem;
 use crate::uploads::{self, JobForm};
@@ -25,7 +26,7 @@ use crate::uploads::{self, JobForm};
 /// gives the first answer again, with status 200.
 #[utoipa::path(
     post, path = "/schedule", tag = "basic", operation_id = "schedule",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes it safe to send the same job again")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to send the same job again")),
     request_body(
         content((NewJob = "application/json", example = json!({
             "steps": [
@@ -50,7 +51,7 @@ pub(crate) async fn schedule(State(state): State<AppState>, request: Request) ->
 /// Hand in a job (the same as /schedule)
 #[utoipa::path(
     post, path = "/submit", tag = "basic", operation_id = "submit",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes it safe to send the same job again")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to send the same job again")),
     request_body(
         content((NewJob = "application/json", example = json!({"task": "Write a poem about caissons into poem.txt"})),
             (String = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
@@ -70,11 +71,13 @@ pub(crate) async fn submit(State(state): State<AppState>, request: Request) -> R
 /// Hands a job to the orchestrator and tells the caller where to find it.
 pub(crate) async fn accept(state: &AppState, request: Request) -> Result<Response, Problem> {
     let idempotency_key = idempotency_key(request.headers())?;
+    let submitter = request.extensions().get::<Caller>().and_then(Caller::submitter);
     let taken = if uploads::is_multipart(request.headers()) {
-        uploads::take_in(state, request, idempotency_key).await?
+        uploads::take_in(state, request, idempotency_key, submitter).await?
     } else {
         let JobBody(job) = JobBody::from_request(request, state).await?;
-        state.orchestrator.submit(Submission { job, idempotency_key }).await?
+        let submission = Submission { job, idempotency_key, submitter, ..Submission::default() };
+        state.orchestrator.submit(submission).await?
     };
     Ok(accepted(taken))
 }
@@ -150,12 +153,15 @@ pub(crate) struct StatusQuery {
 pub(crate) async fn status_by_query(
     State(state): State<AppState>,
     Parameters(query): Parameters<StatusQuery>,
+    caller: Caller,
     base: BaseUrl,
 ) -> Result<Json<StatusAnswer>, Problem> {
     let id = query.task_id.or(query.job_id).ok_or_else(|| {
         Problem::bad_request("bad_job_id", "say which job: /status?task_id=<id> or /status/<id>")
     })?;
-    let view = job_of(&state, parse_job_id(&id)?).await?;
+    let id = parse_job_id(&id)?;
+    check_owner(&state.orchestrator, Some(&caller), id).await?;
+    let view = job_of(&state, id).await?;
     Ok(Json(StatusAnswer::new(view, &base, now_ms())))
 }
 

@@ -1,15 +1,16 @@
 //! What happens in a job: live, or page by page.
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use orchestrator::{CallRef, Event, JobId, Sequence};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::event_stream::{Follower, Form, Writing};
+use crate::access::{Closing, Lease};
+use crate::event_stream::{Ears, Follower, Form, Writing};
 use crate::extract::{AppState, JobPath, Parameters, Shutdown};
 use crate::openapi::{JobProblems, QueryProblems};
 use crate::problem::Problem;
@@ -27,9 +28,25 @@ pub(crate) struct EventQuery {
     after: Option<Sequence>,
     /// Overrules `Accept`.
     format: Option<EventFormat>,
+    /// `true`: also `delta` events with the words of the model as they come: `turn`, `text`, `reasoning`, and `restarted`
+    /// where what came of the turn before is void. They are in no log and have no id; the whole answer is the event
+    /// `model_answered`.
+    deltas: Option<bool>,
     /// The size of a page of format `json`, 100 when absent.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
+}
+
+/// One message of the stream, as clients of server-sent events read it.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only described; the stream writes it")]
+pub(crate) struct EventMessage {
+    /// The sequence number; absent where the message stands in no log.
+    id: Option<String>,
+    /// The kind; `end` after the last one.
+    event: String,
+    /// The event ([`EventEntry`]) as JSON.
+    data: String,
 }
 
 /// How events are sent.
@@ -110,7 +127,7 @@ pub(crate) struct EventEntry {
     ),
     responses(
         (status = 200, description = "The events", content(
-            (EventEntry = "text/event-stream"),
+            (EventMessage = "text/event-stream"),
             (EventEntry = "application/x-ndjson"),
             (EventPage = "application/json"),
         )),
@@ -123,6 +140,7 @@ pub(crate) async fn events(
     JobPath(job): JobPath,
     Parameters(query): Parameters<EventQuery>,
     shutdown: Shutdown,
+    Extension(lease): Extension<Lease>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let after = start_of(&query, &headers)?;
@@ -147,9 +165,10 @@ pub(crate) async fn events(
         job,
         after,
         writing: if is_over { Writing::IsOver } else { Writing::GoesOn },
+        ears: if query.deltas == Some(true) { Ears::open() } else { Ears::Closed },
         form,
         heartbeat: state.settings.heartbeat,
-        shutdown: shutdown.0,
+        closing: Closing::new(Some(lease), &shutdown.0),
     };
     let mut response = Body::from_stream(follower.follow()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form.media_type()));

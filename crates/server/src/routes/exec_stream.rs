@@ -8,23 +8,20 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
-use orchestrator::{
-    CallEnd, ExecRequest, JobId, LiveControl, LiveExec, LiveInput, LiveOutput, LiveUpdate, Talk,
-};
+use orchestrator::{CallEnd, ExecRequest, JobId, LiveControl, LiveExec, LiveOutput, LiveUpdate, Talk};
 use protocol::TerminalSize;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
+use super::exec_input::{self, WaitingInput, feed};
 use crate::body::parse_json;
 use crate::extract::{AppState, JobPath};
+use crate::hold::Passed;
 use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
 use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
-
-/// How many messages of input wait for a process that does not read; then the client waits.
-const WAITING_INPUT: usize = 4;
 
 /// The first message of a client: what to run.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -107,6 +104,9 @@ pub(crate) enum StreamNotice {
         code: Option<String>,
         /// Why it did not succeed, for people.
         reason: Option<String>,
+        /// What should be known of how it ran, such as connections that were refused.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
         /// From start to end.
         duration_ms: u64,
     },
@@ -127,22 +127,29 @@ pub(crate) enum StreamNotice {
 pub(crate) async fn exec_stream(
     State(state): State<AppState>,
     JobPath(id): JobPath,
+    passed: Passed,
     upgrade: Upgrade,
 ) -> Response {
-    upgrade.start(move |writer, reader| converse(state, id, writer, reader))
+    upgrade.start(move |writer, reader| converse(state, id, passed, writer, reader))
 }
 
 /// How a conversation ends.
-enum Outcome {
+pub(super) enum Outcome {
     Ended(CallEnd),
     Refused(Problem),
     Gone,
     Closing,
 }
 
-async fn converse(state: AppState, id: JobId, mut writer: SocketWriter, mut reader: SocketReader) {
-    let outcome = match begin(&state, id, &mut reader).await {
-        Ok(exec) => stay(exec, &mut writer, &mut reader).await,
+async fn converse(
+    state: AppState,
+    id: JobId,
+    passed: Passed,
+    mut writer: SocketWriter,
+    mut reader: SocketReader,
+) {
+    let outcome = match begin(&state, id, &passed, &mut reader).await {
+        Ok(exec) => stay(exec, &passed, &mut writer, &mut reader).await,
         Err(outcome) => outcome,
     };
     let goodbye = match outcome {
@@ -152,6 +159,7 @@ async fn converse(state: AppState, id: JobId, mut writer: SocketWriter, mut read
                 exit_code: end.exit_code,
                 code: end.code,
                 reason: end.reason,
+                note: end.note,
                 duration_ms: end.duration_ms,
             };
             let _ = writer.text(text_of(&notice)).await;
@@ -168,7 +176,13 @@ async fn converse(state: AppState, id: JobId, mut writer: SocketWriter, mut read
 }
 
 /// Reads what to run, and runs it.
-async fn begin(state: &AppState, id: JobId, reader: &mut SocketReader) -> Result<LiveExec, Outcome> {
+async fn begin(
+    state: &AppState,
+    id: JobId,
+    passed: &Passed,
+    reader: &mut SocketReader,
+) -> Result<LiveExec, Outcome> {
+    passed.check().map_err(Outcome::Refused)?;
     let first = tokio::time::timeout(state.settings.request_timeout, reader.next()).await;
     let text = match first {
         Ok(Heard::Text(text)) => text,
@@ -202,13 +216,19 @@ async fn begin(state: &AppState, id: JobId, reader: &mut SocketReader) -> Result
 }
 
 /// Stays with a process until one of the two sides ends.
-async fn stay(exec: LiveExec, writer: &mut SocketWriter, reader: &mut SocketReader) -> Outcome {
+async fn stay(
+    exec: LiveExec,
+    passed: &Passed,
+    writer: &mut SocketWriter,
+    reader: &mut SocketReader,
+) -> Outcome {
     let LiveExec { output, input, control } = exec;
-    let (sender, receiver) = mpsc::channel(WAITING_INPUT);
+    let (waiting, pieces) = exec_input::queue();
+    let (refusals, mut refused) = mpsc::channel(1);
     let outcome = tokio::select! {
-        outcome = show(output, control.call(), writer) => outcome,
-        outcome = listen(reader, &control, sender) => outcome,
-        () = feed(input, receiver) => Outcome::Gone,
+        outcome = show(output, control.call(), &mut refused, writer) => outcome,
+        outcome = listen(reader, &control, waiting, (passed, refusals)) => outcome,
+        () = feed(input, pieces) => Outcome::Gone,
     };
     // What this server leaves behind goes on; only a client that has left hangs up.
     if matches!(outcome, Outcome::Gone | Outcome::Refused(_)) {
@@ -218,7 +238,12 @@ async fn stay(exec: LiveExec, writer: &mut SocketWriter, reader: &mut SocketRead
 }
 
 /// Sends what the process does. Asks for more only when the client has taken what there was.
-async fn show(mut output: LiveOutput, call: &str, writer: &mut SocketWriter) -> Outcome {
+async fn show(
+    mut output: LiveOutput,
+    call: &str,
+    refused: &mut mpsc::Receiver<Problem>,
+    writer: &mut SocketWriter,
+) -> Outcome {
     let started = StreamNotice::Started { call: call.to_owned() };
     let mut sent = writer.text(text_of(&started)).await;
     while let Ok(()) = sent {
@@ -229,32 +254,40 @@ async fn show(mut output: LiveOutput, call: &str, writer: &mut SocketWriter) -> 
                 Ok(LiveUpdate::Ended(end)) => return Outcome::Ended(end),
                 Err(error) => return Outcome::Refused(error.into()),
             },
+            Some(problem) = refused.recv() => writer.text(text_of_problem(&problem)).await,
             () = writer.pulse() => writer.ping().await,
         };
     }
     Outcome::Gone
 }
 
-/// What a client wants the process to read.
-enum Input {
-    Bytes(Bytes),
-    End,
-}
-
 /// Does what the client says.
-async fn listen(reader: &mut SocketReader, control: &LiveControl, input: mpsc::Sender<Input>) -> Outcome {
+pub(super) async fn listen(
+    reader: &mut SocketReader,
+    control: &LiveControl,
+    input: WaitingInput,
+    (passed, refusals): (&Passed, mpsc::Sender<Problem>),
+) -> Outcome {
     loop {
-        let done = match reader.next().await {
+        let heard = reader.next().await;
+        // Who does not hold the sandbox watches on, and hears once in a while why nothing is typed.
+        if matches!(heard, Heard::Bytes(_) | Heard::Text(_))
+            && let Err(problem) = passed.check()
+        {
+            let _ = refusals.try_send(problem);
+            continue;
+        }
+        let done = match heard {
             Heard::Gone => return Outcome::Gone,
             Heard::Closing => return Outcome::Closing,
             Heard::Bytes(bytes) => {
-                let _ = input.send(Input::Bytes(bytes)).await;
+                input.add(bytes).await;
                 Ok(())
             }
             Heard::Text(text) => match parse_json::<StreamOrder>(text.as_bytes()) {
                 Err(problem) => return Outcome::Refused(problem),
                 Ok(StreamOrder::StdinEnd {}) => {
-                    let _ = input.send(Input::End).await;
+                    input.end();
                     Ok(())
                 }
                 Ok(StreamOrder::Resize { rows, columns }) => {
@@ -271,18 +304,6 @@ async fn listen(reader: &mut SocketReader, control: &LiveControl, input: mpsc::S
     }
 }
 
-/// Feeds the process. What it does not want to read is thrown away.
-async fn feed(mut process: LiveInput, mut input: mpsc::Receiver<Input>) {
-    while let Some(piece) = input.recv().await {
-        let _ = match piece {
-            Input::Bytes(bytes) => process.write(&bytes).await,
-            Input::End => process.close_input().await,
-        };
-    }
-    // The client's side ends first; this side has nothing to say about it.
-    std::future::pending().await
-}
-
 /// Output with the number of its stream in front.
 fn marked(stream: u8, output: &[u8]) -> Bytes {
     let mut message = BytesMut::with_capacity(output.len() + 1);
@@ -295,7 +316,7 @@ fn text_of(notice: &StreamNotice) -> String {
     serde_json::to_string(notice).unwrap_or_default()
 }
 
-fn text_of_problem(problem: &Problem) -> String {
+pub(super) fn text_of_problem(problem: &Problem) -> String {
     let mut json: Value = serde_json::from_slice(&problem.to_json()).unwrap_or_default();
     json["type"] = json!("problem");
     json.to_string()

@@ -1,7 +1,7 @@
 //! The files of a job. Content goes out as an attachment and comes in as it is, piece by piece.
 
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +16,9 @@ use crate::download::{Description, describe};
 use crate::extract::{AppState, FilePath, JobPath, Parameters, Place};
 use crate::openapi::{BodyProblems, FileProblems, QueryProblems, SandboxProblems};
 use crate::problem::Problem;
+
+/// The longest target of a link.
+const MAX_TARGET_BYTES: usize = 4095;
 
 /// How to list a directory.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -80,7 +83,7 @@ pub(crate) async fn read(
     let depth = query.depth()?;
     if let Place::Inside(path) = &place {
         match state.orchestrator.read_file(job, path).await {
-            Ok(content) => return Ok(send(path, content)),
+            Ok(content) => return send(path, content).await,
             Err(OrchestratorError::File(error)) if error.code == FileErrorCode::IsDirectory => {}
             Err(error) => return Err(error.into()),
         }
@@ -88,13 +91,46 @@ pub(crate) async fn read(
     Ok(Json(state.orchestrator.list_files(job, place.as_str(), depth).await?).into_response())
 }
 
-fn send(path: &str, content: FileContent) -> Response {
+/// Up to here a file is read whole before the answer begins: where it is written meanwhile, the answer is as long as what was read.
+const WHOLE_BYTES: u64 = 256 * 1024;
+
+async fn send(path: &str, content: FileContent) -> Result<Response, Problem> {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let mut response = Body::from_stream(content.chunks).into_response();
+    let (body, length) = if content.size <= WHOLE_BYTES {
+        let parts: Vec<Bytes> = content.chunks.try_collect().await?;
+        let whole = parts.concat();
+        let length = whole.len() as u64;
+        (Body::from(whole), length)
+    } else {
+        (Body::from_stream(content.chunks), content.size)
+    };
+    let mut response = body.into_response();
     let description = Description { media_type: "application/octet-stream", save_as: Some(name), tag: None };
     describe(response.headers_mut(), &description);
-    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(content.size));
-    response
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(response)
+}
+
+/// Read a file as it was at the start
+///
+/// A file that was uploaded with the job, as it came. A repository that the job started from is not kept here.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/start/{*path}", tag = "files", operation_id = "read_start_file",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+    ),
+    responses(
+        (status = 200, description = "The content", body = String, content_type = "application/octet-stream"),
+        FileProblems
+    )
+)]
+pub(crate) async fn read_start(
+    State(state): State<AppState>,
+    FilePath { job, place }: FilePath,
+) -> Result<Response, Problem> {
+    let path = place.into_file()?;
+    send(&path, state.orchestrator.read_start_file(job, &path).await?).await
 }
 
 /// How to write a file.
@@ -103,7 +139,25 @@ fn send(path: &str, content: FileContent) -> Response {
 #[into_params(parameter_in = Query)]
 pub(crate) struct WriteQuery {
     /// Permission bits in octal, such as `755`.
+    #[param(pattern = "^[0-7]{1,3}$")]
     mode: Option<String>,
+    /// What to make of the body, a file when absent.
+    #[serde(default)]
+    #[param(inline)]
+    kind: WriteKind,
+}
+
+/// What a write makes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WriteKind {
+    /// A file with this content.
+    #[default]
+    File,
+    /// A directory; there is no body.
+    Directory,
+    /// A symbolic link; the body is where it points.
+    Symlink,
 }
 
 impl WriteQuery {
@@ -132,7 +186,8 @@ pub(crate) struct FileAnswer {
 /// Write a file
 ///
 /// The body is the content, of any type and size that the job's disk allows. The file is there as a whole or not at
-/// all; missing directories are made.
+/// all; missing directories are made. With `kind=directory` a directory is made, with `kind=symlink` a symbolic link to
+/// what the body says. A job that has not started takes no links.
 #[utoipa::path(
     put, path = "/files/{*path}", tag = "files", operation_id = "write_file",
     params(
@@ -156,9 +211,32 @@ pub(crate) async fn write(
 ) -> Result<Json<FileAnswer>, Problem> {
     let mode = query.mode()?;
     let path = place.into_file()?;
-    let body = request.into_body().into_data_stream().map_err(std::io::Error::other);
-    let bytes = state.orchestrator.write_file(job, &path, mode, Box::pin(body)).await?;
-    Ok(Json(FileAnswer { path, bytes: Some(bytes) }))
+    let body = request.into_body();
+    let bytes = match query.kind {
+        WriteKind::File => {
+            let body = body.into_data_stream().map_err(std::io::Error::other);
+            Some(state.orchestrator.write_file(job, &path, mode, Box::pin(body)).await?)
+        }
+        WriteKind::Directory => {
+            expect_at_most(body, 0, "a directory has no content").await?;
+            state.orchestrator.make_directory(job, &path).await?;
+            None
+        }
+        WriteKind::Symlink => {
+            let too_long = "the body is where the link points, at most 4,095 bytes";
+            let target = expect_at_most(body, MAX_TARGET_BYTES, too_long).await?;
+            state.orchestrator.make_link(job, &path, &target).await?;
+            None
+        }
+    };
+    Ok(Json(FileAnswer { path, bytes }))
+}
+
+/// A short body of text.
+async fn expect_at_most(body: Body, most: usize, problem: &str) -> Result<String, Problem> {
+    let refused = || Problem::bad_request("invalid_body", problem);
+    let bytes = axum::body::to_bytes(body, most).await.map_err(|_| refused())?;
+    String::from_utf8(bytes.into()).map_err(|_| refused())
 }
 
 /// How to delete.
@@ -236,20 +314,32 @@ mod tests {
         assert_eq!(ReadQuery::default().depth().unwrap(), 1);
         assert!(ReadQuery { depth: Some(0) }.depth().is_err());
         assert!(ReadQuery { depth: Some(101) }.depth().is_err());
-        let mode = |text: &str| WriteQuery { mode: Some(text.into()) }.mode();
+        let mode = |text: &str| WriteQuery { mode: Some(text.into()), ..WriteQuery::default() }.mode();
         assert_eq!(mode("755").unwrap(), Some(0o755));
         for bad in ["888", "1777", "-1", "rwx", ""] {
             assert_eq!(mode(bad).unwrap_err().field(), Some("mode"), "{bad}");
         }
     }
 
-    #[test]
-    fn a_page_made_by_a_job_is_only_ever_a_download() {
-        let content = FileContent { size: 4, modified_ms: 0, chunks: Box::pin(futures::stream::empty()) };
-        let response = send("site/index.html", content);
+    fn content(size: u64, bytes: &'static str) -> FileContent {
+        let chunks = futures::stream::iter([Ok(Bytes::from_static(bytes.as_bytes()))]);
+        FileContent { size, modified_ms: 0, chunks: Box::pin(chunks) }
+    }
+
+    #[tokio::test]
+    async fn a_page_made_by_a_job_is_only_ever_a_download() {
+        let response = send("site/index.html", content(4, "<hr>")).await.unwrap();
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/octet-stream");
         assert_eq!(response.headers()[header::CONTENT_DISPOSITION], "attachment; filename=\"index.html\"");
         assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], "sandbox; default-src 'none'");
         assert_eq!(response.headers()[header::CONTENT_LENGTH], "4");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_shrinks_while_it_is_read_is_answered_as_it_was_read() {
+        let response = send("count", content(4, "")).await.unwrap();
+        assert_eq!(response.headers()[header::CONTENT_LENGTH], "0");
+        let large = send("large", content(WHOLE_BYTES + 1, "as it comes")).await.unwrap();
+        assert_eq!(large.headers()[header::CONTENT_LENGTH], (WHOLE_BYTES + 1).to_string());
     }
 }

@@ -4,10 +4,11 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Accepted, JobFilter, JobId, JobKind, JobState, NewJob, Repeated};
+use orchestrator::{Accepted, JobFilter, JobId, JobKind, JobPage, JobState, JobView, NewJob, Repeated};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::access::Caller;
 use crate::answers::{
     AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, JobAnswer, JobListAnswer, JobSummary, STATES, now_ms,
 };
@@ -20,6 +21,8 @@ use crate::uploads::JobForm;
 
 const MAX_PAGE: usize = 1000;
 const DEFAULT_PAGE: usize = 100;
+/// How many pages of jobs one search looks at before it answers with what it has.
+const SEARCHED_PAGES: usize = 20;
 
 /// Create a job
 ///
@@ -30,7 +33,7 @@ const DEFAULT_PAGE: usize = 100;
 /// same key is refused.
 #[utoipa::path(
     post, path = "/v1/jobs", tag = "jobs", operation_id = "create_job",
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes it safe to send the same job again")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to send the same job again")),
     request_body(
         content((NewJob = "application/json", example = json!({
             "name": "first",
@@ -59,7 +62,10 @@ pub(crate) struct ListQuery {
     /// Only these states, separated by commas, such as `queued,running`.
     state: Option<String>,
     /// Only jobs with this label, written `key:value`.
+    #[param(pattern = "^[^:]+:.*$")]
     label: Option<String>,
+    /// Only jobs with this text in their name, task, reason, labels or id, whatever the case.
+    search: Option<String>,
     /// At most so many, 100 when absent.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
@@ -69,11 +75,16 @@ pub(crate) struct ListQuery {
 }
 
 impl ListQuery {
+    fn search(&self) -> Option<String> {
+        self.search.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_lowercase)
+    }
+
     fn into_filter(self) -> Result<JobFilter, Problem> {
         Ok(JobFilter {
             kind: JobKind::Job,
             states: self.state.as_deref().map(parse_states).transpose()?.unwrap_or_default(),
             label: parse_label(self.label)?,
+            submitter: None,
             before: self.before.as_deref().map(parse_job_id).transpose()?,
             limit: parse_limit(self.limit)?,
         })
@@ -113,7 +124,7 @@ fn refuse(parameter: &str, detail: String) -> Problem {
 
 /// List jobs
 ///
-/// Newest first. While `next` is not null there are more: ask again with it as `before`.
+/// Newest first. A search may answer with a short page. While `next` is not null there are more: ask again with it as `before`.
 #[utoipa::path(
     get, path = "/v1/jobs", tag = "jobs", operation_id = "list_jobs",
     params(ListQuery),
@@ -122,11 +133,50 @@ fn refuse(parameter: &str, detail: String) -> Problem {
 pub(crate) async fn list(
     State(state): State<AppState>,
     Parameters(query): Parameters<ListQuery>,
+    caller: Caller,
 ) -> Result<Json<JobListAnswer>, Problem> {
-    let page = state.orchestrator.jobs(query.into_filter()?).await?;
+    let search = query.search();
+    let filter = JobFilter { submitter: caller.sees_only(), ..query.into_filter()? };
+    let page = match &search {
+        Some(text) => find(&state, filter, text).await?,
+        None => state.orchestrator.jobs(filter).await?,
+    };
     let now = now_ms();
     let jobs = page.jobs.into_iter().map(|view| JobSummary::new(view, now)).collect();
     Ok(Json(JobListAnswer { jobs, next: page.next }))
+}
+
+/// The next page of jobs that hold a text. It may be short, even empty, and yet not be the last.
+async fn find(state: &AppState, filter: JobFilter, text: &str) -> Result<JobPage, Problem> {
+    let mut found = Vec::new();
+    let mut before = filter.before;
+    for _ in 0..SEARCHED_PAGES {
+        let asked = JobFilter { before, limit: MAX_PAGE, ..filter.clone() };
+        let page = state.orchestrator.jobs(asked).await?;
+        for view in page.jobs {
+            if holds(&view, text) {
+                let id = view.job_id;
+                found.push(view);
+                if found.len() == filter.limit {
+                    return Ok(JobPage { jobs: found, next: Some(id) });
+                }
+            }
+        }
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    Ok(JobPage { jobs: found, next: before })
+}
+
+/// Whether a job holds a text in lower case.
+fn holds(view: &JobView, text: &str) -> bool {
+    let has = |part: &str| part.to_lowercase().contains(text);
+    let parts = [&view.name, &view.task, &view.reason];
+    parts.into_iter().flatten().any(|part| has(part))
+        || view.labels.iter().any(|(key, value)| has(key) || has(value))
+        || view.job_id.to_string().contains(text)
 }
 
 /// Look at a job
@@ -168,6 +218,7 @@ pub(crate) async fn delete(
     params(("id" = JobId, Path, description = "The job")),
     responses(
         (status = 202, description = "It waits for its turn", body = AcceptedAnswer),
+        (status = 422, description = "`invalid_field`: the server has keys by now, and jobs may not name the model's address", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
         JobProblems,
         StateProblems,
         QueueProblems
@@ -187,13 +238,18 @@ pub(crate) async fn start(State(state): State<AppState>, JobPath(id): JobPath) -
     responses(
         (status = 202, description = "The new job", body = AcceptedAnswer,
             headers(("Location" = String, description = "Where to ask how it goes"))),
+        (status = 422, description = "`invalid_field`: the server has keys by now, and jobs may not name the model's address", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
         JobProblems,
         QueueProblems
     )
 )]
-pub(crate) async fn retry(State(state): State<AppState>, JobPath(id): JobPath) -> Result<Response, Problem> {
+pub(crate) async fn retry(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    caller: Caller,
+) -> Result<Response, Problem> {
     job_of(&state, id).await?;
-    Ok(accepted(state.orchestrator.retry(id).await?))
+    Ok(accepted(state.orchestrator.retry(id, caller.submitter()).await?))
 }
 
 /// Cancel a job

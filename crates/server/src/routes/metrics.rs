@@ -39,9 +39,15 @@ pub(crate) async fn count(
     let route = request.extensions().get::<MatchedPath>().cloned();
     let span =
         job_of(request.uri().path()).map_or_else(Span::none, |job| tracing::info_span!("request", %job));
-    let response = next.run(request).instrument(span).await;
-    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
-    orchestrator.metrics().http_request(method, route, response.status().as_u16());
+    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str).to_owned();
+    // For a collector, where one is named.
+    let traced = tracing::info_span!(
+        target: "caisson_trace", "request", http.request.method = method, http.route = route,
+        http.response.status_code = tracing::field::Empty
+    );
+    let response = next.run(request).instrument(span).instrument(traced.clone()).await;
+    traced.record("http.response.status_code", u64::from(response.status().as_u16()));
+    orchestrator.metrics().http_request(method, &route, response.status().as_u16());
     response
 }
 

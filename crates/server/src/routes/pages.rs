@@ -13,6 +13,11 @@ const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
+/// Bundled by `./build-web`.
+const DESKTOP_SCRIPT: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/desktop/dist/desktop.js"));
+const DESKTOP_STYLE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/desktop/dist/desktop.css"));
 
 /// Shows a file of ours.
 fn show(media_type: &'static str, content: &'static str) -> Response {
@@ -22,15 +27,6 @@ fn show(media_type: &'static str, content: &'static str) -> Response {
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, content).into_response()
-}
-
-/// The start page
-#[utoipa::path(
-    get, path = "/", tag = "operations", operation_id = "index",
-    responses((status = 200, description = "A page for people", body = String, content_type = "text/html"))
-)]
-pub(crate) async fn index() -> Response {
-    show(HTML, include_str!("../assets/index.html"))
 }
 
 /// This documentation
@@ -57,6 +53,8 @@ pub(crate) fn assets() -> Router<AppState> {
         .route("/assets/style.css", get(|| async { show(STYLE, include_str!("../assets/style.css")) }))
         .route("/assets/docs.js", get(|| async { show(SCRIPT, include_str!("../assets/docs.js")) }))
         .route("/assets/copy.js", get(|| async { show(SCRIPT, include_str!("../assets/copy.js")) }))
+        .route("/assets/desktop.js", get(|| async { show(SCRIPT, DESKTOP_SCRIPT) }))
+        .route("/assets/desktop.css", get(|| async { show(STYLE, DESKTOP_STYLE) }))
         .route("/assets/mark.svg", get(|| async { show(PICTURE, include_str!("../assets/mark.svg")) }))
 }
 
@@ -64,7 +62,7 @@ pub(crate) fn assets() -> Router<AppState> {
 mod tests {
     #[test]
     fn the_pages_keep_to_their_own_policy() {
-        for page in [include_str!("../assets/index.html"), include_str!("../assets/docs.html")] {
+        for page in [include_str!("../assets/docs.html"), include_str!("../assets/desktop.html")] {
             assert!(!page.contains("style="), "inline style");
             assert!(!page.contains(" onclick") && !page.contains("<style"), "inline code");
             assert!(!page.contains("//cdn") && !page.contains("https://"), "foreign content");

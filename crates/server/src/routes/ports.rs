@@ -11,8 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use utoipa::ToSchema;
 
 use crate::extract::{AppState, JobPath, PortPath};
+use crate::hold::Passed;
 use crate::openapi::{JobProblems, PortProblems, SandboxProblems, WebSocketProblems};
 use crate::problem::Problem;
+use crate::view_only::{Hands, NotAViewer, Viewer};
 use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
 
 /// The most bytes of one message.
@@ -57,7 +59,7 @@ pub(crate) async fn list(
     get, path = "/ports/{port}", tag = "sandbox", operation_id = "job_port",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("port" = u16, Path, description = "A port that something in the sandbox listens on", minimum = 1),
+        ("port" = u16, Path, description = "A port that something in the sandbox listens on", minimum = 1, maximum = 65535),
     ),
     responses(
         (status = 101, description = "A WebSocket"),
@@ -73,7 +75,7 @@ pub(crate) async fn connect(
     upgrade: Upgrade,
 ) -> Result<Response, Problem> {
     let stream = state.orchestrator.open_port(job, port).await.map_err(|error| explain(error, port))?;
-    Ok(upgrade.start(move |writer, reader| relay(stream, writer, reader)))
+    Ok(upgrade.start(move |writer, reader| relay(stream, Way::Bytes, writer, reader)))
 }
 
 fn explain(error: OrchestratorError, port: u16) -> Problem {
@@ -86,12 +88,26 @@ fn explain(error: OrchestratorError, port: u16) -> Problem {
     }
 }
 
-async fn relay(mut port: PortStream, mut writer: SocketWriter, mut reader: SocketReader) {
+/// What a connection carries.
+pub(crate) enum Way {
+    /// Bytes that nobody looks at.
+    Bytes,
+    /// A viewer of the desktop, who may act on it or only watch.
+    Desktop(Passed),
+}
+
+/// Carries bytes between a WebSocket and a connection in a sandbox.
+pub(crate) async fn relay(
+    mut port: PortStream,
+    way: Way,
+    mut writer: SocketWriter,
+    mut reader: SocketReader,
+) {
     let goodbye = {
         let (from_port, to_port) = tokio::io::split(&mut port.stream);
         tokio::select! {
             goodbye = outwards(from_port, &mut writer) => goodbye,
-            goodbye = inwards(&mut reader, to_port) => goodbye,
+            goodbye = inwards(&mut reader, way, to_port) => goodbye,
         }
     };
     let _ = port.stream.shutdown().await;
@@ -117,10 +133,18 @@ async fn outwards<T: AsyncReadExt>(mut port: ReadHalf<T>, writer: &mut SocketWri
     }
 }
 
-async fn inwards<T: AsyncWriteExt>(reader: &mut SocketReader, mut port: WriteHalf<T>) -> Goodbye {
+async fn inwards<T: AsyncWriteExt>(reader: &mut SocketReader, way: Way, mut port: WriteHalf<T>) -> Goodbye {
+    let mut viewer = Viewer::new();
     loop {
         match reader.next().await {
             Heard::Bytes(bytes) => {
+                let bytes = match &way {
+                    Way::Bytes => bytes,
+                    Way::Desktop(passed) => match viewer.take(&bytes, hands(passed)) {
+                        Ok(bytes) => bytes,
+                        Err(NotAViewer) => return Goodbye::NotUnderstood,
+                    },
+                };
                 let written = async {
                     port.write_all(&bytes).await?;
                     port.flush().await
@@ -135,4 +159,8 @@ async fn inwards<T: AsyncWriteExt>(reader: &mut SocketReader, mut port: WriteHal
             Heard::Closing => return Goodbye::ServerCloses,
         }
     }
+}
+
+fn hands(passed: &Passed) -> Hands {
+    if passed.check().is_ok() { Hands::Free } else { Hands::Tied }
 }

@@ -10,6 +10,7 @@ use orchestrator::{JobFilter, JobId, JobKind, JobState, NewSandbox, SandboxView}
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::access::Caller;
 use crate::answers::{detail_of, timestamp};
 use crate::body::JsonBody;
 use crate::extract::{AppState, JobPath, Parameters, parse_job_id};
@@ -113,11 +114,12 @@ pub(crate) struct SandboxListAnswer {
 )]
 pub(crate) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     JsonBody(new): JsonBody<NewSandbox>,
 ) -> Result<Response, Problem> {
     let orchestrator = state.orchestrator;
     // A caller that leaves must not stop it half way.
-    let making = tokio::spawn(async move { orchestrator.create_sandbox(new).await });
+    let making = tokio::spawn(async move { orchestrator.create_sandbox(new, caller.submitter()).await });
     let sandbox = making.await.map_err(|_| Problem::internal("making the sandbox was broken off"))??;
     let location = HeaderValue::try_from(format!("/v1/sandboxes/{}", sandbox.view.job_id)).ok();
     let mut response = (StatusCode::CREATED, Json(SandboxAnswer::new(sandbox))).into_response();
@@ -136,6 +138,7 @@ pub(crate) struct SandboxQuery {
     #[serde(default)]
     all: bool,
     /// Only sandboxes with this label, written `key:value`.
+    #[param(pattern = "^[^:]+:.*$")]
     label: Option<String>,
     /// At most so many, 100 when absent.
     #[param(minimum = 1, maximum = 1000)]
@@ -158,6 +161,7 @@ impl SandboxQuery {
             kind: JobKind::Sandbox,
             states: if self.all { Vec::new() } else { living },
             label: parse_label(self.label)?,
+            submitter: None,
             before: self.before.as_deref().map(parse_job_id).transpose()?,
             limit: parse_limit(self.limit)?,
         })
@@ -175,8 +179,10 @@ impl SandboxQuery {
 pub(crate) async fn list(
     State(state): State<AppState>,
     Parameters(query): Parameters<SandboxQuery>,
+    caller: Caller,
 ) -> Result<Json<SandboxListAnswer>, Problem> {
-    let (sandboxes, next) = state.orchestrator.sandboxes(query.into_filter()?).await?;
+    let filter = JobFilter { submitter: caller.sees_only(), ..query.into_filter()? };
+    let (sandboxes, next) = state.orchestrator.sandboxes(filter).await?;
     Ok(Json(SandboxListAnswer { sandboxes: sandboxes.into_iter().map(SandboxAnswer::new).collect(), next }))
 }
 

@@ -2,23 +2,14 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags};
-
-use super::{LOCK_PATIENCE, failed};
+use super::{failed, open_for_reading};
 use crate::error::OrchestratorError;
 use crate::view::JobView;
-
-fn open(path: &Path) -> Result<Connection, OrchestratorError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(failed("opening the database"))?;
-    connection.busy_timeout(LOCK_PATIENCE).map_err(failed("opening the database"))?;
-    Ok(connection)
-}
 
 /// Copies a database as it is at one moment. Whoever writes to it is not held up. `target` must not exist.
 pub(crate) fn copy_database(source: &Path, target: &Path) -> Result<(), OrchestratorError> {
     let target = target.to_string_lossy();
-    open(source)?
+    open_for_reading(source)?
         .execute("VACUUM INTO ?1", [target.as_ref()])
         .map(drop)
         .map_err(failed("copying the database"))
@@ -26,7 +17,7 @@ pub(crate) fn copy_database(source: &Path, target: &Path) -> Result<(), Orchestr
 
 /// What a copy knows of its jobs, without their steps.
 pub(crate) fn jobs_in_copy(copy: &Path) -> Result<Vec<JobView>, OrchestratorError> {
-    let connection = open(copy)?;
+    let connection = open_for_reading(copy)?;
     let headers: Vec<String> = connection
         .prepare("SELECT header FROM jobs ORDER BY id")
         .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
@@ -44,7 +35,7 @@ pub(crate) fn jobs_in_copy(copy: &Path) -> Result<Vec<JobView>, OrchestratorErro
 
 /// Checks that a copy is a sound database.
 pub(crate) fn check_copy(copy: &Path) -> Result<(), OrchestratorError> {
-    let found: String = open(copy)?
+    let found: String = open_for_reading(copy)?
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(failed("checking the database"))?;
     if found == "ok" {

@@ -7,6 +7,9 @@ use tokio::sync::watch;
 
 use crate::ids::{JobId, Sequence};
 
+/// So many may be left behind.
+const MANY: usize = 64;
+
 /// Who watches which job.
 #[derive(Default)]
 pub(super) struct Hub {
@@ -17,6 +20,10 @@ impl Hub {
     /// The newest durable sequence number of a job, as far as it was told since somebody watches; 0 before that.
     pub(super) fn watch(&self, job: JobId) -> watch::Receiver<Sequence> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nothing is ever told of a job that is over, so those who watched one are looked for here.
+        if jobs.len() >= MANY && jobs.len() == jobs.capacity() {
+            jobs.retain(|_, sender| sender.receiver_count() > 0);
+        }
         jobs.entry(job).or_insert_with(|| watch::channel(0).0).subscribe()
     }
 
@@ -28,5 +35,24 @@ impl Hub {
         {
             jobs.remove(&job);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_nobody_watches_any_more_are_forgotten() {
+        let hub = Hub::default();
+        let kept = JobId::generate();
+        let mut watcher = hub.watch(kept);
+        for _ in 0..10_000 {
+            drop(hub.watch(JobId::generate()));
+        }
+        assert!(hub.jobs.lock().unwrap().len() < 1000);
+        hub.tell(kept, 7);
+        assert!(watcher.has_changed().unwrap());
+        assert_eq!(*watcher.borrow_and_update(), 7);
     }
 }

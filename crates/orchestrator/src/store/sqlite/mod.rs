@@ -1,36 +1,61 @@
 //! Jobs and events in one SQLite file: write-ahead log, full synchronisation, one writer with group commit.
 
 mod copy;
+mod drops;
+mod heads;
+#[cfg(test)]
+mod heads_tests;
 mod hub;
+mod keys;
+mod payloads;
 mod read;
 mod write;
 mod writer;
 
+use std::fs::{self, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::watch;
 
 pub(crate) use self::copy::{check_copy, copy_database, jobs_in_copy};
+pub(crate) use self::heads::{AuditReader, keys_of_heads};
 use self::hub::Hub;
+pub(crate) use self::keys::has_keys;
 use self::writer::Writer;
 use super::{Created, NewRecord, Store};
+use crate::access::{Key, KeyId, KeyUse, Role};
 use crate::answers::JobFilter;
+use crate::audit::{JobAudit, SignedHead, TrustedKeys};
 use crate::error::OrchestratorError;
 use crate::event::{Event, Fence, NewEvent};
 use crate::ids::{Generation, JobId, Sequence};
 use crate::metrics::Metrics;
 use crate::request::JobSpec;
 use crate::state::JobState;
+use crate::store::Kinds;
 use crate::view::JobView;
 
-const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 1;
+/// What each version adds to the one before, from version 1.
+const MIGRATIONS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 /// How long to wait for a lock that another program holds on the file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// For files that nobody else may read.
+const OWN_MODE: u32 = 0o600;
+/// How many statements a connection keeps ready: more than there are.
+const STATEMENTS_KEPT: usize = 64;
 
 /// Keeps jobs in an SQLite file.
 pub struct SqliteStore {
@@ -60,8 +85,9 @@ impl SqliteStore {
     /// # Errors
     /// As [`SqliteStore::open`].
     pub(crate) fn open_measured(path: &Path, metrics: Arc<Metrics>) -> Result<Self, OrchestratorError> {
+        keep_private(path).map_err(OrchestratorError::io(format!("protecting {}", path.display())))?;
         let connection = Connection::open(path).map_err(failed("opening the database"))?;
-        connection.busy_timeout(LOCK_PATIENCE).map_err(failed("opening the database"))?;
+        prepare_for_use(&connection)?;
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;
@@ -72,9 +98,10 @@ impl SqliteStore {
         connection
             .execute("UPDATE jobs SET owner = NULL, lease_until = 0 WHERE owner IS NOT NULL", [])
             .map_err(failed("clearing old leases"))?;
+        let signer = heads::Signer::open(&connection, path)?;
         let hub = Arc::new(Hub::default());
         Ok(Self {
-            writer: Writer::start(connection, Arc::clone(&hub), Arc::clone(&metrics))?,
+            writer: Writer::start(connection, signer, Arc::clone(&hub), Arc::clone(&metrics))?,
             readers: Arc::new(Readers { path: path.to_owned(), idle: Mutex::new(Vec::new()) }),
             hub,
             metrics,
@@ -104,11 +131,7 @@ impl Readers {
         if let Some(connection) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(connection);
         }
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection =
-            Connection::open_with_flags(&self.path, flags).map_err(failed("opening the database"))?;
-        connection.busy_timeout(LOCK_PATIENCE).map_err(failed("opening the database"))?;
-        Ok(connection)
+        open_for_reading(&self.path)
     }
 
     fn give_back(&self, connection: Connection) {
@@ -119,22 +142,61 @@ impl Readers {
     }
 }
 
+/// What jobs are told and do is nobody else's to read, whatever the folder around it allows. SQLite gives the files beside this one
+/// its mode; those of an earlier version have another one.
+fn keep_private(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().create_new(true).write(true).mode(OWN_MODE).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other.map(drop),
+    }
+    for ending in ["", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        match fs::set_permissions(name, Permissions::from_mode(OWN_MODE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn open_for_reading(path: &Path) -> Result<Connection, OrchestratorError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed("opening the database"))?;
+    prepare_for_use(&connection)?;
+    Ok(connection)
+}
+
+/// Statements are kept ready. Without the stability guarantee SQLite would look at what is bound to each `LIMIT ?` to choose a plan,
+/// and so read the statement's text again at every use.
+fn prepare_for_use(connection: &Connection) -> Result<(), OrchestratorError> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
+    connection
+        .busy_timeout(LOCK_PATIENCE)
+        .and_then(|()| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
+        .map(drop)
+        .map_err(failed("opening the database"))
+}
+
 fn migrate(connection: &Connection) -> Result<(), OrchestratorError> {
     let version: i64 = connection
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(failed("reading the version"))?;
-    match version {
-        0 => connection
-            .execute_batch(&format!("BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"))
-            .map_err(failed("making the tables")),
-        SCHEMA_VERSION => Ok(()),
-        newer => Err(OrchestratorError::Store {
+    let Some(missing) = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..)) else {
+        let known = MIGRATIONS.len();
+        return Err(OrchestratorError::Store {
             what: format!(
-                "the database has version {newer}, this caisson knows {SCHEMA_VERSION}; use a newer caisson"
+                "the database has version {version}, this caisson knows {known}; use a newer caisson"
             ),
             source: "unknown version".into(),
-        }),
+        });
+    };
+    for (next, script) in (version + 1..).zip(missing) {
+        connection
+            .execute_batch(&format!("BEGIN; {script} PRAGMA user_version = {next}; COMMIT;"))
+            .map_err(failed("making the tables"))?;
     }
+    Ok(())
 }
 
 /// Turns an error of SQLite into ours.
@@ -142,6 +204,7 @@ fn failed(what: &str) -> impl FnOnce(rusqlite::Error) -> OrchestratorError {
     let what = what.to_owned();
     move |error| match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => OrchestratorError::DiskFull,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OrchestratorError::StoreBusy,
         _ => OrchestratorError::Store { what, source: error.into() },
     }
 }
@@ -192,29 +255,48 @@ impl Store for SqliteStore {
         self.read("listing jobs", move |connection| read::jobs(connection, &filter)).await
     }
 
-    async fn next_queued(&self, limit: usize) -> Result<Vec<JobId>, OrchestratorError> {
-        self.read("reading the queue", move |connection| read::next_queued(connection, limit)).await
+    async fn next_queued(&self, limit: usize, except: Vec<KeyId>) -> Result<Vec<JobId>, OrchestratorError> {
+        self.read("reading the queue", move |connection| read::next_queued(connection, limit, &except)).await
     }
 
     async fn count_queued(&self) -> Result<usize, OrchestratorError> {
         self.read("counting the queue", read::count_queued).await
     }
 
+    async fn count_waiting(&self) -> Result<usize, OrchestratorError> {
+        self.read("counting the queue", read::count_waiting).await
+    }
+
     async fn count_by_state(&self) -> Result<Vec<(JobState, u64)>, OrchestratorError> {
         self.read("counting jobs", read::count_by_state).await
+    }
+
+    async fn standing(&self, state: JobState, code: &str) -> Result<Vec<JobId>, OrchestratorError> {
+        let code = code.to_owned();
+        self.read("listing jobs that wait", move |connection| read::standing(connection, state, &code)).await
     }
 
     async fn unfinished(&self) -> Result<Vec<JobId>, OrchestratorError> {
         self.read("listing unfinished jobs", read::unfinished).await
     }
 
-    async fn events(
+    async fn events_of(
         &self,
         job: JobId,
+        kinds: Kinds,
         after: Sequence,
         limit: usize,
     ) -> Result<Vec<Event>, OrchestratorError> {
-        self.read("reading events", move |connection| read::events(connection, job, after, limit)).await
+        let read = move |connection: &Connection| read::events(connection, job, kinds, (after, limit));
+        self.read("reading events", read).await
+    }
+
+    async fn put_blob(&self, job: JobId, bytes: Vec<u8>) -> Result<String, OrchestratorError> {
+        self.writer.run(move |context| write::put_blob(context, job, &bytes)).await
+    }
+
+    async fn blob(&self, job: JobId, digest: String) -> Result<Option<Vec<u8>>, OrchestratorError> {
+        self.read("reading a payload", move |connection| read::blob(connection, job, &digest)).await
     }
 
     fn watch(&self, job: JobId) -> watch::Receiver<Sequence> {
@@ -225,8 +307,69 @@ impl Store for SqliteStore {
         self.writer.run(move |context| write::delete(context, job)).await
     }
 
-    async fn over(&self, limit: usize) -> Result<Vec<JobView>, OrchestratorError> {
-        self.read("listing finished jobs", move |connection| read::over(connection, limit)).await
+    async fn with_old_payloads(
+        &self,
+        ended_before_ms: i64,
+        limit: usize,
+    ) -> Result<Vec<JobId>, OrchestratorError> {
+        self.read("listing jobs with old payloads", move |connection| {
+            payloads::to_drop(connection, ended_before_ms, limit)
+        })
+        .await
+    }
+
+    async fn drop_payloads(&self, job: JobId) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| payloads::drop_of(context, job)).await
+    }
+
+    async fn removable(&self, limit: usize) -> Result<Vec<JobView>, OrchestratorError> {
+        self.read("listing jobs that may be removed", move |connection| read::removable(connection, limit))
+            .await
+    }
+
+    async fn put_key(&self, digest: [u8; 32], key: Key) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| keys::put(context, digest, &key)).await
+    }
+
+    async fn remove_key(&self, id: KeyId) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| keys::remove(context, &id)).await
+    }
+
+    async fn keys(&self) -> Result<Vec<([u8; 32], Key)>, OrchestratorError> {
+        self.read("reading the keys", keys::all).await
+    }
+
+    async fn put_person(&self, id: KeyId, role: Role) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| keys::put_person(context, &id, role)).await
+    }
+
+    async fn people(&self) -> Result<Vec<(KeyId, Role)>, OrchestratorError> {
+        self.read("reading the people", keys::people).await
+    }
+
+    async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError> {
+        self.read("reading a job", move |connection| keys::submitter(connection, job)).await
+    }
+
+    async fn key_use(&self, id: KeyId, since_ms: i64) -> Result<KeyUse, OrchestratorError> {
+        self.read("counting the jobs of a key", move |connection| keys::usage(connection, &id, since_ms))
+            .await
+    }
+
+    async fn sign_heads(&self) -> Result<usize, OrchestratorError> {
+        self.writer.run(heads::sign_all).await
+    }
+
+    async fn heads(&self, job: JobId) -> Result<Vec<SignedHead>, OrchestratorError> {
+        self.read("reading signed heads", move |connection| heads::of_job(connection, job)).await
+    }
+
+    async fn verify(&self, job: JobId) -> Result<JobAudit, OrchestratorError> {
+        let folder = self.readers.path.parent().unwrap_or(Path::new(".")).to_owned();
+        self.read("checking the log", move |connection| {
+            heads::check(connection, job, &[], &TrustedKeys::of_folder(&folder))
+        })
+        .await
     }
 
     async fn check(&self) -> Result<(), OrchestratorError> {
@@ -252,5 +395,37 @@ mod tests {
         Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
         let error = SqliteStore::open(&path).err().unwrap().to_string();
         assert!(error.contains("version 99"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn nobody_else_may_read_the_database_also_one_of_an_earlier_version() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let path = folder.path().join("caisson.db");
+        for _ in 0..2 {
+            let store = SqliteStore::open(&path).unwrap();
+            store.check().await.unwrap();
+            let files: Vec<_> =
+                fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(files.iter().any(|file| file.to_string_lossy().ends_with("-wal")), "{files:?}");
+            for file in files.iter().filter(|file| file.extension().is_none_or(|ending| ending != "pub")) {
+                assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o077, 0, "{}", file.display());
+            }
+            drop(store);
+            fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_statement_with_a_bound_limit_is_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("caisson.db");
+        drop(SqliteStore::open(&path).unwrap());
+        let connection = open_for_reading(&path).unwrap();
+        let mut query = connection.prepare_cached("SELECT id FROM jobs ORDER BY id LIMIT ?1").unwrap();
+        for limit in 1..5 {
+            assert_eq!(query.query_map([limit], |_| Ok(())).unwrap().count(), 0);
+        }
+        assert_eq!(query.get_status(rusqlite::StatementStatus::RePrepare), 0);
     }
 }

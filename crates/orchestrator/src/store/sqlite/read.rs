@@ -6,23 +6,27 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params_from_iter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::failed;
 use super::write::{kind_name, state_name};
+use super::{failed, payloads};
+use crate::access::KeyId;
 use crate::answers::JobFilter;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
 use crate::request::JobSpec;
 use crate::state::JobState;
+use crate::store::Kinds;
 use crate::view::{JobView, StepView};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
+/// A page of events ends after so many bytes, with at least one event.
+const MAX_PAGE_BYTES: usize = 8 * 1024 * 1024;
 /// The longest payload that is ever unpacked.
 const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
 
 fn undecodable(what: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> OrchestratorError {
-    OrchestratorError::Store { what: format!("decoding {what}"), source: source.into() }
+    OrchestratorError::Unreadable { what: what.into(), source: source.into() }
 }
 
 pub(super) fn parse_id(text: &str) -> Result<JobId> {
@@ -33,7 +37,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| undecodable("a value", error))
 }
 
-fn decode<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
+pub(super) fn decode<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| undecodable(what, error))
 }
 
@@ -81,7 +85,7 @@ fn touched_steps(connection: &Connection, job: JobId) -> Result<Vec<StepView>> {
 }
 
 pub(super) fn spec(connection: &Connection, job: JobId) -> Result<JobSpec> {
-    match events(connection, job, 0, 1)?.pop().map(|event| event.body) {
+    match events(connection, job, Kinds::All, (0, 1))?.pop().map(|event| event.body) {
         Some(EventBody::JobCreated { spec }) => Ok(*spec),
         Some(_) => Err(undecodable("a job", "its log does not start with its creation")),
         None => Err(OrchestratorError::NoJob(job)),
@@ -99,6 +103,10 @@ pub(super) fn jobs(connection: &Connection, filter: &JobFilter) -> Result<Vec<Jo
         sql += " AND EXISTS (SELECT 1 FROM json_each(header, '$.labels') WHERE key = ? AND value = ?)";
         values.push(Box::new(name.clone()));
         values.push(Box::new(value.clone()));
+    }
+    if let Some(submitter) = &filter.submitter {
+        sql += " AND submitter = ?";
+        values.push(Box::new(submitter.as_str().to_owned()));
     }
     if let Some(before) = filter.before {
         sql += " AND id < ?";
@@ -123,15 +131,34 @@ fn ids(connection: &Connection, what: &str, sql: &str, limit: usize) -> Result<V
     texts.iter().map(|text| parse_id(text)).collect()
 }
 
-pub(super) fn next_queued(connection: &Connection, limit: usize) -> Result<Vec<JobId>> {
-    let sql =
-        "SELECT id FROM jobs WHERE state = 'queued' AND owner IS NULL ORDER BY priority DESC, id LIMIT ?1";
-    ids(connection, "reading the queue", sql, limit)
+pub(super) fn next_queued(connection: &Connection, limit: usize, except: &[KeyId]) -> Result<Vec<JobId>> {
+    let mut sql = "SELECT id FROM jobs WHERE state = 'queued' AND owner IS NULL".to_owned();
+    let mut values: Vec<Box<dyn ToSql>> = Vec::new();
+    if !except.is_empty() {
+        let places = vec!["?"; except.len()].join(", ");
+        sql += &format!(" AND (submitter IS NULL OR submitter NOT IN ({places}))");
+        values.extend(except.iter().map(|key| Box::new(key.as_str().to_owned()) as Box<dyn ToSql>));
+    }
+    sql += " ORDER BY priority DESC, id LIMIT ?";
+    values.push(Box::new(i64::try_from(limit).unwrap_or(i64::MAX)));
+    let texts: Vec<String> = connection
+        .prepare_cached(&sql)
+        .and_then(|mut query| query.query_map(params_from_iter(values), |row| row.get(0))?.collect())
+        .map_err(failed("reading the queue"))?;
+    texts.iter().map(|text| parse_id(text)).collect()
 }
 
 pub(super) fn count_queued(connection: &Connection) -> Result<usize> {
     connection
-        .query_row("SELECT COUNT(*) FROM jobs WHERE state = 'queued'", [], |row| row.get(0))
+        .prepare_cached("SELECT COUNT(*) FROM jobs WHERE state = 'queued'")
+        .and_then(|mut query| query.query_row([], |row| row.get(0)))
+        .map_err(failed("counting the queue"))
+}
+
+pub(super) fn count_waiting(connection: &Connection) -> Result<usize> {
+    connection
+        .prepare_cached("SELECT COUNT(*) FROM jobs WHERE state IN ('queued', 'draft')")
+        .and_then(|mut query| query.query_row([], |row| row.get(0)))
         .map_err(failed("counting the queue"))
 }
 
@@ -145,19 +172,33 @@ pub(super) fn count_by_state(connection: &Connection) -> Result<Vec<(JobState, u
 
 pub(super) fn unfinished(connection: &Connection) -> Result<Vec<JobId>> {
     let sql = "SELECT id FROM jobs WHERE state IN ('starting', 'running', 'collecting')
-               OR (wish IS NOT NULL AND state IN ('draft', 'queued', 'paused')) ORDER BY id LIMIT ?1";
+               OR (wish = 'cancel' AND state IN ('draft', 'queued', 'paused'))
+               OR (state = 'paused' AND (json_extract(header, '$.sandbox') IS NOT NULL
+                                         OR json_extract(header, '$.is_resume_wished')))
+               ORDER BY id LIMIT ?1";
     ids(connection, "listing unfinished jobs", sql, usize::MAX)
 }
 
-pub(super) fn over(connection: &Connection, limit: usize) -> Result<Vec<JobView>> {
+pub(super) fn standing(connection: &Connection, state: JobState, code: &str) -> Result<Vec<JobId>> {
+    let texts: Vec<String> = connection
+        .prepare_cached(
+            "SELECT id FROM jobs WHERE state = ?1 AND json_extract(header, '$.code') = ?2 ORDER BY id",
+        )
+        .and_then(|mut query| query.query_map([state_name(state), code], |row| row.get(0))?.collect())
+        .map_err(failed("listing jobs that wait"))?;
+    texts.iter().map(|text| parse_id(text)).collect()
+}
+
+pub(super) fn removable(connection: &Connection, limit: usize) -> Result<Vec<JobView>> {
     let headers: Vec<String> = connection
         .prepare_cached(
-            "SELECT header FROM jobs WHERE state IN ('complete', 'failed', 'cancelled') ORDER BY id LIMIT ?1",
+            "SELECT header FROM jobs WHERE state IN ('complete', 'failed', 'cancelled', 'draft')
+             ORDER BY id LIMIT ?1",
         )
         .and_then(|mut query| {
             query.query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| row.get(0))?.collect()
         })
-        .map_err(failed("listing finished jobs"))?;
+        .map_err(failed("listing jobs that may be removed"))?;
     headers.iter().map(|header| decode("a job", header)).collect()
 }
 
@@ -184,43 +225,90 @@ impl RawEvent {
         })
     }
 
-    fn decode(self) -> Result<Event> {
-        let payload = match (self.payload, self.packed) {
+    fn with(self, body: impl FnOnce(String) -> EventBody) -> Event {
+        Event {
+            sequence: self.sequence,
+            time_ms: self.time_ms,
+            call: self.call.map(|id| CallRef { id, attempt: self.attempt }),
+            body: body(self.kind),
+        }
+    }
+
+    /// The event, and how many bytes its payload has.
+    fn decode(mut self) -> Result<(Event, usize)> {
+        let payload = match (self.payload.take(), self.packed.take()) {
             (Some(payload), _) => payload,
             (None, Some(packed)) => {
                 let bytes = zstd::bulk::decompress(&packed, MAX_PAYLOAD_BYTES)
                     .map_err(|error| undecodable("a payload", error))?;
                 String::from_utf8(bytes).map_err(|error| undecodable("a payload", error))?
             }
-            (None, None) => return Err(undecodable("an event", "its payload was dropped")),
+            (None, None) if payloads::is_kept(&self.kind) => {
+                return Err(undecodable("an event", "its payload is gone"));
+            }
+            (None, None) => return Ok((self.with(|kind| EventBody::PayloadDropped { kind }), 0)),
         };
-        Ok(Event {
-            sequence: self.sequence,
-            time_ms: self.time_ms,
-            call: self.call.map(|id| CallRef { id, attempt: self.attempt }),
-            body: decode_payload(&self.kind, &payload)?,
-        })
+        let body = decode_payload(&self.kind, &payload)?;
+        Ok((self.with(|_| body), payload.len()))
     }
 }
 
+/// A page of events after a sequence number, up to a limit and a number of bytes.
 pub(super) fn events(
     connection: &Connection,
     job: JobId,
-    after: Sequence,
-    limit: usize,
+    kinds: Kinds,
+    (after, limit): (Sequence, usize),
 ) -> Result<Vec<Event>> {
-    let raw: Vec<RawEvent> = connection
-        .prepare_cached(
-            "SELECT e.sequence, e.time_ms, e.kind, e.call, e.attempt, e.payload, b.data
-             FROM events e LEFT JOIN blobs b ON e.payload IS NULL AND b.job = e.job AND b.digest = e.digest
-             WHERE e.job = ?1 AND e.sequence > ?2 ORDER BY e.sequence LIMIT ?3",
-        )
+    let sql = format!(
+        "SELECT e.sequence, e.time_ms, e.kind, e.call, e.attempt, e.payload, b.data
+         FROM events e LEFT JOIN blobs b ON e.payload IS NULL AND b.job = e.job AND b.digest = e.digest
+         WHERE e.job = ?1 AND e.sequence > ?2 {} ORDER BY e.sequence LIMIT ?3",
+        condition(kinds)
+    );
+    let problem = || failed("reading events");
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut query = connection.prepare_cached(&sql).map_err(problem())?;
+    let mut rows = query.query(rusqlite::params![job.to_string(), after, limit]).map_err(problem())?;
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    while bytes < MAX_PAGE_BYTES
+        && let Some(row) = rows.next().map_err(problem())?
+    {
+        let (event, size) = RawEvent::of(row).map_err(problem())?.decode()?;
+        bytes += size;
+        page.push(event);
+    }
+    Ok(page)
+}
+
+/// The kinds are names of ours, and few.
+fn condition(kinds: Kinds) -> String {
+    let list = |kinds: &[&str]| kinds.iter().map(|kind| format!("'{kind}'")).collect::<Vec<_>>().join(", ");
+    match kinds {
+        Kinds::All => String::new(),
+        Kinds::Only(kinds) => format!("AND e.kind IN ({})", list(kinds)),
+        Kinds::Except(kinds) => format!("AND e.kind NOT IN ({})", list(kinds)),
+    }
+}
+
+/// Bytes by their digest in hexadecimal.
+pub(super) fn blob(connection: &Connection, job: JobId, digest: &str) -> Result<Option<Vec<u8>>> {
+    let pair = |at: usize| digest.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let Some(digest) = (0..digest.len()).step_by(2).map(pair).collect::<Option<Vec<u8>>>() else {
+        return Ok(None);
+    };
+    let packed: Option<Vec<u8>> = connection
+        .prepare_cached("SELECT data FROM blobs WHERE job = ?1 AND digest = ?2")
         .and_then(|mut query| {
-            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            query.query_map(rusqlite::params![job.to_string(), after, limit], RawEvent::of)?.collect()
+            query.query_row(rusqlite::params![job.to_string(), digest], |row| row.get(0)).optional()
         })
-        .map_err(failed("reading events"))?;
-    raw.into_iter().map(RawEvent::decode).collect()
+        .map_err(failed("reading a payload"))?;
+    packed
+        .map(|packed| {
+            zstd::bulk::decompress(&packed, MAX_PAYLOAD_BYTES)
+                .map_err(|error| undecodable("a payload", error))
+        })
+        .transpose()
 }
 
 #[cfg(test)]

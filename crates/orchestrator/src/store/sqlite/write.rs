@@ -3,6 +3,8 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::failed;
+use super::heads;
+use super::keys;
 use super::read;
 use super::writer::Context;
 use crate::answers::JobKind;
@@ -42,19 +44,21 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
             .and_then(|mut insert| insert.execute(params![key, body_digest, id.to_string()]))
             .map_err(failed("storing the idempotency key"))?;
     }
-    let mut view = JobView::new(id, now_ms(), &spec);
+    // One time for all of it: the view must be the one that the log gives.
+    let time_ms = now_ms();
+    let mut view = JobView::new(id, time_ms, &spec);
     let mut cursor = Cursor { next_sequence: 1, head: Vec::new() };
     let created = NewEvent::from(EventBody::JobCreated { spec: Box::new(spec) });
     for event in std::iter::once(created).chain(events) {
-        let event = cursor.place(event, now_ms());
+        let event = cursor.place(event, time_ms);
         cursor.store(context, id, Generation(0), &event)?;
         view.apply(&event);
     }
     context
         .connection
         .prepare_cached(
-            "INSERT INTO jobs (id, kind, state, priority, header, next_sequence, head_hash)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT INTO jobs (id, kind, state, priority, header, next_sequence, head_hash, submitter)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )
         .and_then(|mut insert| {
             insert.execute(params![
@@ -65,9 +69,12 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
                 header_of(&view),
                 cursor.next_sequence,
                 cursor.head,
+                view.owner.as_ref().map(|owner| owner.key.as_str()),
             ])
         })
         .map_err(failed("storing the job"))?;
+    let last = cursor.next_sequence - 1;
+    heads::note(context, id, 1, last, &cursor.head, view.state.is_over())?;
     Ok(Created::New(Box::new(view)))
 }
 
@@ -88,6 +95,8 @@ pub(super) fn append(
         None => read::view(context.connection, job)?,
     };
     let time_ms = now_ms();
+    let first = cursor.next_sequence;
+    let spent_before = spent(&view);
     let mut placed = Vec::with_capacity(events.len());
     let mut header_changed = false;
     for event in events {
@@ -103,7 +112,13 @@ pub(super) fn append(
         }
         placed.push(event);
     }
+    let spent_now = spent(&view).saturating_sub(spent_before);
+    if let Some(owner) = view.owner.as_ref().filter(|_| spent_now > 0) {
+        keys::spend(context, &owner.key, time_ms, spent_now)?;
+    }
     cursor.save(context, job)?;
+    let last = cursor.next_sequence - 1;
+    heads::note(context, job, first, last, &cursor.head, view.state.is_over())?;
     if header_changed {
         save_header(context, job, &view)?;
     }
@@ -112,6 +127,11 @@ pub(super) fn append(
         context.views.insert(job, view);
     }
     Ok(placed)
+}
+
+/// What models have cost for a job, in billionths of a dollar.
+fn spent(view: &JobView) -> u64 {
+    view.agent.as_ref().map_or(0, |agent| agent.spent.cost_nanodollars)
 }
 
 fn store_steps(context: &Context<'_>, view: &JobView, range: std::ops::Range<usize>) -> Result<()> {
@@ -203,7 +223,7 @@ pub(super) fn release(context: &mut Context<'_>, job: JobId, generation: Generat
 
 pub(super) fn delete(context: &mut Context<'_>, job: JobId) -> Result<()> {
     context.views.remove(&job);
-    for table in ["events", "blobs", "steps", "idempotency"] {
+    for table in ["events", "blobs", "steps", "idempotency", "heads"] {
         context
             .connection
             .execute(&format!("DELETE FROM {table} WHERE job = ?1"), [job.to_string()])
@@ -313,6 +333,13 @@ impl Cursor {
             .map(drop)
             .map_err(failed("storing the end of the log"))
     }
+}
+
+/// Stores bytes that an event will refer to.
+pub(super) fn put_blob(context: &Context<'_>, job: JobId, bytes: &[u8]) -> Result<String> {
+    let bytes_digest = digest(bytes);
+    store_blob(context, &job.to_string(), &bytes_digest, bytes)?;
+    Ok(bytes_digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn store_blob(context: &Context<'_>, job: &str, payload_digest: &[u8], payload: &[u8]) -> Result<()> {

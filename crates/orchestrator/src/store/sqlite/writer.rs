@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failed;
+use super::heads::Signer;
 use super::hub::Hub;
 use crate::error::OrchestratorError;
 use crate::ids::{JobId, Sequence};
@@ -27,6 +28,8 @@ pub(super) struct Context<'a> {
     pub(super) views: &'a mut HashMap<JobId, JobView>,
     /// Jobs with new events, to be told after the commit.
     pub(super) news: &'a mut Vec<(JobId, Sequence)>,
+    /// Signs the ends of logs.
+    pub(super) signer: &'a mut Signer,
 }
 
 /// Done inside the transaction, or not at all where none could be begun; gives back what to say when it has ended.
@@ -41,13 +44,14 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         connection: Connection,
+        signer: Signer,
         hub: Arc<Hub>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, OrchestratorError> {
         let (work, queue) = mpsc::channel(4096);
         std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || write_loop(&connection, queue, &hub, &metrics))
+            .spawn(move || write_loop(&connection, signer, queue, &hub, &metrics))
             .map_err(OrchestratorError::io("starting the thread that writes"))?;
         Ok(Self { work })
     }
@@ -96,14 +100,20 @@ fn execute(connection: &Connection, sql: &str) -> Result<(), OrchestratorError> 
     connection.execute_batch(sql).map_err(failed("writing to the database"))
 }
 
-fn write_loop(connection: &Connection, mut queue: mpsc::Receiver<Work>, hub: &Hub, metrics: &Metrics) {
+fn write_loop(
+    connection: &Connection,
+    mut signer: Signer,
+    mut queue: mpsc::Receiver<Work>,
+    hub: &Hub,
+    metrics: &Metrics,
+) {
     let mut views = HashMap::new();
     while let Some(first) = queue.blocking_recv() {
         let mut news = Vec::new();
         let mut answers: Vec<Answer> = Vec::new();
         let begun = execute(connection, "BEGIN IMMEDIATE");
         if begun.is_ok() {
-            let mut context = Context { connection, views: &mut views, news: &mut news };
+            let mut context = Context { connection, views: &mut views, news: &mut news, signer: &mut signer };
             answers.push(first(Some(&mut context)));
             while answers.len() < MAX_GROUP
                 && let Ok(next) = queue.try_recv()
@@ -146,6 +156,7 @@ fn answer_all(answers: Vec<Answer>, committed: &Result<(), OrchestratorError>) {
         answer(match committed {
             Ok(()) => Ok(()),
             Err(OrchestratorError::DiskFull) => Err(OrchestratorError::DiskFull),
+            Err(OrchestratorError::StoreBusy) => Err(OrchestratorError::StoreBusy),
             Err(error) => Err(OrchestratorError::Store {
                 what: error.to_string(),
                 source: "the transaction failed".into(),

@@ -1,0 +1,152 @@
+//! A thousand jobs in the queue, twenty at a time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::acceptance::submit;
+use super::crowd::run_containers;
+use crate::Stage;
+use crate::http::Connection;
+use crate::measure::Samples;
+use crate::report::{Beside, Figure, Target, Unit};
+use crate::sandboxes::resident_bytes;
+use crate::server::Server;
+
+const JOBS: u32 = 1000;
+const AT_ONCE: u32 = 20;
+const SETTINGS: &str = "[jobs]\nmax_running = 20\nmax_queued = 100000\n";
+const JOB: &str = r#"{"steps":[{"tool":"shell","command":"echo one line"}]}"#;
+const PAUSE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(300);
+const MEGABYTE: f64 = 1e6;
+/// A multiple of three: memory after the first third is what memory at the end is compared with.
+const ROUNDS: u32 = 6;
+/// What memory may grow from the first third to the end. What a server keeps for each job would show here.
+const FLAT: f64 = 1.1;
+/// How many of these the kernel counts in a second of processor time.
+const TICKS: f64 = 100.0;
+
+/// What was measured, round by round.
+#[derive(Default)]
+struct Rounds {
+    ours: Samples,
+    docker: Samples,
+    /// Resident memory of the server after each round.
+    memory: Vec<f64>,
+    /// Milliseconds of processor time that a job took in each round.
+    processor: Samples,
+}
+
+/// Measures in turns: a thousand jobs, twenty containers at once.
+pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
+    let server = Server::start(stage, SETTINGS).await?;
+    let measured = in_turns(stage, &server).await;
+    server.remove(stage).await?;
+    let rounds = measured?;
+    Ok(vec![rate(&rounds), memory(&rounds)])
+}
+
+fn rate(rounds: &Rounds) -> Figure {
+    Figure {
+        name: "throughput",
+        what: format!(
+            "{JOBS} step jobs of one line queued, {AT_ONCE} at a time: first accepted to last complete"
+        ),
+        unit: Unit::PerSecond,
+        ours: rounds.ours.summary_of_rates(),
+        target: Target::AtLeast(100.0),
+        beside: vec![Beside {
+            what: format!("{AT_ONCE} x `docker run --rm --network none` of `true` at once"),
+            summary: rounds.docker.summary_of_rates(),
+            against: None,
+            target: Target::None,
+        }],
+        notes: vec![format!(
+            "a job took {:.1} ms of processor time in all: server, launcher, guest, `bash`",
+            rounds.processor.summary().median
+        )],
+    }
+}
+
+fn memory(rounds: &Rounds) -> Figure {
+    let third = rounds.memory.len() / 3;
+    let mean = |values: &[f64]| {
+        let mut samples = Samples::default();
+        values.iter().for_each(|bytes| samples.add(bytes / MEGABYTE));
+        samples.summary()
+    };
+    let megabytes: Vec<String> =
+        rounds.memory.iter().map(|bytes| format!("{:.1}", bytes / MEGABYTE)).collect();
+    Figure {
+        name: "throughput-memory",
+        what: format!("resident memory of that server after {} jobs", JOBS * ROUNDS),
+        unit: Unit::Megabytes,
+        ours: mean(&rounds.memory[rounds.memory.len().saturating_sub(1)..]),
+        target: Target::None,
+        beside: vec![Beside {
+            what: format!("the same after {} jobs", JOBS * ROUNDS / 3),
+            summary: mean(&rounds.memory[third.saturating_sub(1)..third]),
+            against: None,
+            target: Target::TimesSlower(FLAT),
+        }],
+        notes: vec![format!("after each further {JOBS} jobs: {} MB", megabytes.join(", "))],
+    }
+}
+
+async fn in_turns(stage: &Stage, server: &Server) -> Result<Rounds> {
+    let mut rounds = Rounds::default();
+    for round in 1..=ROUNDS {
+        let before = processor_ticks(server.pid()?)?;
+        let rate = f64::from(JOBS) / one_round(server, round * JOBS).await?;
+        rounds.ours.add(rate);
+        let ticks = processor_ticks(server.pid()?)? - before;
+        rounds.processor.add(ticks / TICKS * 1e3 / f64::from(JOBS));
+        rounds.memory.push(resident_bytes(server.pid()?)?);
+        let start = Instant::now();
+        run_containers(stage, AT_ONCE).await?;
+        rounds.docker.add(f64::from(AT_ONCE) / start.elapsed().as_secs_f64());
+    }
+    Ok(rounds)
+}
+
+/// Processor time of a process and of all its children that have ended.
+fn processor_ticks(pid: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in brackets, may have blanks.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<f64> = fields.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    // From the parent's id on: the 14th to the 17th of all.
+    fields.get(10..14).map(|times| times.iter().sum()).context("no processor times in /proc")
+}
+
+/// Hands all in and waits for their end; gives the seconds.
+async fn one_round(server: &Server, complete: u32) -> Result<f64> {
+    let mut connection = Connection::open(server.address).await?;
+    let start = Instant::now();
+    for _ in 0..JOBS {
+        submit(&mut connection, JOB).await?;
+    }
+    loop {
+        let (status, body) = connection.get("/readyz").await?;
+        ensure!(status == 200, "/readyz answers {status}");
+        let state: serde_json::Value = serde_json::from_slice(&body)?;
+        if state["queued"] == 0 && state["running"] == 0 {
+            break;
+        }
+        if start.elapsed() > PATIENCE {
+            bail!("after {} s this is left: {state}", PATIENCE.as_secs());
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let (_, metrics) = connection.get("/metrics").await?;
+    let metrics = String::from_utf8_lossy(&metrics);
+    let counted = metrics
+        .lines()
+        .find(|line| line.contains(r#"state="complete""#))
+        .and_then(|line| line.rsplit(' ').next());
+    let counted: u32 = counted.context("no figure of complete jobs")?.parse()?;
+    ensure!(counted == complete, "{counted} jobs are complete instead of {complete}");
+    Ok(seconds)
+}

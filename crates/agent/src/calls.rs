@@ -1,0 +1,140 @@
+//! Runs the calls of an answer: those that only look at the same time, the others one after another.
+
+use std::time::{Duration, Instant};
+
+use context::output::{self, Limits};
+use futures::future::try_join_all;
+use model::ToolCall;
+
+use crate::admission::Admission;
+use crate::agent::{Agent, Ending};
+use crate::conversation::{OpenCall, Stage, result_tokens};
+use crate::event::{AgentEvent, ToolEnd};
+use crate::host::{Host, Stopped};
+use crate::request::PersonRequest;
+use crate::tool::{Begun, CallContext, Effect, ToolFlow, ToolOutput};
+
+/// How many calls run at the same time.
+const MOST_PARALLEL: usize = 8;
+/// How long calls may take to return after the job's time of work is over; then they stay as they are, begun.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What came of one call.
+enum Outcome {
+    Ended,
+    Waiting(PersonRequest),
+}
+
+impl Agent {
+    /// Runs the next calls. `Some` when the job must wait.
+    pub(crate) async fn run_calls(&mut self, host: &dyn Host) -> Result<Option<Ending>, Stopped> {
+        let open: Vec<OpenCall> = self.conversation.open_calls().cloned().collect();
+        let group = match open.iter().take_while(|call| self.only_looks(&call.call)).count() {
+            0 => 1,
+            count => count.min(MOST_PARALLEL),
+        };
+        // Calls that have begun are seen to their end; new ones need something left in the budget.
+        let is_new = open.first().is_some_and(|call| call.stage == Stage::Waiting);
+        let left = self.conversation.budget().tool_calls_left(self.conversation.spent());
+        if is_new && left == 0 {
+            return Ok(self.budget_ending(host));
+        }
+        if is_new && self.time_left(host).is_some_and(|left| left.is_zero()) {
+            return Ok(Some(self.time_is_over(host)));
+        }
+        let group = group.min(usize::try_from(left).unwrap_or(usize::MAX).max(1));
+        let running = open.iter().take(group).map(|call| self.run_call(host, call));
+        let outcomes = match self.time_left(host) {
+            None => try_join_all(running).await?,
+            // A call that is left here goes on when the job does, like one whose server died.
+            Some(left) => match tokio::time::timeout(left.saturating_add(GRACE), try_join_all(running)).await
+            {
+                Ok(outcomes) => outcomes?,
+                Err(_) => return Ok(Some(self.time_is_over(host))),
+            },
+        };
+        let waiting = outcomes.into_iter().find_map(|outcome| match outcome {
+            Outcome::Waiting(request) => Some(Ending::Waiting(request)),
+            Outcome::Ended => None,
+        });
+        Ok(waiting)
+    }
+
+    /// Those that a person is asked about come one after another, so that there is one question at a time.
+    fn only_looks(&self, call: &ToolCall) -> bool {
+        !self.is_asked_about(call)
+            && self.toolbox.find(&call.name).is_some_and(|tool| tool.effect() == Effect::ReadOnly)
+    }
+
+    async fn run_call(&self, host: &dyn Host, open: &OpenCall) -> Result<Outcome, Stopped> {
+        let call = &open.call;
+        let started = Instant::now();
+        let admitted = match self.admit(host, call) {
+            Admission::Run(tool) => Ok(tool),
+            Admission::Refuse(end) => Err(end),
+            // It has not begun before somebody allows it: what was begun is not begun again.
+            Admission::Ask(request) => return self.wait_for(host, call, *request).await,
+        };
+        if open.stage == Stage::Waiting {
+            let event = AgentEvent::CallStarted {
+                call: call.id.clone(),
+                tool: call.name.clone(),
+                input: call.arguments.clone(),
+            };
+            host.record(vec![event]).await?;
+        }
+        let flow = match admitted {
+            Ok(tool) => {
+                let context = CallContext {
+                    id: &call.id,
+                    host,
+                    conversation: &self.conversation,
+                    settings: &self.settings,
+                    limits: self.limits,
+                    begun: if open.stage == Stage::Waiting { Begun::Now } else { Begun::Before },
+                    recall: &self.recall,
+                    time_left: self.time_left(host),
+                };
+                tool.run(call.arguments.clone(), &context).await?
+            }
+            Err(end) => (*end).into(),
+        };
+        match flow {
+            ToolFlow::Done(ToolOutput { mut end, mut events }) => {
+                end.duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+                self.cap(host, call, &mut end).await?;
+                end.tokens = Some(result_tokens(&call.id, &end.text));
+                events.insert(0, AgentEvent::CallEnded { call: call.id.clone(), end });
+                host.record(events).await?;
+                Ok(Outcome::Ended)
+            }
+            ToolFlow::Wait(request) => self.wait_for(host, call, request).await,
+        }
+    }
+
+    /// Keeps an output that is too large for the log, and leaves the model its head, its tail and how to read the rest.
+    async fn cap(&self, host: &dyn Host, call: &ToolCall, end: &mut ToolEnd) -> Result<(), Stopped> {
+        let limits = Limits::for_budget(self.conversation.engine().policy().budget);
+        if limits.fit(&end.text) {
+            return Ok(());
+        }
+        let (text, whole) = host.keep_text(std::mem::take(&mut end.text)).await?;
+        let giving = format!("giving event `{}` and the lines", call.id);
+        end.text = output::preview(&text, &whole, limits, &giving);
+        end.whole = Some(whole);
+        Ok(())
+    }
+
+    /// Asks a person, once.
+    async fn wait_for(
+        &self,
+        host: &dyn Host,
+        call: &ToolCall,
+        request: PersonRequest,
+    ) -> Result<Outcome, Stopped> {
+        if self.conversation.request_of(&call.id).is_none() {
+            host.record(vec![AgentEvent::RequestOpened(request.clone())]).await?;
+        }
+        Ok(Outcome::Waiting(request))
+    }
+}

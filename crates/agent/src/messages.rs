@@ -1,0 +1,359 @@
+//! The messages of a request, made from what the model is to see.
+//!
+//! From one turn to the next most of it stays: what the last request had at its start is taken over as it is, not made
+//! again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use context::{Content, Segment};
+use model::{Image, Message, Opaque, Part, Reasoning, ResultPart, Role, ToolCall, ToolResult};
+use serde_json::{Value, json};
+
+/// The messages of the last request.
+#[derive(Default)]
+pub(crate) struct Messages {
+    /// What they were made from.
+    segments: Vec<Segment>,
+    /// In which segment each of them begins.
+    starts: Vec<usize>,
+    messages: Vec<Arc<Message>>,
+}
+
+impl Messages {
+    /// Makes the messages of these segments.
+    pub(crate) fn renew(&mut self, segments: Vec<Segment>, pictures: &HashMap<String, Image>) {
+        let same = self.segments.iter().zip(&segments).take_while(|(old, new)| is_same(old, new)).count();
+        // The last message that begins in what is the same may go on differently.
+        let kept = self.starts.partition_point(|start| *start < same).saturating_sub(1);
+        let from = self.starts.get(kept).copied().unwrap_or(0);
+        self.starts.truncate(kept);
+        self.messages.truncate(kept);
+        self.segments = segments;
+        let mut fresh: Vec<Message> = Vec::new();
+        for (index, segment) in self.segments.iter().enumerate().skip(from) {
+            let message = match &segment.content {
+                Content::Fixed => continue,
+                Content::Text { text, images, .. } => {
+                    let mut parts = vec![Part::Text(text.to_string())];
+                    parts.extend(found(images, pictures).map(Part::Image));
+                    add_words(&mut fresh, parts, segment.is_volatile())
+                }
+                Content::Assistant { reasoning, text, calls } => {
+                    Some(Message::assistant(assistant_parts(reasoning, text, calls)))
+                }
+                Content::Result { call, text, is_error, images } => {
+                    let mut parts = vec![ResultPart::Text(text.to_string())];
+                    parts.extend(found(images, pictures).map(ResultPart::Image));
+                    let name = tool_of(call, &fresh, &self.messages).unwrap_or_default().to_owned();
+                    let result = ToolResult { id: call.to_string(), name, parts, is_error: *is_error };
+                    add_result(&mut fresh, result)
+                }
+            };
+            if let Some(message) = message {
+                fresh.push(message);
+                self.starts.push(index);
+            }
+        }
+        self.messages.extend(fresh.into_iter().map(Arc::new));
+    }
+
+    /// The messages, shared with the next request.
+    pub(crate) fn shared(&self) -> Vec<Arc<Message>> {
+        self.messages.clone()
+    }
+
+    /// Whether the last message is one that the next request will not have.
+    pub(crate) fn end_with_status(&self) -> bool {
+        self.segments.last().is_some_and(Segment::is_volatile)
+    }
+
+    /// The last message that the next request will have too.
+    pub(crate) fn last_stable(&self) -> Option<usize> {
+        let is_stable =
+            |segment: &Segment| !segment.is_volatile() && !matches!(segment.content, Content::Fixed);
+        let last = self.segments.iter().rposition(is_stable)?;
+        self.starts.partition_point(|start| *start <= last).checked_sub(1)
+    }
+}
+
+/// Whether both are the same thing, not only alike: what stays in view is shared between views.
+fn is_same(old: &Segment, new: &Segment) -> bool {
+    old.is_volatile() == new.is_volatile()
+        && match (&old.content, &new.content) {
+            (Content::Fixed, Content::Fixed) => true,
+            (
+                Content::Text { role, text, images },
+                Content::Text { role: new_role, text: new_text, images: new_images },
+            ) => role == new_role && Arc::ptr_eq(text, new_text) && images == new_images,
+            (
+                Content::Assistant { reasoning, text, calls },
+                Content::Assistant { reasoning: new_reasoning, text: new_text, calls: new_calls },
+            ) => {
+                Arc::ptr_eq(reasoning, new_reasoning)
+                    && Arc::ptr_eq(text, new_text)
+                    && Arc::ptr_eq(calls, new_calls)
+            }
+            (
+                Content::Result { call, text, is_error, images },
+                Content::Result { call: new_call, text: new_text, is_error: new_error, images: new_images },
+            ) => {
+                call == new_call
+                    && Arc::ptr_eq(text, new_text)
+                    && is_error == new_error
+                    && images == new_images
+            }
+            _ => false,
+        }
+}
+
+/// The tool that a call of the newest answer names.
+fn tool_of<'a>(call: &str, fresh: &'a [Message], kept: &'a [Arc<Message>]) -> Option<&'a str> {
+    let newest_first = fresh.iter().rev().chain(kept.iter().rev().map(|message| &**message));
+    let answer = newest_first.into_iter().find(|message| message.role == Role::Assistant)?;
+    answer.parts.iter().find_map(|part| match part {
+        Part::ToolCall(known) if known.id == call => Some(known.name.as_str()),
+        _ => None,
+    })
+}
+
+fn found<'a>(
+    images: &'a [context::Image],
+    pictures: &'a HashMap<String, Image>,
+) -> impl Iterator<Item = Image> + use<'a> {
+    images.iter().filter_map(|image| pictures.get(&image.digest)).cloned()
+}
+
+/// Words of a person follow each other in one message; the volatile end stands alone, so that what is before it can be
+/// cached. Gives the message if it is a new one.
+fn add_words(messages: &mut [Message], parts: Vec<Part>, is_volatile: bool) -> Option<Message> {
+    match messages.last_mut() {
+        Some(last) if last.role == Role::User && !is_volatile && !is_of_results(last) => {
+            last.parts.extend(parts);
+            None
+        }
+        _ => Some(Message { role: Role::User, parts }),
+    }
+}
+
+/// Results of one answer stand in one message. Gives the message if it is a new one.
+fn add_result(messages: &mut [Message], result: ToolResult) -> Option<Message> {
+    match messages.last_mut() {
+        Some(last) if is_of_results(last) => {
+            last.parts.push(Part::ToolResult(result));
+            None
+        }
+        _ => Some(Message::results(vec![result])),
+    }
+}
+
+fn is_of_results(message: &Message) -> bool {
+    matches!(message.parts.first(), Some(Part::ToolResult(_)))
+}
+
+/// The parts of an answer as they came: what was thought, said and called in the order that [`kept_for_provider`] wrote down,
+/// which is the usual one where it says nothing else.
+fn assistant_parts(kept: &[Value], text: &str, calls: &[context::Call]) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let (mut rest, mut waiting) = (text, calls);
+    let mut say = |parts: &mut Vec<Part>, bytes: usize| {
+        // A text that was cut since has other places.
+        let (piece, after) = rest.split_at(if rest.is_char_boundary(bytes) { bytes } else { rest.len() });
+        if !piece.is_empty() {
+            parts.push(Part::Text(piece.to_owned()));
+        }
+        rest = after;
+    };
+    let is_in_pieces = kept.iter().any(|block| block.get(TEXT_BYTES).is_some());
+    for block in kept {
+        if let Ok(reasoning) = serde_json::from_value::<Reasoning>(block["reasoning"].clone()) {
+            parts.push(Part::Reasoning(reasoning));
+        } else if let Some(bytes) = block[TEXT_BYTES].as_u64() {
+            say(&mut parts, usize::try_from(bytes).unwrap_or(usize::MAX));
+        } else if let Some(place) = waiting.iter().position(|call| block["call"] == call.id.as_str()) {
+            if !is_in_pieces {
+                say(&mut parts, usize::MAX);
+            }
+            let (before, after) = waiting.split_at(place);
+            parts.extend(before.iter().map(|call| call_part(call, None)));
+            let opaque = serde_json::from_value(block["opaque"].clone()).ok();
+            parts.extend(after.first().map(|call| call_part(call, opaque)));
+            waiting = after.get(1..).unwrap_or_default();
+        }
+    }
+    say(&mut parts, usize::MAX);
+    parts.extend(waiting.iter().map(|call| call_part(call, None)));
+    if parts.is_empty() {
+        // Providers refuse a message without content.
+        parts.push(Part::Text("(no answer)".into()));
+    }
+    parts
+}
+
+fn call_part(call: &context::Call, opaque: Option<Opaque>) -> Part {
+    Part::ToolCall(ToolCall {
+        id: call.id.clone(),
+        name: call.name.clone(),
+        arguments: call.arguments.clone(),
+        opaque,
+    })
+}
+
+/// How many bytes of the text stand at this place of the answer.
+const TEXT_BYTES: &str = "text_bytes";
+
+/// What is kept of an answer beside its text and its calls: what the provider wants back, its reasoning and what it put at
+/// calls, and the order of all parts where it is not reasoning, then text, then calls.
+pub(crate) fn kept_for_provider(parts: &[Part]) -> Vec<Value> {
+    let rank = |part: &Part| match part {
+        Part::Reasoning(_) => 0,
+        Part::Text(_) | Part::Image(_) | Part::ToolResult(_) => 1,
+        Part::ToolCall(_) => 2,
+    };
+    let is_usual = parts.is_sorted_by_key(rank);
+    parts
+        .iter()
+        .filter_map(|part| match part {
+            Part::Reasoning(reasoning) => Some(json!({ "reasoning": reasoning })),
+            Part::ToolCall(call) => match &call.opaque {
+                Some(opaque) => Some(json!({ "call": call.id, "opaque": opaque })),
+                None => (!is_usual).then(|| json!({ "call": call.id })),
+            },
+            Part::Text(text) => (!is_usual).then(|| json!({ TEXT_BYTES: text.len() })),
+            Part::Image(_) | Part::ToolResult(_) => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use context::{Call, CallResult, Engine, Entry, EntryBody, EventId, Factor, Fixed, Settings};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn body(kind: u8, number: u64) -> EntryBody {
+        let call = |part: u64| Call {
+            id: format!("call-{number}-{part}"),
+            name: format!("tool-{part}"),
+            arguments: serde_json::json!({"text": "some words ".repeat(number as usize % 40)}),
+        };
+        match kind % 5 {
+            0 => EntryBody::User { text: format!("message {number}"), images: Vec::new() },
+            1 => EntryBody::Assistant {
+                reasoning: Vec::new(),
+                text: format!("answer {number}"),
+                calls: vec![],
+            },
+            2 => EntryBody::Assistant {
+                reasoning: Vec::new(),
+                text: String::new(),
+                calls: vec![call(0), call(1)],
+            },
+            3 => EntryBody::Note { name: "note".into(), text: format!("text {number}") },
+            _ => EntryBody::Plan { text: format!("plan {number}") },
+        }
+    }
+
+    /// Entries of a log: after an answer with calls come results, sometimes late, sometimes never.
+    fn entries(kinds: &[(u8, u8)]) -> Vec<EntryBody> {
+        let mut bodies = vec![EntryBody::User { text: "the task".into(), images: Vec::new() }];
+        for (number, (kind, results)) in kinds.iter().enumerate() {
+            let body = body(*kind, number as u64);
+            let calls = match &body {
+                EntryBody::Assistant { calls, .. } => calls.clone(),
+                _ => Vec::new(),
+            };
+            bodies.push(body);
+            for call in calls.into_iter().take(usize::from(*results % 3)) {
+                let text = "output ".repeat(number % 90);
+                bodies.push(EntryBody::Result(CallResult { call: call.id, text, ..CallResult::default() }));
+            }
+        }
+        bodies
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_over_is_what_would_be_made(kinds in prop::collection::vec((0_u8..5, 0_u8..3), 1..120)) {
+            let settings = Settings { budget_tokens: 6_000, factor: Factor::ONE, fixed: Fixed::default() };
+            let mut engine = Engine::new(settings).unwrap();
+            let mut grown = Messages::default();
+            for (number, body) in entries(&kinds).into_iter().enumerate() {
+                engine.append(Entry::new(EventId(number as u64 + 1), 0, body)).unwrap();
+                let view = engine.view().with_volatile(&format!("status {number}"));
+                let mut anew = Messages::default();
+                anew.renew(view.segments.clone(), &HashMap::new());
+                grown.renew(view.segments, &HashMap::new());
+                prop_assert_eq!(&grown.messages, &anew.messages);
+                prop_assert_eq!(&grown.starts, &anew.starts);
+                prop_assert_eq!(grown.last_stable(), anew.last_stable());
+            }
+        }
+    }
+
+    fn thought(text: &str) -> Part {
+        let opaque = Opaque { dialect: model::Dialect::Anthropic, data: json!({"signature": text}) };
+        Part::Reasoning(Reasoning { text: text.into(), opaque })
+    }
+
+    fn called(id: &str, is_signed: bool) -> Part {
+        let opaque = is_signed.then(|| Opaque { dialect: model::Dialect::Gemini, data: json!({"id": id}) });
+        Part::ToolCall(ToolCall { id: id.into(), name: "ls".into(), arguments: json!({}), opaque })
+    }
+
+    #[test]
+    fn the_parts_of_an_answer_go_back_in_the_order_in_which_they_came() {
+        let said = |text: &str| Part::Text(text.into());
+        let answers = [
+            vec![thought("a"), said("One."), called("1", false), called("2", false)],
+            vec![thought("a"), called("1", true), called("2", true)],
+            vec![thought("a"), called("1", false), thought("b"), called("2", false)],
+            vec![
+                thought("a"),
+                said("Zwölf."),
+                thought("b"),
+                said("Two."),
+                called("1", true),
+                called("2", false),
+            ],
+            vec![said("One."), thought("a"), called("1", false), said("Two."), thought("b")],
+            vec![called("1", false), said("after")],
+        ];
+        for parts in answers {
+            let texts = parts
+                .iter()
+                .filter_map(|part| if let Part::Text(text) = part { Some(&**text) } else { None });
+            let text: String = texts.collect();
+            let calls: Vec<Call> = parts
+                .iter()
+                .filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
+                .map(|call| Call { id: call.id.clone(), name: call.name.clone(), arguments: json!({}) })
+                .collect();
+            let kept = kept_for_provider(&parts);
+            assert_eq!(assistant_parts(&kept, &text, &calls), parts);
+            // Of a text that was cut since nothing is lost or said twice.
+            let cut: String = text.chars().take(3).collect();
+            let again = assistant_parts(&kept, &cut, &calls);
+            let said = again
+                .iter()
+                .filter_map(|part| if let Part::Text(text) = part { Some(&**text) } else { None });
+            assert_eq!(said.collect::<String>(), cut);
+        }
+    }
+
+    #[test]
+    fn most_messages_are_shared_with_the_request_before() {
+        let settings = Settings { budget_tokens: 100_000, factor: Factor::ONE, fixed: Fixed::default() };
+        let mut engine = Engine::new(settings).unwrap();
+        let mut messages = Messages::default();
+        for (number, body) in entries(&[(2, 2); 50]).into_iter().enumerate() {
+            engine.append(Entry::new(EventId(number as u64 + 1), 0, body)).unwrap();
+        }
+        messages.renew(engine.view().with_volatile("one").segments, &HashMap::new());
+        let before = messages.shared();
+        messages.renew(engine.view().with_volatile("two").segments, &HashMap::new());
+        let shared = before.iter().zip(messages.shared()).filter(|(old, new)| Arc::ptr_eq(old, new)).count();
+        assert!(shared + 2 >= before.len() && before.len() > 100, "{shared} of {}", before.len());
+    }
+}

@@ -1,0 +1,98 @@
+//! Pictures that tools show. They lie in the store of whoever runs the agent; events and results name them by digest, so
+//! that a log with a hundred screenshots stays small and only what the model looks at is in memory.
+
+use model::Image;
+use serde::{Deserialize, Serialize};
+
+/// Tokens that a picture is taken to cost where its size is not known, and the most that providers count: they make
+/// larger ones smaller.
+const MOST_TOKENS: u32 = 1_600;
+/// Pixels for one token.
+const PIXELS_A_TOKEN: u64 = 750;
+/// Providers refuse a request with a picture that has more pixels on a side, or more bytes.
+const MOST_PIXELS: u32 = 7_900;
+const MOST_BYTES: u64 = 3_500_000;
+
+/// A picture that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Picture {
+    /// Names it in the store.
+    pub digest: String,
+    /// Such as `image/png`.
+    pub media_type: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Pixels; 0 where nobody knows.
+    #[serde(default)]
+    pub width: u32,
+    /// Pixels; 0 where nobody knows.
+    #[serde(default)]
+    pub height: u32,
+}
+
+impl Picture {
+    /// What is known of a picture that is kept under this digest.
+    #[must_use]
+    pub fn of(image: &Image, digest: String) -> Self {
+        let (width, height) = size_of_png(&image.bytes).unwrap_or_default();
+        Self { digest, media_type: image.media_type.clone(), bytes: image.bytes.len() as u64, width, height }
+    }
+
+    /// Whether a provider takes it; one that it refuses would end the conversation.
+    #[must_use]
+    pub fn can_be_sent(&self) -> bool {
+        self.bytes <= MOST_BYTES && self.width <= MOST_PIXELS && self.height <= MOST_PIXELS
+    }
+
+    /// Tokens that it is taken to cost.
+    pub(crate) fn tokens(&self) -> u32 {
+        let pixels = u64::from(self.width) * u64::from(self.height);
+        match u32::try_from(pixels / PIXELS_A_TOKEN) {
+            Ok(tokens) if pixels > 0 => tokens.clamp(1, MOST_TOKENS),
+            _ => MOST_TOKENS,
+        }
+    }
+
+    /// How it is named in a result.
+    pub(crate) fn text(&self) -> String {
+        match (self.width, self.height) {
+            (0, _) | (_, 0) => format!("[picture, {} bytes]", self.bytes),
+            (width, height) => format!("[picture, {width}x{height} pixels]"),
+        }
+    }
+}
+
+/// Width and height as the file's head has them.
+fn size_of_png(bytes: &[u8]) -> Option<(u32, u32)> {
+    let number = |at: usize| {
+        let four: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_be_bytes(four))
+    };
+    bytes.starts_with(b"\x89PNG\r\n\x1a\n").then_some(())?;
+    Some((number(16)?, number(20)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn png(width: u32, height: u32) -> Picture {
+        let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
+        bytes.extend(width.to_be_bytes());
+        bytes.extend(height.to_be_bytes());
+        Picture::of(&Image { media_type: "image/png".into(), bytes }, "d".into())
+    }
+
+    #[test]
+    fn the_size_of_a_picture_says_what_it_costs_and_whether_it_can_be_sent() {
+        let screen = png(1280, 800);
+        assert_eq!((screen.width, screen.height, screen.tokens()), (1280, 800, 1365));
+        assert!(screen.can_be_sent());
+        assert_eq!(screen.text(), "[picture, 1280x800 pixels]");
+        assert!(!png(1280, 20_000).can_be_sent(), "a whole page that is very long");
+        assert_eq!(png(3840, 2160).tokens(), MOST_TOKENS);
+        let unknown = Image { media_type: "image/jpeg".into(), bytes: vec![1, 2, 3] };
+        let unknown = Picture::of(&unknown, "d".into());
+        assert_eq!((unknown.tokens(), unknown.text().as_str()), (MOST_TOKENS, "[picture, 3 bytes]"));
+    }
+}

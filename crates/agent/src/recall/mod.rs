@@ -1,0 +1,341 @@
+//! Finding earlier events: the index of a job's history, kept in a folder beside its log, filled behind the work.
+//!
+//! The index is a cache. It is opened when something has left the view or is searched for; what it does not have yet comes
+//! from the records, which are a fold over the log, and from the store, which has outputs whole. A damaged one is deleted
+//! and made again.
+
+#[cfg(test)]
+mod tests;
+mod vectors;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use context::recall::{self, History, Hit, Index, Query};
+use context::{CallResult, ContextError, Entry, EntryBody, EventId};
+use model::Embeddings;
+
+use crate::record::{Record, RecordKind};
+
+/// How many events an answer names.
+pub(crate) const MOST_HITS: usize = 8;
+/// Of one event not more than this goes to the embeddings model, which reads a few hundred words.
+const MOST_EMBEDDED: usize = 6_000;
+/// Whole texts that are looked through for the lines of an answer.
+const MOST_SHOWN_BYTES: usize = 32 * 1024 * 1024;
+/// The file that says which model the vectors are of.
+const MARKER: &str = "vectors.model";
+
+/// Where outputs are that are too large for the log.
+#[async_trait]
+pub trait WholeTexts: Send + Sync {
+    /// The text of this digest; `None` where it is there no more. An error is one of reading: it may go better later.
+    async fn whole(&self, digest: &str) -> Result<Option<String>, String>;
+}
+
+/// The index of one job's history.
+#[derive(Clone)]
+pub struct Recall {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    folder: Option<PathBuf>,
+    embeddings: Option<Embeddings>,
+    texts: Option<Arc<dyn WholeTexts>>,
+    state: Mutex<State>,
+    index: Mutex<Option<Index>>,
+    /// Held by who fills the index, or makes it anew.
+    filling: tokio::sync::Mutex<()>,
+    /// Held by who asks for vectors of events: they are stored in the order of the log.
+    embedding: tokio::sync::Mutex<()>,
+    question: vectors::Patience,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many records were taken.
+    taken: usize,
+    waiting: VecDeque<Waiting>,
+    without_vector: VecDeque<(EventId, String)>,
+    is_working: bool,
+    left_alone_until: Option<Instant>,
+}
+
+/// An event that is not in the index yet.
+#[derive(Clone)]
+struct Waiting {
+    id: EventId,
+    time_ms: i64,
+    text: String,
+    /// Where the whole of it is, if the text is not.
+    digest: Option<String>,
+}
+
+impl Recall {
+    /// An index in this folder. Nothing is read or made before it is needed.
+    #[must_use]
+    pub fn new(folder: PathBuf, embeddings: Option<Embeddings>, texts: Option<Arc<dyn WholeTexts>>) -> Self {
+        Self { shared: Arc::new(Shared { folder: Some(folder), embeddings, texts, ..Shared::default() }) }
+    }
+
+    /// No index: searching looks through all records.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { shared: Arc::default() }
+    }
+
+    fn take(&self, records: &[Record]) {
+        let mut state = self.shared.lock();
+        let new = records.get(state.taken..).unwrap_or_default();
+        for record in new {
+            let (id, text) = (EventId(record.sequence), record.found_by());
+            if text.trim().is_empty() {
+                continue;
+            }
+            let digest = record.whole.as_ref().map(|blob| blob.digest.clone());
+            state.waiting.push_back(Waiting { id, time_ms: record.time_ms, text: text.to_owned(), digest });
+            if self.shared.embeddings.is_some() {
+                let end = text.floor_char_boundary(MOST_EMBEDDED);
+                state.without_vector.push_back((id, text[..end].to_owned()));
+            }
+        }
+        state.taken = records.len();
+    }
+
+    /// Brings the index up to these records, beside the work.
+    pub(crate) fn follow(&self, records: &[Record], now_ms: i64) {
+        if self.shared.folder.is_none() {
+            return;
+        }
+        self.take(records);
+        {
+            let mut state = self.shared.lock();
+            if state.is_working {
+                return;
+            }
+            state.is_working = true;
+        }
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            if let Err(error) = shared.catch_up(now_ms).await {
+                tracing::warn!(%error, "the index of a job's history cannot be written");
+            }
+            shared.embed_waiting().await;
+            shared.lock().is_working = false;
+        });
+    }
+
+    /// The answer of `history_search`.
+    pub(crate) async fn search(
+        &self,
+        query: &str,
+        records: &[Record],
+        now_ms: i64,
+    ) -> Result<String, ContextError> {
+        match self.try_search(query, records, now_ms).await {
+            // It is made anew from the log, once.
+            Err(error) if is_damage(&error) => {
+                self.shared.start_anew(&error).await;
+                self.try_search(query, records, now_ms).await
+            }
+            done => done,
+        }
+    }
+
+    async fn try_search(&self, query: &str, records: &[Record], now_ms: i64) -> Result<String, ContextError> {
+        self.take(records);
+        self.shared.catch_up(now_ms).await?;
+        let (vector, note) = match self.shared.vector_of(query).await {
+            Ok(vector) => (vector, ""),
+            Err(()) => (None, "[by words alone: the embeddings model did not answer]\n"),
+        };
+        let asked = query.to_owned();
+        let (hits, events) = self
+            .shared
+            .with_index(move |index| {
+                let query = Query { text: &asked, vector: vector.as_deref(), limit: MOST_HITS };
+                Ok((index.search(query)?, index.len()))
+            })
+            .await?;
+        let found = Found { records, whole: self.whole_texts(&hits, records).await };
+        Ok(note.to_owned() + &recall::answer(&hits, events, &found, query)?)
+    }
+
+    /// The whole of what was found, where the records have a preview.
+    async fn whole_texts(&self, hits: &[Hit], records: &[Record]) -> HashMap<EventId, String> {
+        let mut texts = HashMap::new();
+        let Some(source) = &self.shared.texts else { return texts };
+        let mut room = MOST_SHOWN_BYTES as u64;
+        for hit in hits {
+            let Some(blob) = record_of(records, hit.id).and_then(|record| record.whole.as_ref()) else {
+                continue;
+            };
+            if blob.bytes > room {
+                continue;
+            }
+            if let Ok(Some(text)) = source.whole(&blob.digest).await {
+                room -= blob.bytes;
+                texts.insert(hit.id, text);
+            }
+        }
+        texts
+    }
+
+    pub(crate) fn has_index(&self) -> bool {
+        self.shared.folder.is_some()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> Result<Index, ContextError> {
+        let Some(folder) = &self.folder else {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(ContextError::File { action: "open the index", path: PathBuf::new(), source });
+        };
+        if let Some(embeddings) = &self.embeddings {
+            let marker = folder.join(MARKER);
+            // Vectors of another model say nothing about each other.
+            if std::fs::read_to_string(&marker).is_ok_and(|name| name != embeddings.name()) {
+                let _ = std::fs::remove_file(folder.join("vectors"));
+            }
+            let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&marker, embeddings.name()));
+        }
+        Index::open(folder).or_else(|error| {
+            tracing::warn!(%error, "the index of a job's history is made again");
+            let _ = std::fs::remove_dir_all(folder);
+            Index::open(folder)
+        })
+    }
+
+    /// Does something with the index, which is opened where it is not.
+    async fn with_index<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Index) -> Result<T, ContextError> + Send + 'static,
+    ) -> Result<T, ContextError> {
+        let shared = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || {
+            let mut index = shared.index.lock().unwrap_or_else(PoisonError::into_inner);
+            if index.is_none() {
+                *index = Some(shared.open()?);
+            }
+            index.as_mut().map(work).transpose()
+        });
+        let stopped = || {
+            let source = std::io::Error::other("the work on it was given up");
+            ContextError::File { action: "use the index", path: PathBuf::new(), source }
+        };
+        done.await.map_err(|_| stopped())?.and_then(|done| done.ok_or_else(stopped))
+    }
+
+    /// Forgets a damaged index: all of it is taken from the records again.
+    async fn start_anew(&self, why: &ContextError) {
+        let _turn = self.filling.lock().await;
+        tracing::warn!(error = %why, "the index of a job's history is made again");
+        *self.index.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(folder) = &self.folder {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+        let mut state = self.lock();
+        state.taken = 0;
+        state.waiting.clear();
+        state.without_vector.clear();
+    }
+
+    /// Adds what waits, and commits what is due. What could not be added goes on to wait.
+    async fn catch_up(self: &Arc<Self>, now_ms: i64) -> Result<(), ContextError> {
+        let turn = self.filling.lock().await;
+        let done = self.add_waiting(now_ms).await;
+        drop(turn);
+        if let Err(error) = &done
+            && is_damage(error)
+        {
+            self.start_anew(error).await;
+        }
+        done
+    }
+
+    async fn add_waiting(self: &Arc<Self>, now_ms: i64) -> Result<(), ContextError> {
+        loop {
+            let Some(mut next) = self.lock().waiting.front().cloned() else { break };
+            if let (Some(digest), Some(texts)) = (&next.digest, &self.texts) {
+                match texts.whole(digest).await {
+                    Ok(Some(whole)) => next.text = whole,
+                    // Retention has dropped it: the preview is what there is.
+                    Ok(None) => {}
+                    Err(problem) => {
+                        tracing::warn!(%problem, event = %next.id, "an output cannot be read for the index yet");
+                        return Ok(());
+                    }
+                }
+            }
+            let id = next.id;
+            let add = move |index: &mut Index| {
+                index.add_text(next.id, next.time_ms, &next.text);
+                Ok(index.commit_if_due(now_ms))
+            };
+            let committed = self.with_index(add).await?;
+            // It is in the index, even if that cannot be written now.
+            self.lock().waiting.pop_front_if(|first| first.id == id);
+            committed?;
+        }
+        self.with_index(move |index| index.commit_if_due(now_ms)).await
+    }
+}
+
+/// Whether the files of the index are not what was written.
+fn is_damage(error: &ContextError) -> bool {
+    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    match error {
+        ContextError::Damaged { .. } => true,
+        ContextError::File { source, .. } => matches!(source.kind(), InvalidData | NotFound | UnexpectedEof),
+        _ => false,
+    }
+}
+
+fn record_of(records: &[Record], id: EventId) -> Option<&Record> {
+    records.binary_search_by_key(&id.0, |record| record.sequence).ok().map(|at| &records[at])
+}
+
+/// The records as the texts of what was found.
+struct Found<'a> {
+    records: &'a [Record],
+    whole: HashMap<EventId, String>,
+}
+
+impl History for Found<'_> {
+    fn entry(&self, id: EventId) -> Result<Option<Entry>, ContextError> {
+        let Some(record) = record_of(self.records, id) else { return Ok(None) };
+        let text = self.whole.get(&id).unwrap_or(&record.text).clone();
+        Ok(Some(entry_of(record, text)))
+    }
+
+    fn blob(&self, _digest: &str) -> Result<Option<String>, ContextError> {
+        Ok(None)
+    }
+}
+
+/// A record as an entry of a log with this text. Nobody is asked for what it costs, so it is not counted.
+pub(crate) fn entry_of(record: &Record, text: String) -> Entry {
+    let body = match record.kind {
+        RecordKind::Person | RecordKind::Notice => EntryBody::User { text, images: Vec::new() },
+        RecordKind::Answer => EntryBody::Assistant { reasoning: Vec::new(), text, calls: Vec::new() },
+        RecordKind::Result => {
+            EntryBody::Result(CallResult { text, blob: record.whole.clone(), ..CallResult::default() })
+        }
+        RecordKind::Plan => EntryBody::Plan { text },
+        RecordKind::Note => {
+            let (name, text) = text.split_once(": ").unwrap_or(("note", &text));
+            EntryBody::Note { name: name.to_owned(), text: text.to_owned() }
+        }
+    };
+    Entry { id: EventId(record.sequence), time_ms: record.time_ms, tokens: 0, body }
+}

@@ -1,0 +1,92 @@
+//! The vectors of events and of questions, from an embeddings model.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use context::EventId;
+use model::MOST_TEXTS;
+
+use super::Shared;
+
+/// How long vectors of events may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a question waits for the vectors of events; what is missing then comes beside the work.
+const BACKLOG_PATIENCE: Duration = Duration::from_secs(5);
+/// An embeddings server that has failed is left alone for so long.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// How long the vector of a question may take.
+pub(super) struct Patience(pub(super) Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(Duration::from_secs(5))
+    }
+}
+
+impl Shared {
+    /// Gives vectors to the events that have none, oldest first, until there are no more or the model fails.
+    pub(super) async fn embed_waiting(self: &Arc<Self>) {
+        let Some(embeddings) = &self.embeddings else { return };
+        let _turn = self.embedding.lock().await;
+        while let Some(batch) = self.next_batch().await {
+            let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
+            let vectors = match embeddings.embed(&texts, PATIENCE).await {
+                Ok(vectors) => vectors,
+                Err(error) => {
+                    tracing::warn!(%error, "events get no vectors for now");
+                    self.lock().left_alone_until = Some(Instant::now() + PAUSE);
+                    return;
+                }
+            };
+            let last = batch.last().map(|(id, _)| *id);
+            let ids = batch.into_iter().map(|(id, _)| id);
+            let vectors: Vec<(EventId, Vec<f32>)> = ids.zip(vectors).collect();
+            if let Err(error) = self.with_index(move |index| index.add_vectors(&vectors)).await {
+                tracing::warn!(%error, "vectors cannot be stored");
+                return;
+            }
+            let mut state = self.lock();
+            while state.without_vector.front().is_some_and(|(id, _)| Some(*id) <= last) {
+                state.without_vector.pop_front();
+            }
+        }
+    }
+
+    async fn next_batch(self: &Arc<Self>) -> Option<Vec<(EventId, String)>> {
+        if self.is_left_alone() || self.lock().without_vector.is_empty() {
+            return None;
+        }
+        let newest = self.with_index(|index| Ok(index.newest_vector())).await.ok()?;
+        let mut state = self.lock();
+        while state.without_vector.front().is_some_and(|(id, _)| newest.is_some_and(|newest| newest >= *id)) {
+            state.without_vector.pop_front();
+        }
+        let batch: Vec<_> = state.without_vector.iter().take(MOST_TEXTS).cloned().collect();
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    fn is_left_alone(&self) -> bool {
+        self.lock().left_alone_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The vector of a question; nothing where no model is set.
+    pub(super) async fn vector_of(self: &Arc<Self>, query: &str) -> Result<Option<Vec<f32>>, ()> {
+        let Some(embeddings) = &self.embeddings else { return Ok(None) };
+        if self.is_left_alone() {
+            return Err(());
+        }
+        let shared = Arc::clone(self);
+        // A task of its own: what takes longer goes on beside the work.
+        let backlog = tokio::spawn(async move { shared.embed_waiting().await });
+        let _ = tokio::time::timeout(BACKLOG_PATIENCE, backlog).await;
+        match embeddings.embed(&[query], self.question.0).await {
+            Ok(mut vectors) => Ok(vectors.pop()),
+            Err(error) => {
+                tracing::warn!(%error, "a question gets no vector");
+                self.lock().left_alone_until = Some(Instant::now() + PAUSE);
+                Err(())
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The history as people and the history tools read it: `memory.json`, `history_search`, `history_read`.
+
+use context::Blob;
+use serde::Serialize;
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Record {
+    /// Its number in the log.
+    #[serde(rename = "event")]
+    pub sequence: u64,
+    /// Milliseconds since 1970.
+    pub time_ms: i64,
+    /// The call that it is the result of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
+    /// What it is.
+    pub kind: RecordKind,
+    /// What was said; of an output that is too large for the log, what the model reads of it.
+    pub text: String,
+    /// Where the whole output is, if `text` is not.
+    #[serde(skip)]
+    pub whole: Option<Blob>,
+    /// So many bytes of the text are searched: a search does not find earlier searches.
+    #[serde(skip)]
+    pub found_bytes: usize,
+}
+
+impl Record {
+    /// Something that is found by all of its text.
+    #[must_use]
+    pub fn new(sequence: u64, time_ms: i64, kind: RecordKind, text: String) -> Self {
+        let found_bytes = text.len();
+        Self { sequence, time_ms, call: None, kind, text, whole: None, found_bytes }
+    }
+
+    /// The part of the text that is searched.
+    #[must_use]
+    pub fn found_by(&self) -> &str {
+        self.text.get(..self.found_bytes).unwrap_or(&self.text)
+    }
+}
+
+/// Whether a tool only tells what was told before.
+pub(crate) fn is_recall(tool: &str) -> bool {
+    matches!(tool, "history_search" | "history_read")
+}
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordKind {
+    /// The task, or a message of a person.
+    Person,
+    /// An answer of the model with the calls that it asked for.
+    Answer,
+    /// The result of a call.
+    Result,
+    /// A plan.
+    Plan,
+    /// A note.
+    Note,
+    /// Something that the machinery told the model.
+    Notice,
+}
+
+/// A record that fits a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found<'a> {
+    /// The record.
+    pub(crate) record: &'a Record,
+    /// The line that fits best, shortened.
+    pub(crate) line: String,
+}
+
+/// The longest line of a search result.
+const MAX_LINE: usize = 240;
+
+/// Records that hold the words, the ones with the most words first, newer before older.
+pub(crate) fn search<'a>(records: &'a [Record], query: &str, limit: usize) -> Vec<Found<'a>> {
+    let words: Vec<String> = query.split_whitespace().map(str::to_lowercase).collect();
+    if words.is_empty() {
+        return Vec::new();
+    }
+    let mut found: Vec<(usize, Found<'a>)> = records
+        .iter()
+        .filter_map(|record| {
+            let lower = record.found_by().to_lowercase();
+            let count = words.iter().filter(|word| lower.contains(word.as_str())).count();
+            (count > 0).then(|| (count, Found { record, line: best_line(record.found_by(), &words) }))
+        })
+        .collect();
+    found.sort_by(|(one, first), (other, second)| {
+        other.cmp(one).then(second.record.sequence.cmp(&first.record.sequence))
+    });
+    found.into_iter().take(limit).map(|(_, found)| found).collect()
+}
+
+fn best_line(text: &str, words: &[String]) -> String {
+    let score = |line: &str| {
+        let lower = line.to_lowercase();
+        words.iter().filter(|word| lower.contains(word.as_str())).count()
+    };
+    // The first of the best, so that the same search gives the same line.
+    let line = text.lines().rev().max_by_key(|line| score(line)).unwrap_or_default().trim();
+    line.chars().take(MAX_LINE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(sequence: u64, text: &str) -> Record {
+        Record::new(sequence, 0, RecordKind::Result, text.into())
+    }
+
+    #[test]
+    fn records_with_more_of_the_words_come_first() {
+        let records =
+            [record(1, "the port is 8080"), record(2, "a\nport 9090 is taken"), record(3, "nothing")];
+        let found = search(&records, "Port taken", 10);
+        let lines: Vec<_> = found.iter().map(|found| (found.record.sequence, found.line.as_str())).collect();
+        assert_eq!(lines, [(2, "port 9090 is taken"), (1, "the port is 8080")]);
+        assert!(search(&records, "  ", 10).is_empty());
+    }
+}

@@ -1,0 +1,40 @@
+//! The state of an agent out of a log alone: for looking at what its model saw, at any event.
+
+use context::{Engine, EntryBody, Settings, Window};
+
+use crate::budget::Budget;
+use crate::conversation::{Conversation, Sight};
+use crate::error::AgentError;
+use crate::event::{AgentEvent, Logged};
+
+/// The state after these events. `None` as long as no model was about to be asked: nobody knows its window.
+///
+/// # Errors
+/// A window in the log that nothing can work with; rules that this program does not know.
+pub fn replay(log: &[Logged]) -> Result<Option<Conversation>, AgentError> {
+    let Some(window) = first_window(log) else { return Ok(None) };
+    check_versions(log)?;
+    let engine = Engine::new(Settings::from(window))?;
+    let mut conversation = Conversation::new(engine, Budget::default(), Sight::of(window));
+    for logged in log {
+        conversation.apply(logged);
+    }
+    Ok(Some(conversation))
+}
+
+/// The window that the engine of this log starts with.
+pub(crate) fn first_window(log: &[Logged]) -> Option<&Window> {
+    windows(log).next()
+}
+
+/// Refuses a log that was written by newer rules than this program knows.
+pub(crate) fn check_versions(log: &[Logged]) -> Result<(), AgentError> {
+    windows(log).try_for_each(|window| Ok(window.check_version()?))
+}
+
+fn windows(log: &[Logged]) -> impl Iterator<Item = &Window> {
+    log.iter().filter_map(|logged| match &logged.event {
+        AgentEvent::ContextChanged(EntryBody::Window(window)) => Some(window),
+        _ => None,
+    })
+}

@@ -1,0 +1,292 @@
+//! Notices an agent that turns in circles: the same call with the same result, the same error, two to four calls in turn, talk
+//! without action, calls that cannot be understood. First a nudge, then the end. Pure: a fold over the log.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// How many calls are remembered: enough for the longest pattern.
+const REMEMBERED: usize = 24;
+/// How many calls a circle has.
+const PERIODS: std::ops::RangeInclusive<usize> = 2..=4;
+
+/// A pattern, and after how many repetitions somebody speaks up.
+struct Pattern {
+    nudge_at: usize,
+    end_at: usize,
+}
+
+const SAME_CALL: Pattern = Pattern { nudge_at: 3, end_at: 6 };
+const SAME_ERROR: Pattern = Pattern { nudge_at: 4, end_at: 8 };
+const ALTERNATION: Pattern = Pattern { nudge_at: 3, end_at: 6 };
+const TALK: Pattern = Pattern { nudge_at: 1, end_at: 5 };
+const SILENCE: Pattern = Pattern { nudge_at: 1, end_at: 4 };
+const BAD_CALLS: Pattern = Pattern { nudge_at: 3, end_at: 7 };
+
+/// What the watch says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well, or a nudge was given and has not failed yet.
+    Fine,
+    /// The model should be told this.
+    Nudge(String),
+    /// It does not get out by itself: why, for people.
+    Stuck(String),
+}
+
+/// How a call went, as far as patterns are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallSort {
+    /// It did something.
+    Done,
+    /// It failed.
+    Failed,
+    /// It could not be understood: no such tool, or input that does not fit.
+    Malformed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    call: u64,
+    result: u64,
+    sort: CallSort,
+}
+
+/// What was seen of one agent.
+#[derive(Debug, Clone, Default)]
+pub struct StuckWatch {
+    recent: VecDeque<Seen>,
+    talk: usize,
+    silence: usize,
+    is_nudged: bool,
+    /// Whether the model has answered since the nudge.
+    has_answered: bool,
+}
+
+fn digest(parts: &[&str]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    parts.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl StuckWatch {
+    /// The model has answered with so many calls; `has_text` where it said something.
+    pub fn saw_answer(&mut self, calls: usize, has_text: bool) {
+        self.has_answered = true;
+        match (calls, has_text) {
+            (0, true) => {
+                self.talk += 1;
+                self.silence = 0;
+            }
+            (0, false) => self.silence += 1,
+            _ => {
+                self.talk = 0;
+                self.silence = 0;
+            }
+        }
+        self.settle();
+    }
+
+    /// A call has ended.
+    pub fn saw_call(&mut self, tool: &str, input: &str, result: &str, sort: CallSort) {
+        let seen = Seen { call: digest(&[tool, input]), result: digest(&[tool, result]), sort };
+        self.recent.push_back(seen);
+        if self.recent.len() > REMEMBERED {
+            self.recent.pop_front();
+        }
+        self.settle();
+    }
+
+    /// A person has said something or changed something: the patterns of before mean nothing now.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The model was nudged.
+    pub fn nudged(&mut self) {
+        self.is_nudged = true;
+        self.has_answered = false;
+    }
+
+    /// A pattern that was broken may be nudged about again.
+    fn settle(&mut self) {
+        if self.counts().iter().all(|(pattern, count, _)| *count < pattern.nudge_at) {
+            self.is_nudged = false;
+        }
+    }
+
+    fn counts(&self) -> [(&'static Pattern, usize, &'static str); 6] {
+        [
+            (&SAME_CALL, self.same(|seen| (seen.call, seen.result)), SAME_CALL_TEXT),
+            (&SAME_ERROR, self.same_error(), SAME_ERROR_TEXT),
+            (&ALTERNATION, self.alternations(), ALTERNATION_TEXT),
+            (&TALK, self.talk, TALK_TEXT),
+            (&SILENCE, self.silence, SILENCE_TEXT),
+            (&BAD_CALLS, self.trailing(|seen| seen.sort == CallSort::Malformed), BAD_CALLS_TEXT),
+        ]
+    }
+
+    /// What is to be done now.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let counts = self.counts();
+        // Many equal calls of one answer pass both marks at once: also then the nudge comes first.
+        let was_heard = self.is_nudged && self.has_answered;
+        let over = counts.iter().find(|(pattern, count, _)| was_heard && *count >= pattern.end_at);
+        if let Some((_, count, text)) = over {
+            let (what, _) = text.split_once("; ").unwrap_or((text, ""));
+            return Verdict::Stuck(format!("{what} ({count} times in a row), also after a nudge"));
+        }
+        match counts.iter().find(|(pattern, count, _)| *count >= pattern.nudge_at) {
+            Some((_, _, text)) if !self.is_nudged => Verdict::Nudge((*text).to_owned()),
+            _ => Verdict::Fine,
+        }
+    }
+
+    fn trailing(&self, holds: impl Fn(&Seen) -> bool) -> usize {
+        self.recent.iter().rev().take_while(|seen| holds(seen)).count()
+    }
+
+    fn same<T: PartialEq>(&self, key: impl Fn(&Seen) -> T) -> usize {
+        let Some(last) = self.recent.back() else { return 0 };
+        let wanted = key(last);
+        self.trailing(|seen| key(seen) == wanted)
+    }
+
+    fn same_error(&self) -> usize {
+        let Some(last) = self.recent.back().filter(|last| last.sort == CallSort::Failed) else { return 0 };
+        self.trailing(|seen| seen.sort == CallSort::Failed && seen.result == last.result)
+    }
+
+    /// How often the last few calls, which are not all the same, were made in turn with the same results.
+    fn alternations(&self) -> usize {
+        PERIODS.map(|period| self.rounds(period)).max().unwrap_or(0)
+    }
+
+    /// How often the last calls, so many of them, were made in the same order with the same results.
+    fn rounds(&self, period: usize) -> usize {
+        let newest: Vec<&Seen> = self.recent.iter().rev().collect();
+        let Some(round) = newest.get(..period) else { return 0 };
+        if round.iter().all(|seen| *seen == round[0]) {
+            return 0;
+        }
+        newest.chunks_exact(period).take_while(|chunk| *chunk == round).count()
+    }
+}
+
+const SAME_CALL_TEXT: &str = "the same call was made with the same result; doing it again will not change \
+    anything: if the task is done call finish, else do what is still missing, or call finish and say what is in the way";
+const SAME_ERROR_TEXT: &str = "the same error came back; the cause is still there: read the error, look at the \
+    files it names, and try another way";
+const ALTERNATION_TEXT: &str = "the same few calls were made in turn with the same results; this leads nowhere: \
+    think about what they told you and choose another way";
+const TALK_TEXT: &str = "an answer came without a tool call; nothing happens unless you call a tool: do the next step \
+    with one, or call finish when everything is done";
+const SILENCE_TEXT: &str = "an empty answer came; call a tool to go on, or finish when everything is done";
+const BAD_CALLS_TEXT: &str = "calls came that could not be understood; use one of the tools you were given, by its \
+    exact name, with the input that its schema describes";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdicts(watch: &mut StuckWatch, calls: &[(&str, &str, CallSort)]) -> Vec<Verdict> {
+        calls
+            .iter()
+            .map(|(call, result, sort)| {
+                watch.saw_answer(1, false);
+                watch.saw_call("shell", call, result, *sort);
+                let verdict = watch.verdict();
+                if matches!(verdict, Verdict::Nudge(_)) {
+                    watch.nudged();
+                }
+                verdict
+            })
+            .collect()
+    }
+
+    fn sorts(verdicts: &[Verdict]) -> String {
+        verdicts
+            .iter()
+            .map(|verdict| match verdict {
+                Verdict::Fine => '.',
+                Verdict::Nudge(_) => 'n',
+                Verdict::Stuck(_) => 'S',
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_same_call_with_the_same_result_is_nudged_and_then_ends() {
+        let calls = [("ls", "a", CallSort::Done); 6];
+        assert_eq!(sorts(&verdicts(&mut StuckWatch::default(), &calls)), "..n..S");
+    }
+
+    #[test]
+    fn circles_of_three_and_four_calls_are_noticed() {
+        for (round, expected) in [("abc", "........n........S"), ("abca", "...........n...........S")] {
+            let names: Vec<String> = round.repeat(6).chars().map(String::from).collect();
+            let calls: Vec<_> = names.iter().map(|name| (name.as_str(), "same", CallSort::Done)).collect();
+            assert_eq!(sorts(&verdicts(&mut StuckWatch::default(), &calls)), expected, "{round}");
+        }
+    }
+
+    #[test]
+    fn the_same_call_with_new_results_is_work() {
+        let results: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+        let calls: Vec<_> = results.iter().map(|result| ("make", result.as_str(), CallSort::Done)).collect();
+        assert_eq!(sorts(&verdicts(&mut StuckWatch::default(), &calls)), ".".repeat(20));
+    }
+
+    #[test]
+    fn different_calls_with_the_same_error_are_noticed() {
+        let names: Vec<String> = (0..8).map(|n| format!("try {n}")).collect();
+        let calls: Vec<_> =
+            names.iter().map(|name| (name.as_str(), "no such host", CallSort::Failed)).collect();
+        assert_eq!(sorts(&verdicts(&mut StuckWatch::default(), &calls)), "...n...S");
+    }
+
+    #[test]
+    fn two_calls_in_turn_are_noticed() {
+        let pair = [("a", "1", CallSort::Done), ("b", "2", CallSort::Done)];
+        let calls: Vec<_> = pair.iter().cycle().take(12).copied().collect();
+        assert_eq!(sorts(&verdicts(&mut StuckWatch::default(), &calls)), ".....n.....S");
+    }
+
+    #[test]
+    fn a_broken_pattern_is_forgotten_and_may_be_nudged_again() {
+        let same = ("ls", "a", CallSort::Done);
+        let calls = [same, same, same, ("cat", "b", CallSort::Done), same, same, same];
+        assert_eq!(sorts(&verdicts(&mut StuckWatch::default(), &calls)), "..n...n");
+    }
+
+    #[test]
+    fn many_equal_calls_of_one_answer_are_nudged_about_before_they_end_the_work() {
+        let mut watch = StuckWatch::default();
+        let equal = |watch: &mut StuckWatch| watch.saw_call("shell", "ls", "a", CallSort::Done);
+        watch.saw_answer(8, false);
+        (0..8).for_each(|_| equal(&mut watch));
+        assert!(matches!(watch.verdict(), Verdict::Nudge(_)));
+        watch.nudged();
+        assert_eq!(watch.verdict(), Verdict::Fine, "it has not answered the nudge yet");
+        watch.saw_answer(1, false);
+        equal(&mut watch);
+        assert!(matches!(watch.verdict(), Verdict::Stuck(_)));
+    }
+
+    #[test]
+    fn talk_and_silence_end_too() {
+        let mut watch = StuckWatch::default();
+        let mut seen = String::new();
+        for _ in 0..5 {
+            watch.saw_answer(0, true);
+            seen += &sorts(&[watch.verdict()]);
+            watch.nudged();
+        }
+        assert_eq!(seen, "n...S");
+        let mut watch = StuckWatch::default();
+        watch.saw_answer(0, false);
+        watch.nudged();
+        (0..3).for_each(|_| watch.saw_answer(0, false));
+        assert!(matches!(watch.verdict(), Verdict::Stuck(why) if why.starts_with("an empty answer came (4")));
+    }
+}

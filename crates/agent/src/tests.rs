@@ -1,0 +1,389 @@
+//! The loop with a model that reads its answers from a list, on a host without a sandbox.
+
+use model::ModelError;
+use serde_json::json;
+
+use crate::testing::{TestHost, calls, said};
+use crate::{
+    AgentEvent, AgentSettings, Approval, Budget, CommandRules, Ending, FinishOutcome, Finished, PersonAnswer,
+    RequestKind, Sight,
+};
+
+fn done(summary: &str) -> Ending {
+    Ending::Finished(Finished { outcome: FinishOutcome::Done, summary: summary.into() })
+}
+
+fn finish() -> model::Answer {
+    calls(&[("finish", json!({"summary": "all done"}))])
+}
+
+fn write(path: &str) -> model::Answer {
+    calls(&[("write_file", json!({"path": path, "content": "hello\n"}))])
+}
+
+#[tokio::test]
+async fn a_task_is_planned_done_and_finished() {
+    let host = TestHost::with_task("write a file");
+    let plan = calls(&[("plan", json!({"items": ["write it", {"text": "check it"}]}))]);
+    let (mut agent, model) =
+        host.agent(AgentSettings::default(), vec![Ok(plan), Ok(write("a.txt")), Ok(finish())]);
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    assert_eq!(host.files.lock().unwrap()["a.txt"], "hello\n");
+    assert_eq!(agent.conversation().plan().unwrap().items.len(), 2);
+    let spent = agent.conversation().spent();
+    assert_eq!(
+        (spent.turns, spent.tool_calls, spent.tokens(), spent.cost_nanodollars),
+        (3, 3, 330, 3_000_000)
+    );
+    let requests = model.requests.lock().unwrap();
+    assert!(requests[0].system.contains("/workspace") && !requests[0].tools.is_empty());
+    let shown = format!("{:?}", requests[2].messages);
+    assert!(shown.contains("write a file") && shown.contains("wrote a.txt: 1 lines, 6 bytes"), "{shown}");
+    assert!(shown.contains("Your plan:"), "{shown}");
+}
+
+#[tokio::test]
+async fn the_state_is_the_same_when_the_log_is_read_again() {
+    let host = TestHost::with_task("write a file");
+    let (mut agent, _) =
+        host.agent(AgentSettings::default(), vec![Ok(write("a")), Ok(said("thinking")), Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    let (again, _) = host.agent(AgentSettings::default(), Vec::new());
+    let shown = |agent: &crate::Agent| {
+        let conversation = agent.conversation();
+        let view = conversation.engine().view().bytes();
+        (view, *conversation.spent(), conversation.records().to_vec(), conversation.finished().cloned())
+    };
+    assert_eq!(shown(&agent), shown(&again));
+}
+
+#[tokio::test]
+async fn a_killed_agent_goes_on_and_repeats_no_call_that_is_over() {
+    let host = TestHost::with_task("two files");
+    let two = calls(&[("shell", json!({"command": "make one"})), ("shell", json!({"command": "make two"}))]);
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(two), Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    // The log as it was right after the first call had ended.
+    let cut = host
+        .log
+        .lock()
+        .unwrap()
+        .iter()
+        .position(|logged| matches!(logged.event, AgentEvent::CallEnded { .. }));
+    host.log.lock().unwrap().truncate(cut.unwrap() + 1);
+    host.executed.lock().unwrap().clear();
+    let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    assert_eq!(*host.executed.lock().unwrap(), ["make two"]);
+    assert_eq!(
+        model.requests.lock().unwrap().len(),
+        1,
+        "the answer that is in the log is not paid for again"
+    );
+}
+
+#[tokio::test]
+async fn unknown_tools_and_wrong_input_are_told_so_that_the_next_call_can_be_right() {
+    let host = TestHost::with_task("x");
+    let bad = calls(&[
+        ("bash", json!({"command": "ls"})),
+        ("write_file", json!({"path": "a"})),
+        ("shell", json!("not json {")),
+    ]);
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(bad), Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    let results = host.results();
+    assert!(results[0].contains("Did you mean `shell`?"), "{}", results[0]);
+    assert!(
+        results[1].contains("missing field `content`") && results[1].contains("\"path\""),
+        "{}",
+        results[1]
+    );
+    assert!(results[2].contains("must be one JSON object"), "{}", results[2]);
+}
+
+#[tokio::test]
+async fn a_model_that_only_talks_or_says_nothing_ends_as_stuck() {
+    for words in ["I will do it.", ""] {
+        let host = TestHost::with_task("x");
+        let answers = (0..20).map(|_| Ok(said(words))).collect();
+        let (mut agent, model) = host.agent(AgentSettings::default(), answers);
+        assert!(matches!(agent.run(&host).await.unwrap(), Ending::Stuck(_)));
+        assert!(model.requests.lock().unwrap().len() <= 5);
+    }
+}
+
+#[tokio::test]
+async fn the_same_call_again_and_again_ends_as_stuck_after_a_nudge() {
+    let host = TestHost::with_task("x");
+    let answers = (0..20).map(|_| Ok(calls(&[("shell", json!({"command": "ls"}))]))).collect();
+    let (mut agent, model) = host.agent(AgentSettings::default(), answers);
+    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Stuck(why) if why.contains("the same call")));
+    let requests = model.requests.lock().unwrap();
+    assert_eq!(requests.len(), 6);
+    assert!(format!("{:?}", requests[3].messages).contains("Take care: the same call"));
+}
+
+#[tokio::test]
+async fn unknown_tools_without_end_are_stuck_too() {
+    let host = TestHost::with_task("x");
+    let answers = (0..20).map(|n| Ok(calls(&[("fly", json!({"n": n}))]))).collect();
+    let (mut agent, _) = host.agent(AgentSettings::default(), answers);
+    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Stuck(_)));
+}
+
+#[tokio::test]
+async fn a_reached_budget_waits_and_goes_on_with_a_larger_one() {
+    let host = TestHost::with_task("x");
+    let settings =
+        AgentSettings { budget: Budget { turns: Some(1), ..Budget::default() }, ..AgentSettings::default() };
+    let (mut agent, model) = host.agent(settings, vec![Ok(write("a")), Ok(finish())]);
+    let Ending::Paused { code, reason, .. } = agent.run(&host).await.unwrap() else { panic!("not paused") };
+    assert_eq!((code.as_str(), reason.contains("1 of 1 turns")), ("budget", true));
+    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Paused { .. }), "nothing has changed");
+    host.append(AgentEvent::BudgetChanged { budget: Budget { turns: Some(5), ..Budget::default() } });
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    let shown = format!("{:?}", model.requests.lock().unwrap()[1].messages);
+    assert!(shown.contains("Left: 4 turns"), "the model sees what is left: {shown}");
+}
+
+#[tokio::test]
+async fn no_more_tools_run_than_the_budget_allows() {
+    let host = TestHost::with_task("x");
+    let budget = Budget { tool_calls: Some(2), ..Budget::default() };
+    let many = calls(&[
+        ("shell", json!({"command": "a"})),
+        ("shell", json!({"command": "b"})),
+        ("shell", json!({"command": "c"})),
+    ]);
+    let (mut agent, _) = host.agent(AgentSettings { budget, ..AgentSettings::default() }, vec![Ok(many)]);
+    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Paused { code, .. } if code == "budget"));
+    assert_eq!(*host.executed.lock().unwrap(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_question_waits_for_its_answer() {
+    let host = TestHost::with_task("x");
+    let ask = calls(&[("ask_user", json!({"question": "Which colour?", "options": ["red", "blue"]}))]);
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(ask), Ok(finish())]);
+    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    assert_eq!((request.kind, request.text.as_str()), (RequestKind::Question, "Which colour?"));
+    // A restart while it waits asks nothing twice.
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
+    assert_eq!(agent.run(&host).await.unwrap(), Ending::Waiting(request.clone()));
+    let answer = PersonAnswer { text: Some("blue".into()), ..PersonAnswer::default() };
+    host.append(AgentEvent::RequestAnswered { id: request.id, answer: Some(answer) });
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    assert_eq!(host.results()[0], "the person answers: blue");
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_answers_is_not_waited_for_for_ever() {
+    let host = TestHost::with_task("x");
+    let ask = calls(&[("ask_user", json!({"question": "?", "wait_minutes": 1}))]);
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(ask), Ok(finish())]);
+    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    assert_eq!(request.deadline_ms, Some(60_000));
+    host.append(AgentEvent::RequestAnswered { id: request.id, answer: None });
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    assert!(host.results()[0].contains("your own judgement"));
+}
+
+#[tokio::test]
+async fn commands_are_allowed_asked_about_and_denied_by_rules() {
+    let rules: CommandRules = serde_json::from_value(json!({"rules": [
+        {"prefix": ["git", "push"], "decision": "ask"}, {"prefix": ["rm"], "decision": "deny", "reason": "keep it"}
+    ]}))
+    .unwrap();
+    let settings =
+        AgentSettings { approval: Approval::Ask, commands: rules.clone(), ..AgentSettings::default() };
+    let three = calls(&[
+        ("shell", json!({"command": "ls"})),
+        ("shell", json!({"command": "rm -rf x"})),
+        ("shell", json!({"command": "git push"})),
+    ]);
+    let host = TestHost::with_task("x");
+    let (mut agent, _) = host.agent(settings, vec![Ok(three.clone()), Ok(finish())]);
+    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    assert_eq!((request.kind, request.command.as_deref()), (RequestKind::Command, Some("git push")));
+    assert_eq!(*host.executed.lock().unwrap(), ["ls"]);
+    assert!(host.results()[1].contains("not allowed (rule `rm`): keep it"));
+    let answer = PersonAnswer {
+        accept: Some(false),
+        text: Some("not yet".into()),
+        plan: None,
+        ..PersonAnswer::default()
+    };
+    host.append(AgentEvent::RequestAnswered { id: request.id, answer: Some(answer) });
+    agent.run(&host).await.unwrap();
+    assert!(host.results()[2].contains("refused this command: not yet"));
+    // Where nobody is to be asked, what would be asked about runs, and what is denied does not.
+    let host = TestHost::with_task("x");
+    let settings = AgentSettings { commands: rules, ..AgentSettings::default() };
+    let (mut agent, _) = host.agent(settings, vec![Ok(three), Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    assert_eq!(*host.executed.lock().unwrap(), ["ls", "git push"]);
+}
+
+#[tokio::test]
+async fn tools_are_asked_about_one_after_another_and_begin_when_they_are_allowed() {
+    let rules: CommandRules =
+        serde_json::from_value(json!({"rules": [{"tool": "read_*", "decision": "ask"}]})).unwrap();
+    let settings = AgentSettings { approval: Approval::Ask, commands: rules, ..AgentSettings::default() };
+    let host = TestHost::with_task("x");
+    let two = calls(&[("read_file", json!({"path": "a"})), ("read_file", json!({"path": "b"}))]);
+    let (mut agent, _) = host.agent(settings, vec![Ok(two), Ok(finish())]);
+    for path in ["a", "b"] {
+        let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+        assert_eq!(request.command, Some(format!("read_file {{\"path\":\"{path}\"}}")));
+        let answer = PersonAnswer { accept: Some(path == "a"), ..PersonAnswer::default() };
+        host.append(AgentEvent::RequestAnswered { id: request.id, answer: Some(answer) });
+    }
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    assert!(!host.results()[0].contains("refused") && host.results()[1].contains("refused this tool"));
+    let log = host.log.lock().unwrap();
+    let place =
+        |wanted: &dyn Fn(&AgentEvent) -> bool| log.iter().position(|logged| wanted(&logged.event)).unwrap();
+    let asked = place(&|event| matches!(event, AgentEvent::RequestOpened(_)));
+    let begun = place(&|event| matches!(event, AgentEvent::CallStarted { .. }));
+    assert!(asked < begun, "what was not allowed yet has not begun");
+}
+
+#[tokio::test]
+async fn nothing_is_changed_before_the_plan_is_accepted_and_an_edited_plan_counts() {
+    let settings = AgentSettings { approve_plan: true, ..AgentSettings::default() };
+    let host = TestHost::with_task("x");
+    let plan =
+        calls(&[("write_file", json!({"path": "a", "content": ""})), ("plan", json!({"items": ["mine"]}))]);
+    let (mut agent, _) = host.agent(settings, vec![Ok(plan), Ok(write("b")), Ok(finish())]);
+    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    assert!(host.files.lock().unwrap().is_empty() && host.results()[0].contains("accept your plan first"));
+    let edited = serde_json::from_value(json!({"items": [{"text": "theirs"}]})).unwrap();
+    let answer = PersonAnswer { plan: Some(edited), ..PersonAnswer::default() };
+    host.append(AgentEvent::RequestAnswered { id: request.id, answer: Some(answer) });
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    assert_eq!(agent.conversation().plan().unwrap().items[0].text, "theirs");
+    assert!(host.files.lock().unwrap().contains_key("b"));
+}
+
+#[tokio::test]
+async fn finish_counts_only_when_the_acceptance_commands_succeed() {
+    let settings = AgentSettings { acceptance: vec!["make test".into()], ..AgentSettings::default() };
+    let host = TestHost::with_task("x");
+    host.program("make test", &[("1 test fails\n", 2), ("ok\n", 0)]);
+    let (mut agent, model) = host.agent(settings, vec![Ok(finish()), Ok(write("a")), Ok(finish())]);
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    assert!(
+        host.results()[0].contains("`make test` fails (exit code 2)")
+            && host.results()[0].contains("1 test fails")
+    );
+    assert!(model.requests.lock().unwrap()[0].system.contains("make test"));
+}
+
+#[tokio::test]
+async fn a_message_of_a_person_is_read_in_the_next_turn() {
+    let host = TestHost::with_task("x");
+    let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(write("a")), Ok(finish())]);
+    host.append(AgentEvent::MessageReceived { text: "make it blue".into() });
+    agent.run(&host).await.unwrap();
+    assert!(format!("{:?}", model.requests.lock().unwrap()[0].messages).contains("make it blue"));
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_too_long_is_made_shorter_and_asked_again() {
+    let host = TestHost::with_task("x");
+    let overflow = || {
+        Err(ModelError::Overflow {
+            model: "m".into(),
+            requested: None,
+            limit: Some(50_000),
+            detail: "long".into(),
+        })
+    };
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![overflow(), Ok(finish())]);
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    let host = TestHost::with_task("x");
+    let (mut agent, model) = host.agent(AgentSettings::default(), (0..20).map(|_| overflow()).collect());
+    assert!(
+        matches!(agent.run(&host).await.unwrap(), Ending::Paused { code, .. } if code == "context_overflow")
+    );
+    assert_eq!(model.requests.lock().unwrap().len(), 5, "it does not try for ever");
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_answer_lets_the_job_wait() {
+    let host = TestHost::with_task("x");
+    let failed = Err(ModelError::Auth { model: "m".into(), detail: "no key".into() });
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![failed, Ok(finish())]);
+    assert!(matches!(
+        agent.run(&host).await.unwrap(),
+        Ending::Paused { code, retry_after: None, .. } if code == "model_auth"
+    ));
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+}
+
+#[tokio::test]
+async fn a_patch_and_an_edit_change_files() {
+    let host = TestHost::with_task("x");
+    host.files.lock().unwrap().insert("a.py".into(), "def f():\n    return 1\n".into());
+    let patch = "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n def f():\n-    return 1\n+    return 2\n";
+    let answers = vec![
+        Ok(calls(&[("apply_patch", json!({"patch": patch}))])),
+        Ok(calls(&[("edit_file", json!({"path": "/workspace/a.py", "old": "2", "new": "3"}))])),
+        Ok(calls(&[("edit_file", json!({"path": "a.py", "old": "  return 4", "new": "x"}))])),
+        Ok(finish()),
+    ];
+    let (mut agent, _) = host.agent(AgentSettings::default(), answers);
+    agent.run(&host).await.unwrap();
+    assert_eq!(host.files.lock().unwrap()["a.py"], "def f():\n    return 3\n");
+    assert!(host.results()[2].contains("return 3"), "the nearest place is shown: {}", host.results()[2]);
+}
+
+#[tokio::test]
+async fn a_picture_is_shown_to_a_model_that_sees_and_told_to_one_that_does_not() {
+    for sight in [Sight::Sees, Sight::Blind] {
+        let host = TestHost::with_task("look");
+        *host.sight.lock().unwrap() = Some(sight);
+        let looks = vec![
+            Ok(calls(&[("screenshot", json!({}))])),
+            Ok(calls(&[("gui", json!({"action": "click", "x": 1, "y": 2, "screenshot": true}))])),
+            Ok(calls(&[("browser", json!({"action": "screenshot", "save_as": "page.png"}))])),
+            Ok(finish()),
+        ];
+        let (mut agent, model) = host.agent(AgentSettings::default(), looks);
+        assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+        let requests = model.requests.lock().unwrap();
+        let last = format!("{:?}", requests[3].messages);
+        let pictures = last.matches("Image(image/png, 24 bytes)").count();
+        assert_eq!(pictures, if sight == Sight::Sees { 3 } else { 0 }, "{last}");
+        assert_eq!(last.contains("You cannot see pictures"), sight == Sight::Blind, "{last}");
+        assert!(last.contains("window 1 \\\"Form\\\" at 10,20, 300x200, has the keyboard"), "{last}");
+        assert_eq!(last.contains("e1 button Go"), sight == Sight::Blind, "{last}");
+        assert_eq!(host.files.lock().unwrap()["page.png"], "24 bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_was_perhaps_clicked_is_not_clicked_again_after_a_restart() {
+    let host = TestHost::with_task("click");
+    let click = calls(&[("browser", json!({"action": "click", "ref": "e1"}))]);
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(click), Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    // The log as it was in the midst of the call.
+    let begun = |logged: &crate::Logged| matches!(logged.event, AgentEvent::CallStarted { .. });
+    let place = host.log.lock().unwrap().iter().position(begun).unwrap();
+    host.log.lock().unwrap().truncate(place + 1);
+    host.executed.lock().unwrap().clear();
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    assert!(host.executed.lock().unwrap().is_empty());
+    assert!(host.results()[0].contains("the server was restarted while the browser worked"));
+}
+
+#[tokio::test]
+async fn what_the_model_says_is_heard_as_it_comes() {
+    let host = TestHost::with_task("say it");
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(said("I begin.")), Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    assert_eq!(*host.heard.lock().unwrap(), "I begin.");
+}

@@ -1,0 +1,106 @@
+//! `python` and `typescript`: run code, in a live kernel where the image has one.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::event::{ToolEnd, ToolStatus};
+use crate::host::{Ability, CodeOrder, Language, Stopped};
+use crate::tool::{CallContext, Effect, Tool, ToolFlow};
+
+/// How long code may run when the model does not say.
+const DEFAULT_TIMEOUT_S: f64 = 120.0;
+
+pub(super) struct Python;
+pub(super) struct TypeScript;
+
+/// Code to run.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Input {
+    /// The code.
+    #[serde(alias = "source", alias = "script")]
+    code: String,
+    /// Seconds after which it is ended, 120 when absent, at most 600.
+    #[serde(default)]
+    timeout_s: Option<f64>,
+}
+
+async fn run_code(language: Language, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+    if input.code.trim().is_empty() {
+        return Ok(ToolEnd::malformed("`code` is empty").into());
+    }
+    let order = CodeOrder {
+        call: call.id.to_owned(),
+        language,
+        code: input.code,
+        // Not cut to what is left of the job's time: code that is still running then goes on when the job does.
+        timeout: super::wait_of(input.timeout_s, DEFAULT_TIMEOUT_S),
+    };
+    let report = call.host.run_code(order).await?;
+    let mut images = Vec::new();
+    for image in report.images {
+        images.push(call.host.keep_picture(image).await?);
+    }
+    // Small models write command lines where code belongs.
+    let is_no_code = language == Language::Python
+        && report.problem.as_ref().is_some_and(|problem| {
+            problem.contains("SyntaxError") || report.output.contains("SyntaxError: invalid syntax")
+        });
+    let mut text = report.output;
+    let mut add = |line: String| {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text += &line;
+    };
+    match &report.problem {
+        Some(problem) => add(format!("[{problem}]")),
+        None if images.is_empty() => add("[done]".into()),
+        None => add(format!("[done, {} pictures]", images.len())),
+    }
+    if is_no_code {
+        add("[this tool runs Python code; a command line belongs in `shell`]".into());
+    }
+    if let Some(note) = report.note {
+        add(format!("[{note}]"));
+    }
+    let status = if report.problem.is_none() { ToolStatus::Done } else { ToolStatus::Failed };
+    Ok(ToolEnd { status, text, images, ..ToolEnd::default() }.into())
+}
+
+impl Tool for Python {
+    const NAME: &'static str = "python";
+    const DESCRIPTION: &'static str =
+        "Runs Python code in /workspace and returns what it prints. Print what you want to see.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    fn needs(&self) -> &'static [Ability] {
+        &[Ability::Python]
+    }
+
+    async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        run_code(Language::Python, input, call).await
+    }
+}
+
+impl Tool for TypeScript {
+    const NAME: &'static str = "typescript";
+    const DESCRIPTION: &'static str =
+        "Runs TypeScript code in /workspace and returns what it prints. Print what you want to see.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    fn needs(&self) -> &'static [Ability] {
+        &[Ability::TypeScript]
+    }
+
+    async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        run_code(Language::TypeScript, input, call).await
+    }
+}

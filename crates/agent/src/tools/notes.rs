@@ -1,0 +1,50 @@
+//! `notes`: what the agent wants to remember; stays in its prompt.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::event::{AgentEvent, ToolEnd};
+use crate::host::Stopped;
+use crate::tool::{CallContext, Effect, Tool, ToolFlow, ToolOutput};
+
+/// The longest note.
+const MOST_CHARACTERS: usize = 4000;
+
+pub(super) struct Notes;
+
+/// A note.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Input {
+    /// A short name; the same name replaces the note.
+    #[serde(alias = "title", alias = "key")]
+    name: String,
+    /// What to remember; empty to remove the note.
+    #[serde(alias = "content", alias = "note")]
+    text: String,
+}
+
+impl Tool for Notes {
+    const NAME: &'static str = "notes";
+    const DESCRIPTION: &'static str = "Keeps a note under a name: facts and decisions that you will need later. Notes \
+        stay in view when older history does not.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    async fn run(&self, input: Input, _call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        if input.name.trim().is_empty() || input.name.chars().count() > 100 {
+            return Ok(ToolEnd::malformed("notes: `name` must have 1 to 100 characters").into());
+        }
+        if input.text.chars().count() > MOST_CHARACTERS {
+            let text =
+                format!("notes: a note has at most {MOST_CHARACTERS} characters; put more into a file");
+            return Ok(ToolEnd::failed(text).into());
+        }
+        let said = if input.text.is_empty() { "removed" } else { "kept" };
+        let end = ToolEnd::done(format!("the note `{}` is {said}", input.name));
+        let events = vec![AgentEvent::NoteKept { name: input.name, text: input.text }];
+        Ok(ToolFlow::Done(ToolOutput { end, events }))
+    }
+}

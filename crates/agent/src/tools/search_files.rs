@@ -1,0 +1,117 @@
+//! `search_files`: lines that fit a pattern, over the whole workspace; by ripgrep where the image has it, else by grep.
+
+use std::time::Duration;
+
+use protocol::Program;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::workspace_path;
+use crate::event::ToolEnd;
+use crate::host::{ExecOrder, ExecStart, Stopped};
+use crate::tool::{CallContext, Effect, Tool, ToolFlow};
+
+const WAIT: Duration = Duration::from_secs(60);
+/// The most lines that are shown.
+const MOST_LINES: usize = 200;
+/// A line longer than this is cut.
+const LONGEST_LINE: usize = 300;
+
+/// Looks with ripgrep where it is there. Both leave out what a person would not search.
+const SCRIPT: &str = r#"
+pattern=$1; place=$2; glob=$3; case=$4
+if command -v rg >/dev/null 2>&1; then
+  set -- --line-number --no-heading --color never --max-columns 400 --hidden --glob '!.git' --glob '!node_modules' --glob '!.caisson'
+  [ -n "$glob" ] && set -- "$@" --glob "$glob"
+  [ "$case" = ignore ] && set -- "$@" --ignore-case
+  rg "$@" --regexp "$pattern" -- "$place" | head -n 400
+else
+  set -- -rnIE --exclude-dir=.git --exclude-dir=node_modules --exclude-dir=.caisson --exclude-dir=target
+  [ -n "$glob" ] && set -- "$@" "--include=$glob"
+  [ "$case" = ignore ] && set -- "$@" -i
+  grep "$@" -e "$pattern" -- "$place" | head -n 400
+fi
+code=${PIPESTATUS[0]}
+[ "$code" = 141 ] && code=0
+exit "$code"
+"#;
+
+pub(super) struct SearchFiles;
+
+/// What to look for.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Input {
+    /// A regular expression.
+    #[serde(alias = "query", alias = "regex")]
+    pattern: String,
+    /// The directory or file to look in, /workspace when absent.
+    #[serde(default)]
+    path: Option<String>,
+    /// Only files whose name fits, such as `*.py`.
+    #[serde(default)]
+    files: Option<String>,
+    /// Whether capital and small letters are the same.
+    #[serde(default)]
+    ignore_case: Option<bool>,
+}
+
+impl Tool for SearchFiles {
+    const NAME: &'static str = "search_files";
+    const DESCRIPTION: &'static str = "Finds lines that fit a regular expression in the files of the workspace; shows file, line number and line.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::ReadOnly
+    }
+
+    async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        if input.pattern.is_empty() {
+            return Ok(ToolEnd::malformed("search_files: `pattern` is empty").into());
+        }
+        let path = match workspace_path(input.path.as_deref().unwrap_or_default()) {
+            Ok(path) => path,
+            Err(problem) => return Ok(ToolEnd::failed(format!("search_files: {problem}")).into()),
+        };
+        let place = if path.is_empty() { ".".to_owned() } else { path };
+        let case = if input.ignore_case.unwrap_or(false) { "ignore" } else { "exact" };
+        let arguments = ["bash", "-c", SCRIPT, "search_files", &input.pattern, &place]
+            .into_iter()
+            .chain([input.files.as_deref().unwrap_or_default(), case]);
+        let start = ExecStart {
+            timeout: Some(WAIT),
+            ..ExecStart::program(Program::Arguments(arguments.map(ToOwned::to_owned).collect()))
+        };
+        let order = ExecOrder {
+            call: call.id.to_owned(),
+            key: call.key(),
+            start: Some(start),
+            from_chunk: 0,
+            wait: WAIT + Duration::from_secs(5),
+        };
+        let report = call.host.execute(order).await?;
+        let code = report.end.as_ref().and_then(|end| end.exit_code);
+        Ok(match code {
+            Some(0) => ToolEnd::done(shorten(&report.output)),
+            Some(1) => ToolEnd::done(format!("nothing fits `{}`", input.pattern)),
+            _ => {
+                let problem =
+                    report.end.and_then(|end| end.problem).unwrap_or_else(|| "it took too long".into());
+                ToolEnd::failed(format!("search_files: {problem}\n{}", report.output))
+            }
+        }
+        .into())
+    }
+}
+
+fn shorten(output: &str) -> String {
+    let mut text = String::new();
+    for line in output.lines().take(MOST_LINES) {
+        let line = line.strip_prefix("./").unwrap_or(line);
+        text.extend(line.chars().take(LONGEST_LINE));
+        text.push('\n');
+    }
+    if output.lines().count() > MOST_LINES {
+        text += "[there are more; use a narrower pattern, `path` or `files`]\n";
+    }
+    text
+}

@@ -1,0 +1,201 @@
+//! What prompts are made for: the model's window, the system prompt, the tools that fit beside it.
+//!
+//! A large window holds all tools. A smaller one gets those that are needed most, and a very small one is told of them in
+//! few words. What a provider's usage or a refused prompt teaches may make a window smaller than it was at the start: then
+//! the tools are chosen again.
+
+use context::{Engine, EntryBody, Factor, Fixed, POLICY_VERSION, Policy, Settings, Window, tokens};
+use model::{Model, ModelLimits, ModelName, ToolSpec};
+
+use crate::event::AgentEvent;
+use crate::extra::ExtraTools;
+use crate::prompt::{Detail, system_prompt};
+use crate::settings::AgentSettings;
+use crate::tool::Toolbox;
+
+/// The share of the window that is kept for the answer, and the most tokens of it.
+const ANSWER_SHARE: u32 = 4;
+const MOST_ANSWER_TOKENS: u32 = 16_000;
+
+/// A model that is told of tools in words, with at most such a window, is a small one: of twenty tools it takes the wrong
+/// ones, and it writes one plan after another for what it has done already. It gets the tools that work is done with.
+const WEAK_CONTEXT_TOKENS: u32 = 32_768;
+const WEAK_TOOLS: [&str; 9] = [
+    "shell",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "finish",
+    "history_read",
+    "list_files",
+    "search_files",
+    "python",
+];
+
+/// Without these nothing can be done, ended, or read again that a prompt names but does not show.
+const ALWAYS: [&str; 3] = ["shell", "finish", "history_read"];
+/// A window that has no room for these is told of tools in few words.
+const BASIC: [&str; 6] = ["shell", "finish", "history_read", "read_file", "write_file", "edit_file"];
+
+/// What providers count for 1,000 of our tokens, before their usage has taught more. Their vocabularies are not public;
+/// these are on the safe side for code. Every other provider starts with our own count.
+const START_FACTORS: [(&str, u32); 2] = [("anthropic", 1_200), ("gemini", 1_100)];
+
+/// Whether a model is a small one.
+pub(crate) fn is_weak(limits: &ModelLimits) -> bool {
+    !limits.native_tools && limits.context_tokens <= WEAK_CONTEXT_TOKENS
+}
+
+/// Leaves a small model the few tools that it can choose among; the plan where a person wants to see one.
+pub(crate) fn simplify(limits: &ModelLimits, approve_plan: bool, toolbox: &mut Toolbox) {
+    if is_weak(limits) {
+        toolbox.retain(|name| WEAK_TOOLS.contains(&name) || (approve_plan && name == "plan"));
+    }
+}
+
+/// The room for a prompt: by the provider's count, and what it counts for our tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    budget_tokens: u32,
+    factor: Factor,
+}
+
+impl Room {
+    /// That of a model that was never asked.
+    pub(crate) fn of_model(model: &dyn Model) -> Self {
+        let limits = model.limits();
+        let answer = (limits.context_tokens / ANSWER_SHARE).min(limits.output_tokens).min(MOST_ANSWER_TOKENS);
+        let budget_tokens = limits.context_tokens.saturating_sub(answer);
+        Self { budget_tokens, factor: start_factor(model.name()) }
+    }
+
+    /// That of the same model with what the log has taught.
+    pub(crate) fn taught(self, model: &dyn Model, engine: &Engine) -> Self {
+        let is_same = |window: &Window| {
+            window.model == model.name().as_str() && window.budget_tokens == self.budget_tokens
+        };
+        if engine.window().is_some_and(is_same) {
+            Self { budget_tokens: engine.budget_tokens(), factor: engine.factor() }
+        } else {
+            self
+        }
+    }
+
+    fn policy(self) -> Policy {
+        Settings { budget_tokens: self.budget_tokens, factor: self.factor, fixed: Fixed::default() }.policy()
+    }
+
+    /// Whether a window's system prompt and tools take no more than their share of it.
+    pub(crate) fn holds(self, window: &Window) -> bool {
+        window.system_tokens.saturating_add(window.tools_tokens) <= self.policy().caller_tokens
+    }
+}
+
+fn start_factor(model: &ModelName) -> Factor {
+    let provider = model.as_str().split('/').next().unwrap_or_default();
+    let known = START_FACTORS.iter().find(|(name, _)| *name == provider);
+    known.map_or(Factor::ONE, |(_, thousandths)| Factor::from_thousandths(*thousandths))
+}
+
+/// What the caller's own part of prompts is made from.
+pub(crate) struct Offer<'a> {
+    pub(crate) model: &'a dyn Model,
+    pub(crate) settings: &'a AgentSettings,
+    pub(crate) egress: &'a str,
+    /// All tools that the job may have, the most needed first.
+    pub(crate) toolbox: &'a Toolbox,
+    pub(crate) extra: &'a ExtraTools,
+}
+
+/// The caller's own part of prompts.
+pub(crate) struct Fitted {
+    pub(crate) window: Window,
+    /// Our own tools that the model is offered.
+    pub(crate) toolbox: Toolbox,
+    /// Tokens that are kept for tools from elsewhere.
+    pub(crate) reserve: u32,
+}
+
+/// Chooses as many tools as there is room for beside a system prompt that speaks of them alone.
+pub(crate) fn fit(offer: &Offer<'_>, room: Room) -> Fitted {
+    let full = choose(offer, offer.toolbox, Detail::Full, room);
+    let is_basic = |name: &str| BASIC.contains(&name) && offer.toolbox.find(name).is_some();
+    if room.holds(&full.window)
+        && BASIC.iter().all(|name| !is_basic(name) || full.toolbox.find(name).is_some())
+    {
+        return full;
+    }
+    choose(offer, &offer.toolbox.brief(), Detail::Brief, room)
+}
+
+fn choose(offer: &Offer<'_>, all: &Toolbox, detail: Detail, room: Room) -> Fitted {
+    let is_needed = |name: &str| ALWAYS.contains(&name) || (offer.settings.approve_plan && name == "plan");
+    let chosen_from = |names: &[String]| {
+        let mut chosen = all.clone();
+        chosen.retain(|name| names.iter().any(|wanted| wanted == name));
+        let system = system_prompt(offer.settings, offer.egress, &chosen, detail);
+        let system_tokens = tokens::count(&system);
+        let tools_tokens: u32 = chosen.specs().iter().map(tool_tokens).sum();
+        (chosen, system, system_tokens, tools_tokens)
+    };
+    let (needed, others): (Vec<String>, Vec<String>) =
+        all.names().into_iter().partition(|name| is_needed(name));
+    let (basic, rest): (Vec<String>, Vec<String>) =
+        others.into_iter().partition(|name| BASIC.contains(&name.as_str()));
+    let mut names = needed;
+    let mut best = chosen_from(&names);
+    let caller_tokens = room.policy().caller_tokens;
+    let reserve = offer.extra.reserve(caller_tokens.saturating_sub(best.2));
+    for name in basic.into_iter().chain(rest) {
+        names.push(name);
+        let more = chosen_from(&names);
+        if more.2.saturating_add(more.3).saturating_add(reserve) <= caller_tokens {
+            best = more;
+        } else {
+            names.pop();
+        }
+    }
+    let (toolbox, system, system_tokens, tools_tokens) = best;
+    if toolbox.len() < all.len() {
+        tracing::info!(
+            fitting = toolbox.len(),
+            of = all.len(),
+            "the model is offered only some of the tools"
+        );
+    }
+    // What is needed always may leave less than was to be kept.
+    let left = caller_tokens.saturating_sub(system_tokens).saturating_sub(tools_tokens);
+    let reserve = reserve.min(left);
+    let natural = Room::of_model(offer.model);
+    let window = Window {
+        model: offer.model.name().to_string(),
+        budget_tokens: natural.budget_tokens,
+        system,
+        system_tokens,
+        tools: written(&toolbox.specs()),
+        tools_tokens: tools_tokens + reserve,
+        sees_pictures: offer.model.limits().vision,
+        policy_version: POLICY_VERSION,
+        factor: Some(natural.factor).filter(|factor| *factor != Factor::ONE),
+    };
+    Fitted { window, toolbox, reserve }
+}
+
+/// Tools as the log names them.
+pub(crate) fn written(specs: &[ToolSpec]) -> Vec<serde_json::Value> {
+    specs.iter().map(|spec| serde_json::to_value(spec).unwrap_or_default()).collect()
+}
+
+/// The event that names the window.
+pub(crate) fn named(window: &Window) -> AgentEvent {
+    AgentEvent::ContextChanged(EntryBody::Window(window.clone()))
+}
+
+/// Tokens of a tool's specification.
+pub(crate) fn tool_tokens(spec: &ToolSpec) -> u32 {
+    tokens::count(&spec.name) + tokens::count(&spec.description) + tokens::count_json(&spec.input_schema)
+}
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+//! Programs that start other programs, and programs whose options stand before what they do: `sudo -u root rm` is about
+//! `rm`, and `git -C app push` about `git push`.
+
+use crate::command_line::base_name;
+
+/// A program with options before the words that matter.
+struct Options {
+    name: &'static str,
+    /// Short options that take a value.
+    short: &'static str,
+    /// Long options that take a value as the next word, where it does not follow `=`.
+    long: &'static [&'static str],
+    /// Words of its own after the options.
+    own_words: usize,
+}
+
+const fn options(name: &'static str, short: &'static str, long: &'static [&'static str]) -> Options {
+    Options { name, short, long, own_words: 0 }
+}
+
+/// Programs that start another one after their own options.
+const WRAPPERS: [Options; 24] = [
+    options(
+        "sudo",
+        "ugphCDRrtTUa",
+        &[
+            "user",
+            "group",
+            "prompt",
+            "host",
+            "close-from",
+            "chdir",
+            "chroot",
+            "role",
+            "type",
+            "command-timeout",
+            "other-user",
+        ],
+    ),
+    options("doas", "uC", &[]),
+    options("env", "uC", &["unset", "chdir"]),
+    options("nohup", "", &[]),
+    options("time", "fo", &["format", "output"]),
+    options("exec", "a", &[]),
+    options("command", "", &[]),
+    options("builtin", "", &[]),
+    Options { own_words: 1, ..options("timeout", "sk", &["signal", "kill-after"]) },
+    options("nice", "n", &["adjustment"]),
+    options("ionice", "cnpPu", &["class", "classdata"]),
+    options("setsid", "", &[]),
+    options("stdbuf", "ioe", &["input", "output", "error"]),
+    options(
+        "xargs",
+        "adEILnPs",
+        &["arg-file", "delimiter", "max-args", "max-procs", "max-chars", "process-slot-var"],
+    ),
+    options("busybox", "", &[]),
+    options("unbuffer", "", &[]),
+    Options { own_words: 1, ..options("flock", "wE", &["wait", "timeout", "conflict-exit-code"]) },
+    options("strace", "abeIoOpPsSuUX", &["trace", "output", "user", "attach", "string-limit"]),
+    options("ltrace", "aAeFlnopsuwx", &["output", "library"]),
+    Options { own_words: 1, ..options("taskset", "", &[]) },
+    Options { own_words: 1, ..options("chrt", "TPD", &[]) },
+    Options { own_words: 1, ..options("chroot", "", &["userspec", "groups"]) },
+    options("unshare", "SG", &["setuid", "setgid", "root", "wd"]),
+    options("xvfb-run", "efnpsw", &["error-file", "auth-file", "server-num", "server-args", "wait"]),
+];
+
+/// The options of a program that repeats a command line.
+const WATCH: Options = options("watch", "nq", &["interval", "equexit"]);
+
+/// The command line that `watch` is given.
+pub(crate) fn watched(words: &[String]) -> &[String] {
+    words.get(WATCH.skipped(words)..).unwrap_or_default()
+}
+
+/// Programs whose own options may stand before their command.
+const WITH_COMMANDS: [Options; 8] = [
+    options("git", "Cc", &["git-dir", "work-tree", "namespace", "exec-path", "config-env", "attr-source"]),
+    options("npm", "C", &["prefix", "registry", "workspace", "userconfig", "loglevel"]),
+    options("pnpm", "C", &["dir", "filter", "registry"]),
+    options("yarn", "", &["cwd", "registry"]),
+    options("cargo", "CZ", &["config", "color", "manifest-path"]),
+    options("docker", "clH", &["config", "context", "host", "log-level", "tlscacert", "tlscert", "tlskey"]),
+    options("kubectl", "ns", &["namespace", "context", "cluster", "kubeconfig", "server", "user", "token"]),
+    options("gh", "R", &["repo", "hostname"]),
+];
+
+/// The words of what a program starts; nothing where it is none that starts others.
+pub(crate) fn started_by(words: &[String]) -> Option<Vec<String>> {
+    let (first, rest) = words.split_first()?;
+    let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == base_name(first))?;
+    // `env -S` takes a whole command line as one word.
+    if wrapper.name == "env"
+        && let Some(at) = rest.iter().position(|word| word == "-S" || word == "--split-string")
+    {
+        let line = rest.get(at + 1)?.split_whitespace().map(str::to_owned);
+        return Some(line.chain(rest.iter().skip(at + 2).cloned()).collect());
+    }
+    let skipped = wrapper.skipped(rest) + wrapper.own_words;
+    Some(rest.get(skipped..).unwrap_or_default().to_vec())
+}
+
+/// A command without the options that stand before what it does.
+pub(crate) fn plain_words(words: Vec<String>) -> Vec<String> {
+    let Some((first, rest)) = words.split_first() else { return words };
+    let Some(program) = WITH_COMMANDS.iter().find(|program| program.name == base_name(first)) else {
+        return words;
+    };
+    match rest.get(program.skipped(rest)..) {
+        Some(command) if !command.is_empty() => {
+            std::iter::once(first.clone()).chain(command.iter().cloned()).collect()
+        }
+        _ => words,
+    }
+}
+
+impl Options {
+    /// How many of the words are options and their values.
+    fn skipped(&self, words: &[String]) -> usize {
+        let mut at = 0;
+        while let Some(word) = words.get(at).filter(|word| word.len() > 1 && word.starts_with('-')) {
+            at += 1;
+            if word == "--" {
+                break;
+            }
+            at += usize::from(self.takes_next(word));
+        }
+        at
+    }
+
+    /// Whether the next word is the value of this option.
+    fn takes_next(&self, word: &str) -> bool {
+        match word.strip_prefix("--") {
+            Some(long) => self.long.contains(&long),
+            // Of a cluster the first letter that takes a value has the rest of the word, or else the next word.
+            None => {
+                let letters = word.trim_start_matches('-');
+                letters.find(|letter| self.short.contains(letter)).is_some_and(|at| at + 1 == letters.len())
+            }
+        }
+    }
+}

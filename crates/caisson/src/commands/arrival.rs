@@ -1,0 +1,113 @@
+//! What comes out of a sandbox and is put here. The sandbox is not trusted: what it calls a folder now it may have called a
+//! link before, so nothing is ever written through a link that lies in the copied tree.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use reqwest::Response;
+
+/// What has arrived so far.
+#[derive(Debug, Default)]
+pub(crate) struct Arrival {
+    copied: usize,
+    /// Made at the end, when nothing is written any more that could go through them.
+    links: Vec<(PathBuf, String)>,
+}
+
+impl Arrival {
+    /// A folder, which may be there already.
+    pub(crate) fn folder(&self, place: &Path) -> Result<()> {
+        let making = || format!("making the folder {}", place.display());
+        remove_link(place).with_context(making)?;
+        fs::create_dir_all(place).with_context(making)
+    }
+
+    /// A file with its content; one that is there is replaced.
+    pub(crate) async fn file(&mut self, response: Response, place: &Path, mode: Option<u32>) -> Result<()> {
+        let writing = || format!("writing {}", place.display());
+        let mut file = create(place).with_context(writing)?;
+        let mut body = response.bytes_stream();
+        while let Some(bytes) = body.next().await {
+            file.write_all(&bytes.context("reading the file")?).with_context(writing)?;
+        }
+        if let Some(mode) = mode {
+            file.set_permissions(fs::Permissions::from_mode(mode & 0o777)).with_context(writing)?;
+        }
+        self.copied += 1;
+        Ok(())
+    }
+
+    /// A link.
+    pub(crate) fn link(&mut self, place: PathBuf, target: &str) {
+        self.links.push((place, target.to_owned()));
+    }
+
+    /// All has arrived; how many files and links it was.
+    pub(crate) fn finish(self) -> Result<usize> {
+        for (place, target) in &self.links {
+            let make = || -> io::Result<()> {
+                match fs::symlink_metadata(place) {
+                    // A folder stays: what is in it may be somebody's.
+                    Ok(found) if !found.is_dir() => fs::remove_file(place)?,
+                    _ => {}
+                }
+                symlink(target, place)
+            };
+            make().with_context(|| format!("making the link {}", place.display()))?;
+        }
+        Ok(self.copied + self.links.len())
+    }
+}
+
+fn create(place: &Path) -> io::Result<fs::File> {
+    remove_link(place)?;
+    let no_link = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    OpenOptions::new().write(true).create(true).truncate(true).custom_flags(no_link).open(place)
+}
+
+fn remove_link(place: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(place) {
+        Ok(found) if found.is_symlink() => fs::remove_file(place),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_a_link_is_replaced_and_never_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let (outside, inside) = (folder.path().join("outside"), folder.path().join("inside"));
+        fs::create_dir_all(outside.join("folder")).unwrap();
+        fs::write(outside.join("file"), "mine").unwrap();
+        fs::create_dir(&inside).unwrap();
+        symlink(outside.join("file"), inside.join("file")).unwrap();
+        symlink(outside.join("folder"), inside.join("folder")).unwrap();
+        create(&inside.join("file")).unwrap().write_all(b"theirs").unwrap();
+        Arrival::default().folder(&inside.join("folder")).unwrap();
+        fs::write(inside.join("folder/new"), "theirs").unwrap();
+        assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(inside.join("file")).unwrap(), "theirs");
+        assert_eq!(fs::read_dir(outside.join("folder")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_are_made_last_and_do_not_replace_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut arrival = Arrival::default();
+        fs::create_dir(folder.path().join("kept")).unwrap();
+        fs::write(folder.path().join("old"), "x").unwrap();
+        arrival.link(folder.path().join("old"), "/nowhere");
+        assert!(folder.path().join("old").is_file());
+        arrival.link(folder.path().join("kept"), "/nowhere");
+        let error = format!("{:#}", arrival.finish().unwrap_err());
+        assert!(error.contains("kept"), "{error}");
+        assert_eq!(fs::read_link(folder.path().join("old")).unwrap(), Path::new("/nowhere"));
+    }
+}

@@ -1,0 +1,195 @@
+//! `caisson audit`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand};
+use orchestrator::{
+    AuditReport, JobAudit, SignedHead, TrustedKeys, export_heads, find_audited, read_heads, verify_audit,
+};
+
+use crate::cli::{HostArguments, OutputArguments};
+use crate::config::Config;
+
+/// `caisson audit`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every event of a job carries a hash that covers the one before. The server signs the newest at intervals and when a job
+ends. A signed head that you keep elsewhere pins all events up to it: docs/audit.md.
+
+Examples:
+  caisson audit verify                              all jobs of the data folder
+  caisson audit export-head 1c2d4e6f >> heads.jsonl
+  caisson audit verify 1c2d4e6f --head heads.jsonl")]
+pub(crate) struct AuditArguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// What to do with the audit trail.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Checks that nothing in the log of a job, or of all jobs, was changed or removed.
+    #[command(after_help = "\
+Works while a server uses the folder. Exits with 1 where something is wrong, and names it.
+
+Examples:
+  caisson audit verify
+  caisson audit verify 1c2d4e6f --data /var/lib/caisson
+  caisson audit verify --key /elsewhere/caisson-audit.pub
+  caisson audit verify --head heads.jsonl --key 7f3a...")]
+    Verify {
+        /// The job; all where none is given.
+        #[arg(value_name = "ID")]
+        id: Option<String>,
+        /// A file of signed heads that were kept elsewhere, one a line.
+        #[arg(long, value_name = "FILE")]
+        head: Option<PathBuf>,
+        /// A public key whose signatures count, those of FILE included: its hexadecimal digits, or a file of them, one key a
+        /// line. May be given more than once. Without it those that the data folder names (audit.pub, audit.pub.old).
+        #[arg(long, value_name = "KEY")]
+        key: Vec<String>,
+        #[command(flatten)]
+        host: HostArguments,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+    /// Prints the newest signed head of a job as one line of JSON, to be kept elsewhere.
+    #[command(after_help = "\
+A server that runs signs every minute and when a job ends; `GET /v1/jobs/ID/audit/heads` signs at once.
+
+Examples:
+  caisson audit export-head 1c2d4e6f > head.json
+  caisson audit export-head 1c2d4e6f --all")]
+    ExportHead {
+        /// The job.
+        #[arg(value_name = "ID")]
+        id: String,
+        /// All its heads, oldest first.
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        host: HostArguments,
+        /// Heads are JSON anyway, a line each.
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+    /// Prints the public key that heads of this data folder are signed with.
+    #[command(
+        after_help = "Examples:\n  caisson audit key > caisson-audit.pub\n  caisson audit key --json | jq -r .key"
+    )]
+    Key {
+        #[command(flatten)]
+        host: HostArguments,
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(arguments: AuditArguments) -> Result<ExitCode> {
+    match arguments.action {
+        Action::Verify { id, head, key, host, output } => verify(id, head, &key, &host, &output),
+        Action::ExportHead { id, all, host, output: _ } => export(&id, all, &host),
+        Action::Key { host, output } => {
+            let path = Config::load(&host, &[], false)?.data.join(orchestrator::PUBLIC_KEY_FILE);
+            let key = std::fs::read_to_string(&path).with_context(|| {
+                format!("reading {}: a server makes it at its first start", path.display())
+            })?;
+            if output.json {
+                super::print_json(&serde_json::json!({ "key": key.trim() }))?;
+            } else {
+                super::print(&key)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn verify(
+    id: Option<String>,
+    head: Option<PathBuf>,
+    keys: &[String],
+    host: &HostArguments,
+    output: &OutputArguments,
+) -> Result<ExitCode> {
+    let data = Config::load(host, &[], false)?.data;
+    let kept = match head {
+        Some(path) => {
+            let text =
+                std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+            read_heads(&text).map_err(|why| anyhow!("{}: {why}", path.display()))?
+        }
+        None => Vec::new(),
+    };
+    let trusted = if keys.is_empty() { TrustedKeys::of_folder(&data) } else { read_keys(keys, &kept)? };
+    let job = id.map(|id| find_audited(&data, &id, &kept)).transpose()?;
+    let report =
+        verify_audit(&data, job, &kept, &trusted).with_context(|| format!("checking {}", data.display()))?;
+    super::print(&if output.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) })?;
+    Ok(if report.is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The keys that count, each as it was typed or in a file; the heads that were kept must be signed by one of them.
+fn read_keys(typed: &[String], kept: &[SignedHead]) -> Result<TrustedKeys> {
+    let texts: Vec<String> =
+        typed.iter().map(|key| std::fs::read_to_string(key).unwrap_or_else(|_| key.clone())).collect();
+    let lines: Vec<String> = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| !line.trim().is_empty())
+        .map(ToOwned::to_owned)
+        .collect();
+    let trusted = TrustedKeys::only(&lines).ok().filter(|_| !lines.is_empty()).context(
+        "--key wants 64 hexadecimal digits, or a file that has them; `caisson audit key` prints them",
+    )?;
+    match kept.iter().find(|head| !trusted.has(&head.key)) {
+        Some(head) => bail!(
+            "the head of event {} of job {} is signed by another key, {}",
+            head.sequence,
+            head.job,
+            head.key
+        ),
+        None => Ok(trusted),
+    }
+}
+
+fn export(id: &str, all: bool, host: &HostArguments) -> Result<ExitCode> {
+    let data = Config::load(host, &[], false)?.data;
+    let job = find_audited(&data, id, &[])?;
+    let heads = export_heads(&data, job)?;
+    let chosen =
+        if all { heads.as_slice() } else { heads.last().map(std::slice::from_ref).unwrap_or_default() };
+    if chosen.is_empty() {
+        bail!("job {job} has no signed head yet: a running server signs every minute and when a job ends");
+    }
+    for head in chosen {
+        super::print(&(serde_json::to_string(head)? + "\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(report: &AuditReport) -> String {
+    let mut text = String::new();
+    for audit in &report.jobs {
+        let JobAudit { job, events, dropped_payloads, heads, kept_heads, signed_until, faults } = audit;
+        let verdict = if faults.is_empty() { "sound" } else { "NOT SOUND" };
+        text += &format!(
+            "{job}  {verdict}: {events} events, signed up to {signed_until} ({heads} heads, {kept_heads} kept elsewhere)"
+        );
+        if *dropped_payloads > 0 {
+            text += &format!(", {dropped_payloads} payloads dropped");
+        }
+        text.push('\n');
+        for fault in faults {
+            text += &format!("  {fault}\n");
+        }
+    }
+    let unsound = report.jobs.iter().filter(|job| !job.faults.is_empty()).count();
+    text + &match (report.jobs.len(), unsound) {
+        (0, _) => "there are no jobs\n".to_owned(),
+        (jobs, 0) => format!("{jobs} of {jobs} jobs are sound\n"),
+        (jobs, unsound) => format!("{unsound} of {jobs} jobs are not sound\n"),
+    }
+}

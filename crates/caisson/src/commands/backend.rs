@@ -1,0 +1,69 @@
+//! Makes the backend that the configuration names. The only place that knows which there are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use sandbox::Backend;
+use sandbox::namespace::{FileAuditing, NamespaceBackend, NamespaceConfig};
+
+use crate::config::Config;
+use crate::config_backend::BackendChoice;
+use crate::embedded::{self, Programs};
+
+/// The backend of this server.
+pub(crate) fn make(config: &Config) -> Result<Arc<dyn Backend>> {
+    // Sandboxes have users of their own, who must be able to read what is made for them. The data folder itself is
+    // closed to others.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let programs = embedded::install(&config.data.join("bin"))?;
+    match config.backend {
+        BackendChoice::Namespace => namespace(config, programs),
+        BackendChoice::Docker => docker(config, programs),
+    }
+}
+
+fn namespace(config: &Config, programs: Programs) -> Result<Arc<dyn Backend>> {
+    let sandboxes: &Path = &config.data;
+    let mut settings = NamespaceConfig::new(sandboxes, &config.run_dir, programs.launcher, programs.guest);
+    settings.slots_dir = config.places.slots_dir();
+    settings.images_dir.clone_from(&config.images);
+    let chosen = &config.sandbox;
+    settings.first_uid = chosen.first_uid.unwrap_or(settings.first_uid);
+    settings.slots = chosen.slots.unwrap_or(settings.slots);
+    settings.ready_disks = chosen.ready_disks.unwrap_or(settings.ready_disks);
+    if chosen.list_files == Some(false) {
+        settings.file_audit = FileAuditing::Off;
+    }
+    if let Some(parent) = &chosen.cgroup_parent {
+        settings.cgroup_parent.clone_from(parent);
+    }
+    Ok(Arc::new(NamespaceBackend::new(settings).context("preparing the sandboxes")?))
+}
+
+#[cfg(feature = "docker")]
+fn docker(config: &Config, programs: Programs) -> Result<Arc<dyn Backend>> {
+    use sandbox::docker::{DockerBackend, DockerConfig, LinkChoice, Pull};
+
+    use crate::config_file::RawLink;
+
+    let mut settings = DockerConfig::new(&config.data, programs.guest);
+    let chosen = config.docker.clone();
+    settings.host = chosen.host.unwrap_or(settings.host);
+    settings.default_image = chosen.image.unwrap_or(settings.default_image);
+    settings.images = chosen.images;
+    settings.runtime = chosen.runtime;
+    settings.pull = if chosen.pull { Pull::Missing } else { Pull::Never };
+    settings.link = match chosen.link {
+        RawLink::Auto => LinkChoice::Auto,
+        RawLink::Socket => LinkChoice::Socket,
+        RawLink::Exec => LinkChoice::Exec,
+    };
+    settings.ready_disks = config.sandbox.ready_disks.unwrap_or(settings.ready_disks);
+    Ok(Arc::new(DockerBackend::new(settings).context("preparing the sandboxes")?))
+}
+
+#[cfg(not(feature = "docker"))]
+fn docker(_config: &Config, _programs: Programs) -> Result<Arc<dyn Backend>> {
+    anyhow::bail!("this program was built without the Docker backend (cargo feature `docker`)")
+}

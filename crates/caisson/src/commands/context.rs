@@ -1,0 +1,57 @@
+//! `caisson context`
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use reqwest::Method;
+
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids;
+
+/// `caisson context`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+First a table: what each piece of the prompt costs in tokens and which events it stands for. Then the pieces in full.
+At the event `turn_started` it is what the model was asked with, at any other what it would be asked with.
+
+Examples:
+  caisson context 1c2d4e6f
+  caisson context 1c2d4e6f --at e57
+  caisson context 1c2d4e6f --json | jq '.segments[] | select(.kind == \"summary\") | .covers, .cites'")]
+pub(crate) struct ContextArguments {
+    /// The job.
+    #[arg(value_name = "ID")]
+    id: String,
+    /// After this event of the job's log, such as 57 or e57; the newest when absent.
+    #[arg(long, value_name = "EVENT")]
+    at: Option<String>,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Shows what the model saw.
+pub(crate) async fn run(arguments: ContextArguments) -> Result<ExitCode> {
+    let client = Client::new(&arguments.server)?;
+    let id = ids::job(&client, &arguments.id).await?;
+    let at = match &arguments.at {
+        Some(at) => {
+            let number = at.trim().trim_start_matches('e').parse::<u64>();
+            let number = number
+                .with_context(|| format!("--at: `{at}` is not an event; write a number such as e57"))?;
+            format!("&at={number}")
+        }
+        None => String::new(),
+    };
+    if arguments.output.json {
+        super::print_json(&client.get(&format!("/v1/jobs/{id}/context?format=json{at}")).await?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let request = client.request(Method::GET, &format!("/v1/jobs/{id}/context?format=text{at}"));
+    let text = client.send(request).await?.text().await.context("reading the prompt")?;
+    super::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

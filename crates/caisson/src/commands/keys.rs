@@ -1,0 +1,245 @@
+//! `caisson keys`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use orchestrator::{DataFolder, NewKey, StoredKeys};
+use serde_json::{Map, Value, json};
+
+use crate::cli::{HostArguments, OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::config::Config;
+use crate::table::Table;
+
+/// `caisson keys`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+With the first key a server begins to ask for keys, so it must be one of an admin. The secret is shown once; give it to
+commands as CAISSON_KEY or with --key-file.
+
+Roles: a viewer looks at all jobs; a submitter hands in jobs and sees and steers these alone; an operator sees and steers
+all; an admin gives out keys too.
+
+Examples:
+  caisson keys add ada --role admin
+  caisson keys add robot --role submitter --max-running 2 --max-queued 20 --requests-per-second 10 --dollars-per-day 5
+  caisson keys list
+  caisson keys revoke robot
+  caisson keys add ada --role admin --data /var/lib/caisson   while no server runs there")]
+pub(crate) struct KeysArguments {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    place: WhereArguments,
+}
+
+/// What to do with them.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Gives out a key and shows its secret, this once.
+    Add(AddArguments),
+    /// Lists the keys, without their secrets.
+    #[command(after_help = "Examples:\n  caisson keys list\n  caisson keys list --json")]
+    List,
+    /// Takes a key back, at once. Jobs that were handed in with it go on.
+    Revoke(RevokeArguments),
+}
+
+/// Whose keys.
+#[derive(Debug, Args)]
+struct WhereArguments {
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    host: HostArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  caisson keys add ada --role admin
+  caisson keys add robot --role submitter --max-running 2 --dollars-per-day 5")]
+struct AddArguments {
+    /// Whose it is: letters, digits, `.`, `-`, `_` or `@`.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What it may do: viewer, submitter, operator or admin.
+    #[arg(long, value_name = "ROLE")]
+    role: String,
+    /// Jobs and sandboxes of this key that work at once.
+    #[arg(long, value_name = "NUMBER")]
+    max_running: Option<u32>,
+    /// Jobs of this key that wait.
+    #[arg(long, value_name = "NUMBER")]
+    max_queued: Option<u32>,
+    /// Requests in a second.
+    #[arg(long, value_name = "NUMBER")]
+    requests_per_second: Option<u32>,
+    /// What the models of its jobs may cost in any 24 hours.
+    #[arg(long, value_name = "DOLLARS")]
+    dollars_per_day: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  caisson keys revoke robot")]
+struct RevokeArguments {
+    /// The name or the id of the key.
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// Does it.
+pub(crate) async fn run(arguments: KeysArguments) -> Result<ExitCode> {
+    let output = arguments.place.output;
+    let place = Place::of(&arguments.place).await?;
+    match arguments.action {
+        Action::Add(add) => show_new(&place.add(request(&add)).await?, output)?,
+        Action::List => show_all(&place.list().await?, output)?,
+        Action::Revoke(revoke) => {
+            place.revoke(&revoke.name).await?;
+            if output.json {
+                super::print_json(&json!({ "revoked": revoke.name }))?;
+            } else {
+                super::print(&format!("{} is revoked\n", revoke.name))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the keys are: at a server, or in a folder that no server uses.
+enum Place {
+    Server(Client),
+    Folder(Box<StoredKeys>),
+}
+
+impl Place {
+    async fn of(arguments: &WhereArguments) -> Result<Self> {
+        let host = &arguments.host;
+        if host.data.is_none() && host.config.is_none() {
+            return Ok(Self::Server(Client::new(&arguments.server)?));
+        }
+        if arguments.server.url.is_some() {
+            bail!("--url names a server and --data (or --config) a folder: which of the two is meant?");
+        }
+        let data = Config::load(host, &[], true)?.data;
+        let folder = DataFolder::open(&data).with_context(|| {
+            format!(
+                "opening {}; where a server uses it, leave --data and --config out to ask that one",
+                data.display()
+            )
+        })?;
+        Ok(Self::Folder(Box::new(StoredKeys::open(folder).await?)))
+    }
+
+    async fn add(&self, request: Value) -> Result<Value> {
+        match self {
+            Self::Server(client) => client.post("/v1/keys", &request).await,
+            Self::Folder(keys) => {
+                let new: NewKey = serde_json::from_value(request)?;
+                let (key, token) = keys.add(new).await?;
+                let mut shown = serde_json::to_value(&*key)?;
+                shown["secret"] = json!(token.reveal());
+                Ok(shown)
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<Value> {
+        match self {
+            Self::Server(client) => client.get("/v1/keys").await,
+            Self::Folder(keys) => {
+                let shown: Result<Vec<Value>, _> =
+                    keys.list().iter().map(|key| serde_json::to_value(&**key)).collect();
+                Ok(json!({ "keys": shown? }))
+            }
+        }
+    }
+
+    async fn revoke(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Server(client) => client.delete(&format!("/v1/keys/{}", escaped(name))).await,
+            Self::Folder(keys) => keys.revoke(name).await.map(drop).map_err(Into::into),
+        }
+    }
+}
+
+/// A name as a part of a path: what cannot stand there is no name of a key, and the server says so.
+fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_@".contains(&byte);
+    name.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+fn request(add: &AddArguments) -> Value {
+    let mut limits = Map::new();
+    let numbers = [
+        ("max_running", add.max_running),
+        ("max_queued", add.max_queued),
+        ("requests_per_second", add.requests_per_second),
+    ];
+    limits.extend(numbers.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))));
+    limits.extend(add.dollars_per_day.map(|dollars| ("dollars_per_day".to_owned(), json!(dollars))));
+    json!({ "name": add.name, "role": add.role, "limits": limits })
+}
+
+fn show_new(made: &Value, output: OutputArguments) -> Result<()> {
+    if output.json {
+        return super::print_json(made);
+    }
+    super::say(&format!("the secret of {}, shown this once:", super::text(&made["name"])));
+    super::print(&format!("{}\n", super::text(&made["secret"])))
+}
+
+fn show_all(answer: &Value, output: OutputArguments) -> Result<()> {
+    if output.json {
+        return super::print_json(answer);
+    }
+    let keys = answer["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if keys.is_empty() {
+        return super::print("no keys: whoever reaches this server may do everything\n");
+    }
+    let mut table = Table::new(&["NAME", "ROLE", "LIMITS", "ID"]);
+    for key in keys {
+        table.add(vec![
+            super::text(&key["name"]).into(),
+            super::text(&key["role"]).into(),
+            limits_text(&key["limits"]).into(),
+            super::text(&key["id"]).into(),
+        ]);
+    }
+    super::print(&table.show())
+}
+
+fn limits_text(limits: &Value) -> String {
+    let told = [
+        ("max_running", "running"),
+        ("max_queued", "queued"),
+        ("requests_per_second", "requests/s"),
+        ("dollars_per_day", "$/day"),
+    ];
+    let told = told.iter().filter(|(name, _)| !limits[*name].is_null());
+    told.map(|(name, unit)| format!("{} {unit}", limits[*name])).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_told_with_their_units() {
+        assert_eq!(limits_text(&json!({})), "");
+        let limits = json!({"max_running": 2, "dollars_per_day": 1.5});
+        assert_eq!(limits_text(&limits), "2 running, 1.5 $/day");
+    }
+
+    #[test]
+    fn a_name_stays_one_part_of_the_path() {
+        assert_eq!(escaped("ada@example.org"), "ada@example.org");
+        assert_eq!(escaped("../jobs?x"), "..%2Fjobs%3Fx");
+    }
+}

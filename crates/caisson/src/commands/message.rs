@@ -1,0 +1,44 @@
+//! `caisson message`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids;
+
+/// `caisson message`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The agent reads it in its next turn.
+
+Examples:
+  caisson message 1c2d4e6f \"Use SQLite instead of a file\"")]
+pub(crate) struct MessageArguments {
+    /// The job.
+    #[arg(value_name = "ID")]
+    id: String,
+    /// What to say.
+    #[arg(value_name = "TEXT")]
+    text: String,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Says something to an agent.
+pub(crate) async fn run(arguments: MessageArguments) -> Result<ExitCode> {
+    let client = Client::new(&arguments.server)?;
+    let id = ids::job(&client, &arguments.id).await?;
+    let job = client.post(&format!("/v1/jobs/{id}/message"), &json!({"text": arguments.text})).await?;
+    if arguments.output.json {
+        super::print_json(&job)?;
+    } else {
+        super::print(&format!("{id} will read it in its next turn\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,27 @@
+//! `caisson pause`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+
+use super::ask::{Asked, JobsArguments, ask};
+
+/// `caisson pause`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A call that runs is seen to its end first. The sandbox stays, with everything that runs in it.
+
+Examples:
+  caisson pause 1c2d4e6f
+  caisson resume 1c2d4e6f")]
+pub(crate) struct PauseArguments {
+    #[command(flatten)]
+    jobs: JobsArguments,
+}
+
+/// Asks them to wait.
+pub(crate) async fn run(arguments: PauseArguments) -> Result<ExitCode> {
+    ask(&arguments.jobs, &Asked { route: "pause", body: json!({}), said: "will wait" }).await
+}

@@ -1,0 +1,77 @@
+//! `caisson replay`
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::view::View;
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::{events, ids};
+
+/// The longest wait between two events.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// `caisson replay`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Shows what happened in a job once more, from its log: no model is asked and nothing runs.
+
+Examples:
+  caisson replay 1c2d4e6f
+  caisson replay 1c2d4e6f --speed 20
+  caisson replay 1c2d4e6f --speed 0")]
+pub(crate) struct ReplayArguments {
+    /// The job.
+    #[arg(value_name = "ID")]
+    id: String,
+    /// How many times as fast as it was; 0 for at once.
+    #[arg(long, value_name = "FACTOR", default_value_t = 5.0)]
+    speed: f64,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Plays a job back.
+pub(crate) async fn run(arguments: ReplayArguments) -> Result<ExitCode> {
+    ensure!(
+        arguments.speed >= 0.0 && arguments.speed.is_finite(),
+        "--speed: {} is not 0 or more",
+        arguments.speed
+    );
+    let client = Client::new(&arguments.server)?;
+    let id = ids::job(&client, &arguments.id).await?;
+    let events = all_events(&client, &id).await?;
+    let mut view = View::new(arguments.output.json);
+    let mut before: Option<i64> = None;
+    for event in &events {
+        let time = event["time_ms"].as_i64().unwrap_or(0);
+        if let Some(before) = before.filter(|_| arguments.speed > 0.0) {
+            let passed = Duration::from_millis(u64::try_from(time - before).unwrap_or(0));
+            tokio::time::sleep(passed.div_f64(arguments.speed).min(LONGEST_WAIT)).await;
+        }
+        before = Some(time);
+        view.show(event);
+    }
+    let word = client.get(&format!("/status/{id}")).await?;
+    view.say(word["status"].as_str().unwrap_or_default());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All events of a job that is over.
+pub(crate) async fn all_events(client: &Client, id: &str) -> Result<Vec<Value>> {
+    let status = client.get(&format!("/status/{id}")).await?;
+    let word = status["status"].as_str().unwrap_or_default();
+    ensure!(
+        ["complete", "failed", "cancelled"].contains(&word),
+        "job {id} is not over; `caisson logs -f {id}` shows it live"
+    );
+    let mut all = Vec::new();
+    events::follow(client, &format!("/v1/jobs/{id}/events"), |event| all.push(event.clone())).await?;
+    Ok(all)
+}

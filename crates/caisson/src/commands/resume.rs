@@ -1,0 +1,68 @@
+//! `caisson resume`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::ask::{Asked, JobsArguments, ask};
+
+/// `caisson resume`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A job that has reached its budget goes on when it gets a larger one. The figures are what it may spend in all.
+
+Examples:
+  caisson resume 1c2d4e6f
+  caisson resume 1c2d4e6f --turns 400 --money 5")]
+pub(crate) struct ResumeArguments {
+    #[command(flatten)]
+    jobs: JobsArguments,
+    #[command(flatten)]
+    budget: BudgetArguments,
+}
+
+/// What a job may spend.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct BudgetArguments {
+    /// US dollars for model calls.
+    #[arg(long, value_name = "USD")]
+    money: Option<f64>,
+    /// Tokens, read and written.
+    #[arg(long, value_name = "NUMBER")]
+    tokens: Option<u64>,
+    /// Answers of the model.
+    #[arg(long, value_name = "NUMBER")]
+    turns: Option<u64>,
+    /// Calls of tools.
+    #[arg(long, value_name = "NUMBER")]
+    tool_calls: Option<u64>,
+    /// Seconds of work.
+    #[arg(long, value_name = "SECONDS")]
+    work_time: Option<u64>,
+}
+
+impl BudgetArguments {
+    /// As the server takes it; nothing where nothing was said.
+    pub(crate) fn to_json(self) -> Option<Value> {
+        let mut budget = Map::new();
+        budget.extend(self.money.map(|money| ("money_usd".to_owned(), json!(money))));
+        let counts = [
+            ("tokens", self.tokens),
+            ("turns", self.turns),
+            ("tool_calls", self.tool_calls),
+            ("wall_s", self.work_time),
+        ];
+        budget.extend(counts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))));
+        (!budget.is_empty()).then_some(Value::Object(budget))
+    }
+}
+
+/// Asks them to go on.
+pub(crate) async fn run(arguments: ResumeArguments) -> Result<ExitCode> {
+    let mut body = Map::new();
+    body.extend(arguments.budget.to_json().map(|budget| ("budget".to_owned(), budget)));
+    let body = Value::Object(body);
+    ask(&arguments.jobs, &Asked { route: "resume", body, said: "goes on" }).await
+}

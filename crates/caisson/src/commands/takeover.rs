@@ -1,0 +1,90 @@
+//! `caisson takeover` and `caisson handback`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids;
+
+/// `caisson takeover`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The agent waits from its next call on. Only whoever shows the token that is printed may run, type, click and write in the
+sandbox; others may watch. The other commands show the token of CAISSON_TAKEOVER.
+
+Examples:
+  caisson takeover 1c2d4e6f --by Ada
+  export CAISSON_TAKEOVER=$(caisson takeover 1c2d4e6f)
+  caisson attach 1c2d4e6f
+  caisson handback 1c2d4e6f")]
+pub(crate) struct TakeoverArguments {
+    /// The job.
+    #[arg(value_name = "ID")]
+    id: String,
+    /// A name for others to see.
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Takes a sandbox over and prints the token.
+pub(crate) async fn take(arguments: TakeoverArguments) -> Result<ExitCode> {
+    let client = Client::new(&arguments.server)?;
+    let id = ids::job(&client, &arguments.id).await?;
+    let body = match &arguments.by {
+        Some(by) => json!({ "by": by }),
+        None => json!({}),
+    };
+    let answer = client.post(&format!("/v1/jobs/{id}/takeover"), &body).await?;
+    if arguments.output.json {
+        super::print_json(&answer)?;
+    } else {
+        let token = answer["token"].as_str().context("the server sent no token")?;
+        super::print(&format!("{token}\n"))?;
+        super::say(
+            "the agent will wait; export the token as CAISSON_TAKEOVER, and end with `caisson handback`",
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `caisson handback`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The agent is told which files have changed and which commands were run, and goes on.
+
+Examples:
+  caisson handback 1c2d4e6f
+  caisson handback 1c2d4e6f --force      # without the token: whoever took it over is gone")]
+pub(crate) struct HandbackArguments {
+    /// The job.
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Also where somebody else has it.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// Gives a sandbox back to the agent.
+pub(crate) async fn give_back(arguments: HandbackArguments) -> Result<ExitCode> {
+    let client = Client::new(&arguments.server)?;
+    let id = ids::job(&client, &arguments.id).await?;
+    let job = client.post(&format!("/v1/jobs/{id}/handback"), &json!({"force": arguments.force})).await?;
+    if arguments.output.json {
+        super::print_json(&job)?;
+    } else {
+        super::print(&format!("{id} goes on\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

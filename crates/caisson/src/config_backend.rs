@@ -1,0 +1,102 @@
+//! Which backend makes sandboxes, and the settings of those that have more than a few.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::config::variable;
+use crate::config_file::{RawBackendKind, RawDocker, RawLink};
+
+/// The kinds by the names that people type.
+const KINDS: [(&str, BackendChoice); 2] =
+    [("namespace", BackendChoice::Namespace), ("docker", BackendChoice::Docker)];
+
+/// Where sandboxes are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BackendChoice {
+    /// Linux namespaces on this host.
+    Namespace,
+    /// Containers of a Docker engine.
+    Docker,
+}
+
+/// Checked settings of the Docker backend; what is absent is its own default.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DockerSettings {
+    pub(crate) host: Option<String>,
+    pub(crate) image: Option<String>,
+    pub(crate) images: BTreeMap<String, String>,
+    pub(crate) pull: bool,
+    pub(crate) runtime: Option<String>,
+    pub(crate) link: RawLink,
+}
+
+/// The flag's, the environment's, the file's, or the usual one.
+pub(crate) fn choose(flag: Option<&str>, file: Option<RawBackendKind>) -> Result<BackendChoice> {
+    let named = flag.map(|text| ("--backend", text.to_owned()));
+    let named = named.or_else(|| Some(("CAISSON_BACKEND", variable("CAISSON_BACKEND")?)));
+    if let Some((place, text)) = named {
+        return match KINDS.iter().find(|(name, _)| *name == text) {
+            Some((_, kind)) => Ok(*kind),
+            None => bail!("{place}: `{text}` is not a backend; there are namespace and docker"),
+        };
+    }
+    Ok(match file.unwrap_or_default() {
+        RawBackendKind::Namespace => BackendChoice::Namespace,
+        RawBackendKind::Docker => BackendChoice::Docker,
+    })
+}
+
+/// Checks the section `[docker]`.
+pub(crate) fn docker_settings(raw: RawDocker) -> Result<DockerSettings> {
+    let host = variable("CAISSON_DOCKER_HOST").or(raw.host);
+    if let Some(host) = &host {
+        let good = ["unix:///", "tcp://", "http://"].iter().any(|start| host.starts_with(start));
+        ensure!(
+            good,
+            "docker.host: `{host}` is neither unix:///path/to/socket nor tcp://host:port; for an engine that asks \
+             for certificates, forward its socket (ssh -nNT -L /run/engine.sock:/var/run/docker.sock HOST)"
+        );
+    }
+    let is_reference = |text: &str| {
+        text.len() <= 256
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte))
+            && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+    };
+    if let Some(image) = raw.image.as_deref().filter(|image| !is_reference(image)) {
+        bail!("docker.image: `{image}` is no reference of an image, such as caisson/agent or debian:trixie");
+    }
+    for (name, reference) in &raw.images {
+        ensure!(
+            !["host", "default"].contains(&name.as_str()) && !name.is_empty(),
+            "docker.images: `{name}` cannot be given another meaning; the default is set by docker.image"
+        );
+        ensure!(is_reference(reference), "docker.images: `{reference}` is no reference of an image");
+    }
+    if let Some(runtime) = raw.runtime.as_deref().filter(|name| name.is_empty() || name.contains(' ')) {
+        bail!("docker.runtime: `{runtime}` is no name of a runtime; leave it out for the engine's own");
+    }
+    Ok(DockerSettings {
+        host,
+        image: raw.image,
+        images: raw.images,
+        pull: raw.pull.unwrap_or(false),
+        runtime: raw.runtime,
+        link: raw.link.unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_unknown_kinds_are_refused_with_what_there_is() {
+        assert_eq!(choose(None, None).unwrap(), BackendChoice::Namespace);
+        assert_eq!(choose(None, Some(RawBackendKind::Docker)).unwrap(), BackendChoice::Docker);
+        let chosen = choose(Some("namespace"), Some(RawBackendKind::Docker)).unwrap();
+        assert_eq!(chosen, BackendChoice::Namespace);
+        let error = choose(Some("podman"), None).unwrap_err().to_string();
+        assert!(error.contains("podman") && error.contains("docker"), "{error}");
+    }
+}

@@ -1,0 +1,98 @@
+//! What settings there are: read from `caisson.example.toml`, which has every one with its meaning and default.
+
+/// The example as it is shipped.
+pub(crate) const EXAMPLE: &str = include_str!("../../../caisson.example.toml");
+/// Sections whose keys are names that the user chooses.
+const OPEN: [&str; 2] = ["secrets", "mcp"];
+
+/// A setting that the example describes.
+pub(crate) struct Known {
+    pub(crate) key: String,
+    pub(crate) default: Option<String>,
+    pub(crate) about: String,
+}
+
+/// Whether a setting has a name that its user has chosen.
+pub(crate) fn is_open(key: &str) -> bool {
+    OPEN.iter().any(|section| key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// Reads the example: a setting a line, what it means in the comment above; one without a default is in a comment.
+pub(crate) fn known_settings(example: &str) -> Vec<Known> {
+    let mut known: Vec<Known> = Vec::new();
+    let (mut section, mut about, mut is_new) = (String::new(), String::new(), true);
+    // What is shown further in is a whole section as somebody might write it.
+    for line in example.lines().filter(|line| !line.starts_with("#   ")) {
+        let comment = line.strip_prefix('#').map(str::trim);
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = format!("{name}.");
+            about.clear();
+        } else if let Some((name, value)) =
+            comment.unwrap_or(line).split_once(" = ").filter(|(name, _)| is_name(name))
+        {
+            let default = comment.is_none().then(|| value.to_owned());
+            known.push(Known { key: format!("{section}{name}"), default, about: about.clone() });
+            is_new = true;
+        } else if let Some(comment) = comment {
+            if std::mem::take(&mut is_new) {
+                about.clear();
+            } else if !about.is_empty() {
+                about.push(' ');
+            }
+            about += comment;
+        } else {
+            about.clear();
+            is_new = true;
+        }
+    }
+    known
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+/// What to say of a key that is none.
+pub(crate) fn unknown_key(key: &str, known: &[Known]) -> String {
+    let (section, _) = key.rsplit_once('.').unwrap_or_default();
+    let near = known.iter().map(|known| (distance(&known.key, key), known.key.as_str())).min();
+    if let Some((_, near)) = near.filter(|(distance, _)| *distance <= 3) {
+        return format!("{key}: there is no such setting; did you mean {near}?");
+    }
+    let in_section = known.iter().filter(|known| known.key.rsplit_once('.').unwrap_or_default().0 == section);
+    let names: Vec<&str> = in_section.map(|known| known.key.as_str()).collect();
+    if names.is_empty() {
+        return format!("{key}: there is no section [{section}]; caisson.example.toml has every setting");
+    }
+    format!("{key}: there is no such setting; there are {}", names.join(", "))
+}
+
+/// How many letters one must change, add or leave out to get from one word to the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for column in 0..other.len() {
+            let changed = diagonal + usize::from(letter != other[column]);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_that_are_shown_as_an_example_are_no_settings_of_the_one_above() {
+        let known = known_settings(EXAMPLE);
+        let keys: Vec<&str> = known.iter().map(|known| known.key.as_str()).collect();
+        assert!(keys.contains(&"context.embeddings_key_file") && keys.contains(&"sandbox.isolation"));
+        assert!(!keys.contains(&"context.url") && !keys.contains(&"context.jobs"), "{keys:?}");
+    }
+}

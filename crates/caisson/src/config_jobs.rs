@@ -1,0 +1,147 @@
+//! The sections of the configuration that are about jobs, checked: `jobs`, `limits`, `egress`, `retention`, `desktop`, `pool`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use orchestrator::{DesktopSettings, NewDesktop, OnShutdown, Settings};
+use sandbox::{Limit, LimitKind, Limits, allowed_range};
+
+use crate::config_file::{RawDesktop, RawEgress, RawJobs, RawLimits, RawOnShutdown, RawPool, RawRetention};
+
+/// Thirty days.
+const LONGEST_S: u64 = 2_592_000;
+/// The bundle of certificates that Debian and its like keep.
+const HOST_CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// How long running jobs are waited for at the end, where they are.
+const DEFAULT_SHUTDOWN_PATIENCE_S: u64 = 600;
+
+/// What holds for jobs: how many, how long, what they may use, how long they are kept.
+pub(crate) fn job_settings(
+    jobs: &RawJobs,
+    limits: &RawLimits,
+    egress: &RawEgress,
+    retention: &RawRetention,
+) -> Result<Settings> {
+    let mut settings = Settings::default();
+    if let Some(count) = jobs.max_running {
+        ensure!((1..=10_000).contains(&count), "jobs.max_running: {count} is not between 1 and 10000");
+        settings.max_running = count;
+    }
+    settings.default_image.clone_from(&jobs.image);
+    settings.max_queued = jobs.max_queued.unwrap_or(settings.max_queued);
+    settings.max_sandboxes = jobs.max_sandboxes.unwrap_or(settings.max_sandboxes);
+    settings.max_losses = jobs.max_losses.unwrap_or(settings.max_losses);
+    settings.on_shutdown = shutdown_settings(jobs)?;
+    if let Some(seconds) = jobs.wall_clock_s {
+        settings.defaults.wall_clock = duration("wall_clock_s", seconds)?;
+    }
+    if let Some(seconds) = jobs.step_timeout_s {
+        settings.defaults.step_timeout = duration("step_timeout_s", seconds)?;
+    }
+    settings.defaults.limits = limit_settings(limits, settings.defaults.limits)?;
+    settings.defaults.egress = egress.default.clone().unwrap_or_default();
+    settings.egress_ranges = egress::Ranges {
+        refuse_also: egress.refuse_also.clone().unwrap_or_default(),
+        allow: egress.allow_ranges.clone().unwrap_or_default(),
+    };
+    settings.extra_ca = read_certificates(egress.extra_ca.as_deref())?.into();
+    if let Some(days) = retention.days {
+        settings.retention_age = Duration::from_secs(days.saturating_mul(86_400));
+    }
+    settings.retention_payload_age =
+        retention.payload_days.map(|days| Duration::from_secs(days.saturating_mul(86_400)));
+    if let Some(gib) = retention.max_gib {
+        settings.retention_bytes = gib.saturating_mul(1024 * 1024 * 1024);
+    }
+    Ok(settings)
+}
+
+/// The desktop of jobs that name none of their own.
+pub(crate) fn desktop_settings(raw: &RawDesktop) -> Result<DesktopSettings> {
+    let asked = NewDesktop { width: raw.width, height: raw.height, record: None };
+    let mut desktop = asked.check(DesktopSettings::default())?;
+    // Only a job that names a desktop of its own has its programs told of it.
+    desktop.is_announced = false;
+    if let Some(seconds) = raw.idle_s {
+        ensure!((1..=86_400).contains(&seconds), "desktop.idle_s: {seconds} is not between 1 and 86400");
+        desktop.idle = Duration::from_secs(seconds);
+    }
+    Ok(desktop)
+}
+
+/// The images that sandboxes are kept ready of.
+pub(crate) fn pool_images(raw: RawPool) -> Result<Vec<String>> {
+    let images = raw.images.unwrap_or_default();
+    ensure!(images.len() <= 100, "pool.images: {} are more than 100", images.len());
+    for (index, name) in images.iter().enumerate() {
+        ensure!(!name.is_empty(), "pool.images: an empty name is no image");
+        ensure!(!images[..index].contains(name), "pool.images: `{name}` is there twice");
+    }
+    Ok(images)
+}
+
+/// How many are kept ready of each.
+pub(crate) fn pool_size(raw: &RawPool) -> Result<usize> {
+    let size = raw.size.unwrap_or(0);
+    ensure!(size <= 1000, "pool.size: {size} is not between 0 and 1000");
+    Ok(size)
+}
+
+fn shutdown_settings(jobs: &RawJobs) -> Result<OnShutdown> {
+    let patience_s = jobs.shutdown_patience_s.unwrap_or(DEFAULT_SHUTDOWN_PATIENCE_S);
+    ensure!(
+        patience_s > 0,
+        "jobs.shutdown_patience_s: must be at least 1; to wait for nothing, say on_shutdown = \"leave\""
+    );
+    Ok(match jobs.on_shutdown {
+        None | Some(RawOnShutdown::Leave) => OnShutdown::Leave,
+        Some(RawOnShutdown::Wait) => OnShutdown::Wait(duration("shutdown_patience_s", patience_s)?),
+    })
+}
+
+/// As long as a request may ask for.
+fn duration(name: &str, seconds: u64) -> Result<Duration> {
+    ensure!((1..=LONGEST_S).contains(&seconds), "jobs.{name}: {seconds} is not between 1 and {LONGEST_S}");
+    Ok(Duration::from_secs(seconds))
+}
+
+fn limit_settings(raw: &RawLimits, defaults: Limits) -> Result<Limits> {
+    let pick = |name: &str, value: Option<u64>, default: Limit, kind: LimitKind| {
+        let (least, most) = allowed_range(kind);
+        match value {
+            None => Ok(default),
+            Some(value) if value < least => bail!("limits.{name}: {value} is less than {least}"),
+            Some(value) if value > most => bail!("limits.{name}: {value} is more than {most}"),
+            Some(value) => Ok(Limit::Default(value)),
+        }
+    };
+    let cpu_millis = match raw.cpus {
+        None => defaults.cpu_millis,
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just here")]
+        Some(cpus) if (0.01..=1024.0).contains(&cpus) => Limit::Default((cpus * 1000.0) as u64),
+        Some(cpus) => bail!("limits.cpus: {cpus} is not between 0.01 and 1024"),
+    };
+    Ok(Limits {
+        memory_mib: pick("memory_mib", raw.memory_mib, defaults.memory_mib, LimitKind::Memory)?,
+        cpu_millis,
+        pids: pick("pids", raw.pids, defaults.pids, LimitKind::Pids)?,
+        open_files: pick("open_files", raw.open_files, defaults.open_files, LimitKind::OpenFiles)?,
+        disk_mib: pick("disk_mib", raw.disk_mib, defaults.disk_mib, LimitKind::Disk)?,
+    })
+}
+
+/// The certificates that sandboxes trust beside their image's own. Without a setting: those of this host, so that a
+/// company's own authority works inside as it does outside.
+fn read_certificates(files: Option<&[PathBuf]>) -> Result<Vec<String>> {
+    match files {
+        Some(files) => files
+            .iter()
+            .map(|file| {
+                std::fs::read_to_string(file)
+                    .with_context(|| format!("egress.extra_ca: reading {}", file.display()))
+            })
+            .collect(),
+        None => Ok(std::fs::read_to_string(HOST_CA_BUNDLE).into_iter().collect()),
+    }
+}

@@ -1,0 +1,31 @@
+//! The certificate of the server, as it is configured.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use server::Certificate;
+
+/// `[tls]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawTls {
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl RawTls {
+    /// Reads the files, where both are named.
+    pub(crate) fn certificate(&self) -> Result<Option<Certificate>> {
+        match (&self.certificate, &self.key) {
+            (None, None) => Ok(None),
+            (Some(chain), Some(key)) => Ok(Some(Certificate::load(chain, key).context("tls")?)),
+            (Some(_), None) => {
+                bail!("tls.key: is missing; it names the file with the key of tls.certificate")
+            }
+            (None, Some(_)) => {
+                bail!("tls.certificate: is missing; it names the file that tls.key belongs to")
+            }
+        }
+    }
+}

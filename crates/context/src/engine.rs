@@ -1,0 +1,416 @@
+//! The engine: takes the log one entry at a time and always has a view ready.
+//!
+//! Its state is a fold over the log: the same entries give the same state, on any machine, after any restart. What
+//! happens when the view would become too large is in `epoch.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::entry::{CallResult, Entry, EntryBody, EventId, Factor, Image, Summary, Window};
+use crate::error::ContextError;
+use crate::facts::{self, Facts};
+use crate::head::{self, Head, Pin};
+use crate::node::{self, Node};
+use crate::output;
+use crate::policy::{Fixed, LEAST_ROOM, Policy, Settings};
+use crate::summary::PROMPT_VERSION;
+use crate::tokens;
+use crate::unit::{self, Item, ItemKind, Shown, Unit};
+use crate::view::{Content, Role, Segment, SegmentKind, View};
+
+/// No item counts as more: sums stay within 32 bits.
+const MOST_ITEM_TOKENS: u32 = 1 << 27;
+/// Nor is a window larger, or a caller's part of it.
+const MOST_BUDGET_TOKENS: u32 = 1 << 30;
+const MOST_FIXED_TOKENS: u32 = 1 << 26;
+
+/// Keeps the view of one log.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) settings: Settings,
+    pub(crate) policy: Policy,
+    pub(crate) head: Head,
+    /// Oldest first; levels fall.
+    pub(crate) nodes: Vec<Node>,
+    /// What is not folded, oldest first. The last one may still wait for results.
+    pub(crate) tail: Vec<Unit>,
+    /// The sum of the tail's tokens.
+    pub(crate) tail_tokens: u32,
+    /// What came while results were waited for; stands behind them once they are there.
+    pub(crate) held: Vec<Unit>,
+    /// Summaries of models by the input they were made from.
+    pub(crate) ready: BTreeMap<String, Summary>,
+    /// The newest map, shown from the next epoch on.
+    pub(crate) fresh_map: Option<Pin>,
+    /// The plan in force, wherever it is shown.
+    pub(crate) plan: Option<Pin>,
+    pub(crate) wants_map: bool,
+    pub(crate) epochs: u32,
+    newest: Option<EventId>,
+    /// The window that the log names last.
+    window: Option<Window>,
+}
+
+/// What an append did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// The stable part of the view has only grown.
+    Grown,
+    /// An epoch began: the stable part was made anew.
+    Epoch,
+}
+
+impl Engine {
+    /// An engine for an empty log.
+    ///
+    /// # Errors
+    /// Settings that nothing can work with.
+    pub fn new(settings: Settings) -> Result<Self, ContextError> {
+        let policy = settings.check()?;
+        let head = Head::new(settings.fixed, &policy);
+        Ok(Self {
+            settings,
+            policy,
+            head,
+            nodes: Vec::new(),
+            tail: Vec::new(),
+            tail_tokens: 0,
+            held: Vec::new(),
+            ready: BTreeMap::new(),
+            fresh_map: None,
+            plan: None,
+            wants_map: true,
+            epochs: 0,
+            newest: None,
+            window: None,
+        })
+    }
+
+    /// An engine for a log that is there already. A fork is the same with a shorter log.
+    ///
+    /// # Errors
+    /// Settings that nothing can work with; entries out of order.
+    pub fn from_log(settings: Settings, log: impl IntoIterator<Item = Entry>) -> Result<Self, ContextError> {
+        let mut engine = Self::new(settings)?;
+        for entry in log {
+            engine.append(entry)?;
+        }
+        Ok(engine)
+    }
+
+    /// Takes the next entry of the log. The entry must be durable before.
+    ///
+    /// # Errors
+    /// A number that is not larger than that of the entry before; the engine is unchanged then.
+    pub fn append(&mut self, entry: Entry) -> Result<Appended, ContextError> {
+        if let Some(newest) = self.newest.filter(|newest| *newest >= entry.id) {
+            return Err(ContextError::OutOfOrder { id: entry.id, newest });
+        }
+        let id = entry.id;
+        self.newest = Some(id);
+        let tokens = entry.tokens.min(MOST_ITEM_TOKENS);
+        let (mut is_forced, mut is_renewed) = (false, false);
+        match entry.body {
+            EntryBody::User { text, images } => self.take_user(id, tokens, &text, images),
+            EntryBody::Assistant { reasoning, text, calls } => {
+                let facts = facts::of_answer(&text, &calls);
+                let waiting = unit::waiting(&calls);
+                let (text, calls) = (text.into(), calls.into());
+                let content = Content::Assistant { reasoning: reasoning.into(), text, calls };
+                self.close_open(id);
+                let item = Item::new(id, ItemKind::Assistant, content, tokens, facts);
+                self.push(Unit { items: vec![item], waiting, is_glued: false });
+            }
+            EntryBody::Result(result) => self.take_result(id, tokens, result),
+            EntryBody::Plan { text } => {
+                self.plan = (!text.is_empty()).then(|| Pin { id, text: text.as_str().into() });
+                self.take_named(id, ItemKind::Plan, head::plan_text(&text), facts::of_text(&text));
+            }
+            EntryBody::Note { name, text } => {
+                self.take_named(id, ItemKind::Note, head::note_text(&name, &text), facts::of_text(&name));
+            }
+            EntryBody::Summary(summary) => {
+                if summary.prompt_version == PROMPT_VERSION {
+                    self.ready.insert(summary.input_hash.clone(), summary);
+                }
+            }
+            EntryBody::Correction { factor } => {
+                self.settings.factor = factor;
+                self.renew_policy();
+            }
+            EntryBody::Tighten { limit_tokens } => {
+                self.tighten(limit_tokens);
+                is_forced = true;
+            }
+            EntryBody::Window(window) => is_renewed = self.take_window(window),
+            EntryBody::Map { text } => {
+                self.wants_map = false;
+                if self.epochs == 0 && self.fresh_map.is_none() {
+                    self.take_text(id, ItemKind::Map, tokens, text.clone());
+                }
+                self.fresh_map = Some(Pin { id, text: text.into() });
+            }
+        }
+        let is_over = self.tokens() > self.policy.high || self.head.tokens() > self.policy.fixed_tokens;
+        if is_forced || is_over {
+            self.begin_epoch();
+            return Ok(Appended::Epoch);
+        }
+        if is_renewed {
+            self.epochs += 1;
+            return Ok(Appended::Epoch);
+        }
+        Ok(Appended::Grown)
+    }
+
+    /// What the model is shown now.
+    pub fn view(&self) -> View {
+        let items: usize = self.tail.iter().map(|unit| unit.items.len()).sum();
+        let mut segments = Vec::with_capacity(self.head.segments().len() + self.nodes.len() + items + 4);
+        segments.extend_from_slice(self.head.segments());
+        segments.extend(self.nodes.iter().map(Node::segment));
+        segments.extend(self.tail.iter().flat_map(|unit| &unit.items).map(Item::segment));
+        for (call, _) in self.waiting() {
+            let (content, tokens) = unit::missing(call, NOT_YET);
+            segments.push(Segment { kind: SegmentKind::Pending, covers: None, tokens, content });
+        }
+        for item in self.held.iter().flat_map(|unit| &unit.items) {
+            segments.push(Segment { kind: SegmentKind::Pending, ..item.segment() });
+        }
+        let tokens = segments.iter().map(|segment| segment.tokens).sum();
+        View { segments, tokens, budget: self.policy.budget, epoch: self.epochs, newest: self.newest }
+    }
+
+    /// What the view costs now, without making it.
+    pub fn tokens(&self) -> u32 {
+        let waiting: u32 = self.waiting().iter().map(|(call, _)| unit::missing(call, NOT_YET).1).sum();
+        let held: u32 = self.held.iter().map(Unit::tokens).sum();
+        self.head.tokens() + node::tokens_of(&self.nodes) + self.tail_tokens + waiting + held
+    }
+
+    /// Whether a fresh repository map would be of use: there is none, or an epoch has begun since the last one.
+    pub fn wants_map(&self) -> bool {
+        self.wants_map
+    }
+
+    /// The entry to append when the provider's usage shows that our counting is off by more than 3 %.
+    pub fn correction(&self, provider_tokens: u64, our_tokens: u64) -> Option<EntryBody> {
+        let factor = Factor::from_usage(provider_tokens, our_tokens)?;
+        let (new, old) = (factor.thousandths(), self.settings.factor.thousandths());
+        (new.abs_diff(old) * 100 > old * 3).then_some(EntryBody::Correction { factor })
+    }
+
+    /// How often the stable part of the view was made anew: 0 as long as everything is in view.
+    pub fn epochs(&self) -> u32 {
+        self.epochs
+    }
+
+    /// The newest entry.
+    pub fn newest(&self) -> Option<EventId> {
+        self.newest
+    }
+
+    /// The constants in force; corrections in the log change them.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// What the provider counts for 1,000 of our tokens, as far as the log knows.
+    pub fn factor(&self) -> Factor {
+        self.settings.factor
+    }
+
+    /// The window that the log names last.
+    pub fn window(&self) -> Option<&Window> {
+        self.window.as_ref()
+    }
+
+    /// The most that a prompt may be, by the provider's count: that of the window, less what refused prompts have taught.
+    pub fn budget_tokens(&self) -> u32 {
+        self.settings.budget_tokens
+    }
+
+    /// Whether the caller's own part leaves too little of the budget: a view may be larger than the provider takes, until
+    /// a window with a smaller part is named.
+    pub fn is_cramped(&self) -> bool {
+        self.settings.our_budget() < self.least_budget()
+    }
+
+    /// Makes prompts for another window from now on. Says whether the head of the view has changed by that.
+    fn take_window(&mut self, window: Window) -> bool {
+        let fixed = Fixed {
+            system_tokens: window.system_tokens.min(MOST_FIXED_TOKENS),
+            tools_tokens: window.tools_tokens.min(MOST_FIXED_TOKENS),
+        };
+        let budget_tokens = window.budget_tokens.min(MOST_BUDGET_TOKENS);
+        let is_known = match &self.window {
+            // Named again, after a restart: what a refused prompt has taught still holds.
+            Some(before) => *before == window,
+            None => self.settings.fixed == fixed && self.settings.budget_tokens == budget_tokens,
+        };
+        let before = self.window.replace(window);
+        if is_known {
+            return false;
+        }
+        let named = self.window.as_ref();
+        let is_same_model = before.as_ref().map(|window| &window.model) == named.map(|window| &window.model);
+        let is_same_size = before.as_ref().is_some_and(|window| window.budget_tokens == budget_tokens);
+        if before.is_some() && !is_same_model {
+            // Another model counts in another way.
+            self.settings.factor = named.and_then(|window| window.factor).unwrap_or(Factor::ONE);
+        }
+        if !(is_same_model && is_same_size) {
+            // With other tools alone, what refused prompts have taught still holds.
+            self.settings.budget_tokens = budget_tokens;
+        }
+        self.settings.fixed = fixed;
+        self.head.fixed = fixed;
+        self.renew_policy();
+        self.head.refresh(&self.policy);
+        true
+    }
+
+    fn waiting(&self) -> &[(Arc<str>, String)] {
+        self.tail.last().map_or(&[], |unit| unit.waiting.as_slice())
+    }
+
+    fn take_user(&mut self, id: EventId, tokens: u32, text: &str, images: Vec<Image>) {
+        let is_first = self.head.task.is_none() && self.tail.is_empty() && self.nodes.is_empty();
+        if is_first && self.held.is_empty() && images.is_empty() {
+            self.head.task = Some(Pin { id, text: text.into() });
+            self.head.refresh(&self.policy);
+            return;
+        }
+        let content = Content::Text { role: Role::User, text: text.into(), images };
+        let item = Item::new(id, ItemKind::User, content, tokens, facts::of_text(text));
+        self.push_or_hold(Unit::one(item));
+    }
+
+    /// Takes a text that is shown with what it is. The entry was counted without that.
+    fn take_named(&mut self, id: EventId, kind: ItemKind, text: String, facts: Facts) {
+        let tokens = (tokens::count(&text) + tokens::MESSAGE_OVERHEAD).min(MOST_ITEM_TOKENS);
+        self.push_or_hold(Unit::one(Item::new(id, kind, Content::text(text), tokens, facts)));
+    }
+
+    fn take_text(&mut self, id: EventId, kind: ItemKind, tokens: u32, text: String) {
+        let facts = facts::of_text(&text);
+        self.push_or_hold(Unit::one(Item::new(id, kind, Content::text(text), tokens, facts)));
+    }
+
+    fn take_result(&mut self, id: EventId, tokens: u32, mut result: CallResult) {
+        let open = self.tail.last().and_then(|unit| {
+            unit.waiting
+                .iter()
+                .position(|(call, _)| **call == *result.call)
+                .map(|at| unit.waiting[at].1.clone())
+        });
+        let facts = facts::of_result(open.clone().unwrap_or_default(), &result);
+        // Whoever forgot to cap the output must not fill the memory with it.
+        let is_capped = !output::is_within(&result.text);
+        if is_capped {
+            result.text = output::cap(&result.text).text;
+        }
+        let kind = ItemKind::Result { exit_code: result.exit_code, is_error: result.is_error };
+        let (kind, content) = match open {
+            Some(_) => (
+                kind,
+                Content::Result {
+                    call: result.call.as_str().into(),
+                    text: result.text.into(),
+                    is_error: result.is_error,
+                    images: result.images,
+                },
+            ),
+            None => (
+                ItemKind::Late,
+                Content::Text {
+                    role: Role::User,
+                    text: format!("[late result of call {}]\n{}", result.call, result.text).into(),
+                    images: result.images,
+                },
+            ),
+        };
+        let tokens =
+            if is_capped || kind == ItemKind::Late { tokens::count_content(&content) } else { tokens };
+        let mut item = Item::new(id, kind, content, tokens.min(MOST_ITEM_TOKENS), facts);
+        item.whole = result.blob;
+        if is_capped {
+            item.shown = Shown::Cut;
+        }
+        if kind == ItemKind::Late {
+            let is_glued = self.glue(&result.call);
+            self.push_or_hold(Unit { is_glued, ..Unit::one(item) });
+            return;
+        }
+        if let Some(unit) = self.tail.last_mut() {
+            unit.waiting.retain(|(call, _)| **call != *result.call);
+            self.tail_tokens += item.tokens;
+            unit.items.push(item);
+            if unit.waiting.is_empty() {
+                self.release();
+            }
+        }
+    }
+
+    /// Keeps everything from a call's unit to the end together: a result of it has come late. Says whether the call is
+    /// near enough; one that is far behind has its placeholder, and tying all between together would cost too much.
+    fn glue(&mut self, call: &str) -> bool {
+        let first = self.tail.len().saturating_sub(self.policy.newest_events);
+        let near = self.tail[first..].iter().position(|unit| unit.has_call(call));
+        if let Some(at) = near {
+            self.tail[first + at + 1..].iter_mut().for_each(|unit| unit.is_glued = true);
+        }
+        near.is_some()
+    }
+
+    fn push_or_hold(&mut self, unit: Unit) {
+        if self.waiting().is_empty() { self.push(unit) } else { self.held.push(unit) }
+    }
+
+    fn push(&mut self, unit: Unit) {
+        self.tail_tokens += unit.tokens();
+        self.tail.push(unit);
+    }
+
+    /// The next answer has begun: results that have not come are missing.
+    pub(crate) fn close_open(&mut self, id: EventId) {
+        if let Some(unit) = self.tail.last_mut() {
+            let before = unit.tokens();
+            unit.close(id);
+            self.tail_tokens += unit.tokens() - before;
+        }
+        self.release();
+    }
+
+    /// Puts what was held behind the results that it waited for. It has older numbers than they, so they stay together.
+    fn release(&mut self) {
+        for mut unit in std::mem::take(&mut self.held) {
+            unit.is_glued = true;
+            self.push(unit);
+        }
+    }
+
+    fn tighten(&mut self, limit_tokens: Option<u32>) {
+        let now = self.settings.budget_tokens;
+        let tighter = now / 5 * 4;
+        // A limit below our budget is believed, with a margin for what we count wrong. One above it says that our count is
+        // what is wrong.
+        let wanted = limit_tokens.filter(|limit| *limit < now).map_or(tighter, |limit| limit - limit / 50);
+        let least = self.settings.factor.real(LEAST_ROOM);
+        self.settings.budget_tokens = wanted.min(now).max(least.min(now));
+        self.renew_policy();
+    }
+
+    /// With less, the caller's own part would leave no room for the task. The caller must make it smaller before it asks
+    /// again ([`Engine::is_cramped`]); until then nothing is folded for the sake of a view that nobody is sent.
+    fn least_budget(&self) -> u32 {
+        LEAST_ROOM.max(self.settings.fixed.tokens().saturating_mul(3))
+    }
+
+    fn renew_policy(&mut self) {
+        let least = self.least_budget();
+        self.policy = Policy::new(self.settings.our_budget().max(least), self.settings.fixed);
+    }
+}
+
+const NOT_YET: &str = "[no result yet]";

@@ -1,0 +1,235 @@
+//! An epoch: the view has crossed its high watermark and is brought down to the low one, rung by rung.
+//!
+//! ```text
+//! mask observations -> fold the oldest units -> carry summaries -> cut giants -> (only if over the budget still:)
+//! cut everything -> leave out reasoning -> fold even the newest
+//! ```
+//!
+//! Each step makes the view smaller or is not taken, and each rung has an end, so that an epoch always ends within the
+//! budget.
+
+use crate::engine::Engine;
+use crate::entry::EventId;
+use crate::node::{self, Node};
+use crate::policy::Policy;
+use crate::unit::{Item, ItemKind, Shown, Unit};
+use crate::view::Author;
+
+/// Nothing is cut to less than this.
+const LEAST_CUT: u32 = 32;
+
+impl Engine {
+    pub(crate) fn begin_epoch(&mut self) {
+        self.epochs += 1;
+        self.wants_map = true;
+        self.take_ready();
+        self.head.map = self.fresh_map.clone();
+        self.head.refresh(&self.policy);
+        self.mask();
+        self.fold();
+        node::carry(&mut self.nodes, &self.policy);
+        self.head.refresh(&self.policy);
+        self.cut_giants();
+        self.squeeze();
+        self.take_ready();
+        self.forget_ready();
+    }
+
+    /// Gives the nodes the texts of models that have come since the last epoch. A text that is longer than the extract is
+    /// taken only as far as the view stays below its low watermark.
+    fn take_ready(&mut self) {
+        let mut room = self.policy.low.saturating_sub(self.tokens());
+        for node in self.nodes.iter_mut().filter(|node| node.author == Author::Extract) {
+            if let Some(summary) = self.ready.get(&node.hash) {
+                let before = node.tokens;
+                node.take(summary, before + room, &self.policy);
+                room = (room + before).saturating_sub(node.tokens);
+            }
+        }
+    }
+
+    /// Forgets summaries that no later epoch can use.
+    fn forget_ready(&mut self) {
+        let folded_to = self.nodes.last().map(|node| node.range.last);
+        let nodes = &self.nodes;
+        self.ready.retain(|hash, summary| {
+            folded_to.is_none_or(|last| summary.range.first > last)
+                || nodes.iter().any(|node| node.hash == *hash)
+        });
+    }
+
+    /// Names old observations instead of showing them, oldest first, until the view is small enough.
+    fn mask(&mut self) {
+        let spared = self.newest_from();
+        let newest_success = self.newest_success();
+        let mut tokens = self.tokens();
+        for item in self.tail[..spared].iter_mut().flat_map(|unit| &mut unit.items) {
+            if tokens <= self.policy.low {
+                break;
+            }
+            if item.is_observation() && item.shown != Shown::Masked && !is_fresh_error(item, newest_success) {
+                let saved = item.mask();
+                self.tail_tokens -= saved;
+                tokens -= saved;
+            }
+        }
+    }
+
+    /// The newest result that is no error.
+    fn newest_success(&self) -> Option<EventId> {
+        let items = self.tail.iter().flat_map(|unit| &unit.items);
+        let successes = items.filter(|item| matches!(item.kind, ItemKind::Result { is_error: false, .. }));
+        successes.map(|item| item.id).max()
+    }
+
+    /// Where the newest units begin that are not masked: so many events, as far as they fit.
+    pub(crate) fn newest_from(&self) -> usize {
+        let (mut events, mut tokens) = (0, 0_u32);
+        let mut at = self.tail.len();
+        while at > 0 {
+            let unit = &self.tail[at - 1];
+            events += unit.items.len();
+            tokens = tokens.saturating_add(unit.tokens());
+            let is_newest = at == self.tail.len();
+            if !is_newest && (events > self.policy.newest_events || tokens > self.policy.newest_tokens) {
+                break;
+            }
+            at -= 1;
+        }
+        at
+    }
+
+    /// Where the newest units begin that are not folded: the same, with all that is glued to them.
+    pub(crate) fn spared_from(&self) -> usize {
+        let mut at = self.newest_from();
+        while at > 0 && at < self.tail.len() && self.tail[at].is_glued {
+            at -= 1;
+        }
+        at
+    }
+
+    /// How many of the oldest units are folded into one summary: about as much as the policy says, whole units.
+    /// `None` when there is not enough before the spared ones.
+    pub(crate) fn chunk_from(&self, start: usize, spared: usize) -> Option<usize> {
+        chunk(&self.tail[start..spared.max(start)], &self.policy, self.tail.get(spared))
+            .map(|length| start + length)
+    }
+
+    /// Folds the oldest chunks until the view is small enough.
+    fn fold(&mut self) {
+        let mut end = 0;
+        while self.tokens() > self.policy.low {
+            let Some(next) = self.chunk_from(end, self.spared_from()) else { break };
+            // What does not become smaller by itself may do so together with what follows.
+            end = if self.fold_units(next) { 0 } else { next };
+        }
+    }
+
+    /// How many of the oldest units cost clearly more than a summary of them, with all that is glued to them; more than
+    /// `least`.
+    fn worth_folding(&self, least: usize) -> usize {
+        let (mut count, mut tokens) = (0, 0_u32);
+        for unit in &self.tail {
+            if count > least && tokens > self.policy.summary_tokens && !unit.is_glued {
+                break;
+            }
+            tokens = tokens.saturating_add(unit.tokens());
+            count += 1;
+        }
+        count
+    }
+
+    /// Folds so many of the oldest units into one summary, if that makes the view smaller: what people wrote stays as a
+    /// pin, which costs too. Says whether it was done.
+    fn fold_units(&mut self, count: usize) -> bool {
+        let Some(mut node) = Node::fold(&self.tail[..count], &self.policy) else { return false };
+        let shown: u32 = self.tail[..count].iter().map(Unit::tokens).sum();
+        let mut head = self.head.clone();
+        self.tail[..count].iter().flat_map(|unit| &unit.items).for_each(|item| head.keep(item));
+        head.refresh(&self.policy);
+        let Some(most) = (self.head.tokens() + shown).checked_sub(head.tokens() + 1) else { return false };
+        if node.tokens > most {
+            return false;
+        }
+        if let Some(summary) = self.ready.get(&node.hash) {
+            node.take(summary, most, &self.policy);
+        }
+        self.tail.drain(..count);
+        self.tail_tokens -= shown;
+        self.head = head;
+        self.nodes.push(node);
+        node::carry(&mut self.nodes, &self.policy);
+        true
+    }
+
+    /// Shows head and tail of what is very large, oldest first, until the view is small enough.
+    fn cut_giants(&mut self) {
+        self.cut_all(self.policy.giant_tokens, self.policy.low);
+    }
+
+    fn cut_all(&mut self, most: u32, target: u32) {
+        let mut tokens = self.tokens();
+        let units = self
+            .tail
+            .iter_mut()
+            .map(|unit| (unit, true))
+            .chain(self.held.iter_mut().map(|unit| (unit, false)));
+        for (unit, is_tail) in units {
+            for item in unit.items.iter_mut().filter(|item| item.tokens > most) {
+                if tokens <= target {
+                    return;
+                }
+                let saved = item.cut(most);
+                tokens -= saved;
+                if is_tail {
+                    self.tail_tokens -= saved;
+                }
+            }
+        }
+    }
+
+    /// The last rungs, taken only when the view is over its budget still.
+    fn squeeze(&mut self) {
+        let high = self.policy.high;
+        let mut most = self.policy.giant_tokens;
+        while self.tokens() > high && most > LEAST_CUT {
+            most /= 2;
+            self.cut_all(most.max(LEAST_CUT), high);
+        }
+        if self.tokens() > high {
+            let items = self.tail.iter_mut().flat_map(|unit| &mut unit.items);
+            let saved: u32 = items.map(Item::drop_reasoning).sum();
+            self.tail_tokens -= saved;
+        }
+        // Even the newest is folded, a few units at a time.
+        let mut least = 0;
+        while self.tokens() > high && least < self.tail.len() {
+            if self.worth_folding(least) == self.tail.len() {
+                let id = self.newest().unwrap_or(EventId(0));
+                self.close_open(id);
+            }
+            let count = self.worth_folding(least);
+            least = if self.fold_units(count) { 0 } else { count };
+        }
+    }
+}
+
+/// Errors that nothing has come right after are what the model works on.
+fn is_fresh_error(item: &Item, newest_success: Option<EventId>) -> bool {
+    let is_error = matches!(item.kind, ItemKind::Result { is_error: true, .. });
+    is_error && newest_success.is_none_or(|success| item.id > success)
+}
+
+/// The number of whole units at the start that make a chunk. `next` is the unit behind them.
+fn chunk(units: &[Unit], policy: &Policy, next: Option<&Unit>) -> Option<usize> {
+    let mut tokens = 0_u32;
+    for (at, unit) in units.iter().enumerate() {
+        let with = tokens.saturating_add(unit.raw_tokens());
+        if at > 0 && with > policy.chunk_tokens && !unit.is_glued {
+            return Some(at);
+        }
+        tokens = with;
+    }
+    let is_whole = tokens >= policy.chunk_tokens && next.is_none_or(|unit| !unit.is_glued);
+    (is_whole && !units.is_empty()).then_some(units.len())
+}

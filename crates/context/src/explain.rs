@@ -1,0 +1,195 @@
+//! What the model saw or would see, for people: each segment with its cost and the events it stands for.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::entry::{EventId, EventRange};
+use crate::policy::POLICY_VERSION;
+use crate::view::{Content, Segment, SegmentKind, View};
+
+/// A view with its costs, as the API gives it out.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The newest event that was considered.
+    pub at: Option<EventId>,
+    /// The rules by which the view was made.
+    pub policy_version: u32,
+    /// The most that a prompt may cost, by our count.
+    pub budget: u32,
+    /// What this one costs, by our count.
+    pub tokens: u32,
+    /// What the provider counts for 1,000 of our tokens.
+    pub factor_thousandths: u32,
+    /// How often the stable part was made anew.
+    pub epoch: u32,
+    /// The pieces, in their order.
+    pub segments: Vec<Part>,
+}
+
+/// One piece of a view.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Part {
+    /// What it is.
+    #[serde(flatten)]
+    pub kind: PartKind,
+    /// The events it stands for.
+    pub covers: Option<EventRange>,
+    /// What it costs.
+    pub tokens: u32,
+    /// What the model reads.
+    pub text: String,
+    /// The events that a summary rests on, as it cites them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cites: Vec<EventRange>,
+}
+
+/// What a piece is, in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartKind {
+    /// Such as `summary` or `masked`.
+    pub kind: &'static str,
+    /// Who speaks: `user`, `assistant`, `tool`, or nobody.
+    pub role: &'static str,
+    /// The level of a summary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<u8>,
+    /// Who wrote a summary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub author: Option<crate::view::Author>,
+}
+
+/// What the model would see now.
+pub fn of_engine(engine: &Engine) -> Explanation {
+    of_view(engine, &engine.view())
+}
+
+/// A view that the engine made, perhaps with something at its end.
+pub fn of_view(engine: &Engine, view: &View) -> Explanation {
+    let mut segments: Vec<Part> = view.segments.iter().map(part).collect();
+    if let Some(window) = engine.window() {
+        for part in &mut segments {
+            match part.kind.kind {
+                "system" => part.text.clone_from(&window.system),
+                "tools" => {
+                    part.text = window.tools.iter().map(|tool| format!("{tool}\n")).collect();
+                }
+                _ => {}
+            }
+        }
+    }
+    Explanation {
+        at: view.newest,
+        policy_version: POLICY_VERSION,
+        budget: view.budget,
+        tokens: view.tokens,
+        factor_thousandths: engine.factor().thousandths(),
+        epoch: view.epoch,
+        segments,
+    }
+}
+
+fn part(segment: &Segment) -> Part {
+    let (level, author) = match segment.kind {
+        SegmentKind::Summary { level, author } => (Some(level), Some(author)),
+        _ => (None, None),
+    };
+    let role = match segment.content {
+        Content::Fixed => "",
+        Content::Text { .. } => "user",
+        Content::Assistant { .. } => "assistant",
+        Content::Result { .. } => "tool",
+    };
+    let kind = PartKind { kind: name(segment.kind), role, level, author };
+    let text = text(&segment.content);
+    let cites = if level.is_some() { crate::cite::citations(&text) } else { Vec::new() };
+    Part { kind, covers: segment.covers, tokens: segment.tokens, text, cites }
+}
+
+fn name(kind: SegmentKind) -> &'static str {
+    match kind {
+        SegmentKind::System => "system",
+        SegmentKind::Tools => "tools",
+        SegmentKind::Task => "task",
+        SegmentKind::Pin => "pin",
+        SegmentKind::Notes => "notes",
+        SegmentKind::Map => "map",
+        SegmentKind::Plan => "plan",
+        SegmentKind::Summary { .. } => "summary",
+        SegmentKind::Masked => "masked",
+        SegmentKind::Cut => "cut",
+        SegmentKind::Raw => "raw",
+        SegmentKind::Missing => "missing",
+        SegmentKind::Pending => "pending",
+        SegmentKind::Volatile => "volatile",
+    }
+}
+
+fn text(content: &Content) -> String {
+    match content {
+        Content::Fixed => String::new(),
+        Content::Text { text, images, .. } | Content::Result { text, images, .. } => {
+            let pictures = images.iter().map(|image| format!("\n[picture {}]", image.media_type));
+            pictures.fold(text.to_string(), |all, picture| all + &picture)
+        }
+        Content::Assistant { reasoning, text, calls } => {
+            let mut all = String::new();
+            for block in reasoning.iter() {
+                all.push_str(&format!("[reasoning {block}]\n"));
+            }
+            all.push_str(text);
+            for call in calls.iter() {
+                all.push_str(&format!("\n[call {} {} {}]", call.id, call.name, call.arguments));
+            }
+            all
+        }
+    }
+}
+
+impl Explanation {
+    /// The table that the command line prints: one line for each piece, then the whole text under headings.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        let at = self.at.map_or("the start".to_owned(), |at| at.to_string());
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            out,
+            "context at {at}: {} of {} tokens in {} segments, epoch {}, policy {}, provider factor {}.{:03}",
+            self.tokens,
+            self.budget,
+            self.segments.len(),
+            self.epoch,
+            self.policy_version,
+            self.factor_thousandths / 1000,
+            self.factor_thousandths % 1000,
+        );
+        let _ = writeln!(out, "\n{:>7}  {:<18}  {:<15}  begins with", "tokens", "what", "events");
+        for part in &self.segments {
+            let begin = crate::facts::first_line(&part.text);
+            let covers = part.covers.map_or(String::new(), |range| range.to_string());
+            let _ = writeln!(out, "{:>7}  {:<18}  {covers:<15}  {begin}", part.tokens, part.title());
+        }
+        for part in self.segments.iter().filter(|part| !part.text.is_empty()) {
+            let covers = part.covers.map_or(String::new(), |range| format!(" {range}"));
+            let _ =
+                writeln!(out, "\n=== {}{covers}, {} tokens ===\n{}", part.title(), part.tokens, part.text);
+        }
+        out
+    }
+}
+
+impl Part {
+    fn title(&self) -> String {
+        match (self.kind.level, self.kind.author) {
+            (Some(level), Some(author)) => {
+                let author = match author {
+                    crate::view::Author::Extract => "extract",
+                    crate::view::Author::Model => "model",
+                };
+                format!("summary {level} {author}")
+            }
+            _ => self.kind.kind.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a rule can tell about an event without understanding it: the command, the exit code, files, test tallies, error
+//! lines. Taken once, when the entry is appended; stubs and extracts are made of it.
+
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+use serde_json::Value;
+
+use crate::cut;
+use crate::entry::{Call, CallResult};
+
+/// Arguments that say what a call is about, the most telling first.
+const TELLING: [&str; 12] = [
+    "command",
+    "cmd",
+    "path",
+    "file",
+    "file_path",
+    "filename",
+    "query",
+    "pattern",
+    "url",
+    "code",
+    "name",
+    "text",
+];
+/// Arguments that name a file.
+const PATHS: [&str; 6] = ["path", "file", "file_path", "filename", "source", "target"];
+
+const LABEL_BYTES: usize = 80;
+const LINE_BYTES: usize = 160;
+const MOST_LINES: usize = 3;
+
+/// Longer lines are data, not messages.
+const LONGEST_LINE: usize = 2_000;
+
+/// Signs of lines that count tests.
+const TALLIES: [&str; 5] = [" passed", " failed", " passing", "test result:", "Ran "];
+/// Signs of lines that tell of errors.
+const ERRORS: [&str; 12] = [
+    "error:",
+    "error[",
+    "Error:",
+    "ERROR",
+    "fatal:",
+    "panicked at",
+    "Traceback",
+    "FAILED",
+    "Exception",
+    "No such file",
+    "not found",
+    "denied",
+];
+
+/// All signs, found in one pass. Building it from constants cannot fail; without it nothing would be found.
+static SIGNS: LazyLock<Signs> = LazyLock::new(|| Signs(AhoCorasick::new(TALLIES.iter().chain(&ERRORS)).ok()));
+
+struct Signs(Option<AhoCorasick>);
+
+impl Signs {
+    fn find_iter<'a>(&'a self, text: &'a str) -> impl Iterator<Item = aho_corasick::Match> + 'a {
+        self.0.iter().flat_map(move |signs| signs.find_iter(text))
+    }
+}
+
+/// What is known of one event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// What was asked, written, or run, in a few words.
+    pub(crate) label: String,
+    /// Files that its arguments name.
+    pub(crate) files: Vec<String>,
+    /// Lines that count tests.
+    pub(crate) tallies: Vec<String>,
+    /// Lines that tell of errors.
+    pub(crate) errors: Vec<String>,
+    /// Lines of the output.
+    pub(crate) lines: usize,
+}
+
+/// A call in a few words: the tool and its most telling argument.
+pub(crate) fn label(call: &Call) -> String {
+    match telling(&call.arguments) {
+        Some(argument) => {
+            let argument = short(argument, LABEL_BYTES);
+            // Programs speak for themselves; of other tools the name is needed.
+            if is_shell(&call.name) { argument } else { format!("{} {argument}", short(&call.name, 40)) }
+        }
+        None => short(&call.name, 40),
+    }
+}
+
+fn is_shell(name: &str) -> bool {
+    matches!(name, "shell" | "bash" | "exec" | "run" | "terminal" | "execute_bash")
+}
+
+fn telling(arguments: &Value) -> Option<&str> {
+    let object = arguments.as_object()?;
+    let named = TELLING.iter().find_map(|key| object.get(*key).and_then(Value::as_str));
+    named.or_else(|| object.values().find_map(Value::as_str)).filter(|text| !text.trim().is_empty())
+}
+
+/// What the calls of an answer are about.
+pub(crate) fn of_answer(text: &str, calls: &[Call]) -> Facts {
+    let mut files = Vec::new();
+    for call in calls {
+        for key in PATHS {
+            if let Some(path) = call.arguments.get(key).and_then(Value::as_str) {
+                let path = short(path, LINE_BYTES);
+                if !path.is_empty() && !files.contains(&path) && files.len() < 8 {
+                    files.push(path);
+                }
+            }
+        }
+    }
+    Facts { label: first_line(text), files, lines: crate::output::count_lines(text), ..Facts::default() }
+}
+
+/// What an output says. `label` is that of its call.
+pub(crate) fn of_result(label: String, result: &CallResult) -> Facts {
+    let text = result.text.as_str();
+    let (mut tallies, mut errors) = (Vec::new(), Vec::new());
+    let mut done = 0;
+    for found in SIGNS.find_iter(text) {
+        if found.start() < done {
+            continue;
+        }
+        let start = text[..found.start()].rfind('\n').map_or(0, |at| at + 1);
+        let end = text[found.end()..].find('\n').map_or(text.len(), |at| found.end() + at);
+        done = end;
+        let line = &text[start..end];
+        if line.len() > LONGEST_LINE {
+            continue;
+        }
+        if is_tally(line) {
+            // The last tally counts, the first errors do.
+            if tallies.len() == MOST_LINES {
+                tallies.remove(0);
+            }
+            tallies.push(short(line, LINE_BYTES));
+        } else if errors.len() < MOST_LINES && is_error(line) {
+            let line = short(line, LINE_BYTES);
+            if !errors.contains(&line) {
+                errors.push(line);
+            }
+        }
+    }
+    let lines = match &result.blob {
+        Some(blob) => usize::try_from(blob.lines).unwrap_or(usize::MAX),
+        None => crate::output::count_lines(text),
+    };
+    Facts { label, files: Vec::new(), tallies, errors, lines }
+}
+
+/// What a text of a person, a plan or a note begins with.
+pub(crate) fn of_text(text: &str) -> Facts {
+    Facts { label: first_line(text), lines: crate::output::count_lines(text), ..Facts::default() }
+}
+
+fn is_tally(line: &str) -> bool {
+    let is_counted = line.bytes().any(|byte| byte.is_ascii_digit());
+    is_counted && TALLIES.iter().any(|sign| line.contains(sign))
+}
+
+/// Whether a line counts tests or tells of an error.
+pub(crate) fn is_telling(line: &str) -> bool {
+    is_tally(line) || is_error(line)
+}
+
+fn is_error(line: &str) -> bool {
+    ERRORS.iter().any(|sign| line.contains(sign))
+}
+
+/// The first line that says something, shortened.
+pub(crate) fn first_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("");
+    short(line, LINE_BYTES)
+}
+
+/// At most so many bytes of the first line of a text, with an ellipsis for what is left out, and without brackets that
+/// could be read as a citation.
+pub(crate) fn short(text: &str, most: usize) -> String {
+    let text = text.trim();
+    let line = text.lines().next().unwrap_or("").trim_end();
+    let mut kept: String = line[..cut::floor(line, most)].replace('[', "(").replace(']', ")");
+    if kept.len() < text.len() {
+        kept.push('…');
+    }
+    kept
+}

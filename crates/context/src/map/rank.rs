@@ -1,0 +1,98 @@
+//! Which files matter: a file is worth what refers to it is worth.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Parsed;
+
+const DAMPING: f64 = 0.85;
+const ROUNDS: usize = 30;
+/// What a name of the task counts for, against one that is not.
+const FOCUS: f64 = 20.0;
+
+/// The worth of files, by their place, and of definitions, by name.
+pub(super) struct Ranked {
+    pub(super) files: Vec<f64>,
+    pub(super) definitions: HashMap<String, f64>,
+}
+
+pub(super) fn rank(parsed: &[Parsed<'_>], focus: &BTreeMap<&str, u32>) -> Ranked {
+    let mut defined: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, file) in parsed.iter().enumerate() {
+        for definition in &file.definitions {
+            let places = defined.entry(&definition.name).or_default();
+            if places.last() != Some(&at) {
+                places.push(at);
+            }
+        }
+    }
+    let edges = edges(parsed, &defined, focus);
+    let start = start(parsed, focus);
+    let mut worth = start.clone();
+    for _ in 0..ROUNDS {
+        let mut next: Vec<f64> = start.iter().map(|share| (1.0 - DAMPING) * share).collect();
+        for (from, outgoing) in edges.iter().enumerate() {
+            let sum: f64 = outgoing.iter().map(|edge| edge.weight).sum();
+            if sum == 0.0 {
+                // What refers to nothing gives its worth back to all.
+                for (to, share) in start.iter().enumerate() {
+                    next[to] += DAMPING * worth[from] * share;
+                }
+                continue;
+            }
+            for edge in outgoing {
+                next[edge.to] += DAMPING * worth[from] * edge.weight / sum;
+            }
+        }
+        worth = next;
+    }
+    let mut definitions: HashMap<String, f64> = HashMap::new();
+    for (from, outgoing) in edges.iter().enumerate() {
+        for edge in outgoing {
+            *definitions.entry(edge.name.to_owned()).or_default() += worth[from] * edge.weight;
+        }
+    }
+    for (name, score) in &mut definitions {
+        if focus.contains_key(name.as_str()) {
+            *score *= FOCUS;
+        }
+    }
+    Ranked { files: worth, definitions }
+}
+
+struct Edge<'a> {
+    to: usize,
+    name: &'a str,
+    weight: f64,
+}
+
+/// From each file to those that define what it names. A name that many files define says little.
+fn edges<'a>(
+    parsed: &'a [Parsed<'_>],
+    defined: &BTreeMap<&'a str, Vec<usize>>,
+    focus: &BTreeMap<&str, u32>,
+) -> Vec<Vec<Edge<'a>>> {
+    let outgoing = |(from, file): (usize, &'a Parsed<'_>)| {
+        let mut edges = Vec::new();
+        for (name, count) in &file.names {
+            let Some(places) = defined.get(name).filter(|places| places.len() <= 10) else { continue };
+            let wanted = if focus.contains_key(name) { FOCUS } else { 1.0 };
+            let weight = f64::from(*count).sqrt() * wanted / places.len() as f64;
+            edges.extend(places.iter().filter(|to| **to != from).map(|to| Edge { to: *to, name, weight }));
+        }
+        edges
+    };
+    parsed.iter().enumerate().map(outgoing).collect()
+}
+
+/// Where a reader begins: everywhere alike, but rather where the task points to.
+fn start(parsed: &[Parsed<'_>], focus: &BTreeMap<&str, u32>) -> Vec<f64> {
+    let wish = |file: &Parsed<'_>| {
+        let is_defined =
+            file.definitions.iter().any(|definition| focus.contains_key(definition.name.as_str()));
+        let stem = file.path.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or_default();
+        if is_defined || (stem.len() > 2 && focus.contains_key(stem)) { FOCUS } else { 1.0 }
+    };
+    let wishes: Vec<f64> = parsed.iter().map(wish).collect();
+    let sum: f64 = wishes.iter().sum();
+    wishes.into_iter().map(|wish| wish / sum).collect()
+}

@@ -1,0 +1,149 @@
+//! Summary nodes: what folded events have become, and how many of a level become one of the next.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::entry::{EventRange, Summary};
+use crate::extract::{self, Line};
+use crate::policy::Policy;
+use crate::tokens;
+use crate::unit::{self, Unit};
+use crate::view::{Author, Content, Segment, SegmentKind};
+
+/// One summary in the view.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) range: EventRange,
+    pub(crate) level: u8,
+    /// Names the events by what they say, whatever the text.
+    pub(crate) hash: String,
+    pub(crate) author: Author,
+    pub(crate) text: Arc<str>,
+    pub(crate) tokens: u32,
+    /// What the events cost before any shrinking.
+    pub(crate) tokens_folded: u64,
+    /// The extract's lines, of which the extract of a higher level is made.
+    pub(crate) lines: Vec<Line>,
+    /// The texts that a model would be asked to sum up, for levels above the first.
+    pub(crate) sources: Option<Arc<str>>,
+}
+
+impl Node {
+    /// Folds units. The result costs less than the units as they are shown, or it is not made.
+    pub(crate) fn fold(units: &[Unit], policy: &Policy) -> Option<Self> {
+        let range = unit::range_of(units.iter())?;
+        let shown: u32 = units.iter().map(Unit::tokens).sum();
+        let most = policy.summary_tokens.min(shown.saturating_sub(1));
+        let tokens_folded = units.iter().map(|unit| u64::from(unit.raw_tokens())).sum();
+        let lines = extract::lines_of(units.iter());
+        let extract = extract::compose(range, 1, tokens_folded, &lines, most);
+        let node = Self {
+            range,
+            level: 1,
+            hash: unit::hash_of(units.iter()),
+            author: Author::Extract,
+            text: extract.text.into(),
+            tokens: extract.tokens,
+            tokens_folded,
+            lines: extract.lines,
+            sources: None,
+        };
+        (node.tokens < shown).then_some(node)
+    }
+
+    /// Makes one node of several that follow each other. It costs less than they do, or it is not made.
+    pub(crate) fn merge(nodes: &[Node], level: u8, policy: &Policy) -> Option<Self> {
+        let (first, last) = (nodes.first()?, nodes.last()?);
+        let range = EventRange { first: first.range.first, last: last.range.last };
+        let shown: u32 = nodes.iter().map(|node| node.tokens).sum();
+        let most = policy.summary_tokens.min(shown.saturating_sub(1));
+        let tokens_folded = nodes.iter().map(|node| node.tokens_folded).sum();
+        let lines = extract::merge(nodes.iter().map(|node| node.lines.as_slice()));
+        let extract = extract::compose(range, level, tokens_folded, &lines, most);
+        let mut hash = Sha256::new();
+        nodes.iter().for_each(|node| hash.update(node.hash.as_bytes()));
+        let sources: Vec<&str> = nodes.iter().map(|node| &*node.text).collect();
+        let node = Self {
+            range,
+            level,
+            hash: crate::output::hexadecimal(&hash.finalize()),
+            author: Author::Extract,
+            text: extract.text.into(),
+            tokens: extract.tokens,
+            tokens_folded,
+            lines: extract.lines,
+            sources: Some(sources.join("\n\n").into()),
+        };
+        (node.tokens < shown).then_some(node)
+    }
+
+    /// Takes a model's text for the same events, if it costs no more than a summary may, nor more than `most`.
+    pub(crate) fn take(&mut self, summary: &Summary, most: u32, policy: &Policy) {
+        let text = heading(self.range) + summary.text.trim();
+        let tokens = tokens::count(&text) + tokens::MESSAGE_OVERHEAD;
+        let is_same = summary.range == self.range && summary.input_hash == self.hash;
+        if is_same && tokens <= policy.summary_tokens.min(most) {
+            (self.text, self.tokens, self.author) = (text.into(), tokens, Author::Model);
+        }
+    }
+
+    pub(crate) fn segment(&self) -> Segment {
+        Segment {
+            kind: SegmentKind::Summary { level: self.level, author: self.author },
+            covers: Some(self.range),
+            tokens: self.tokens,
+            content: Content::text(Arc::clone(&self.text)),
+        }
+    }
+}
+
+/// What stands before a model's text.
+fn heading(range: EventRange) -> String {
+    format!("Summary of events [{range}]\n")
+}
+
+/// The most that a model's text for these events may cost, so that it is no larger than a summary may be with its heading.
+pub(crate) fn most_tokens(range: EventRange, policy: &Policy) -> u32 {
+    policy.summary_tokens.saturating_sub(tokens::count(&heading(range)) + tokens::MESSAGE_OVERHEAD)
+}
+
+/// The tokens of all nodes.
+pub(crate) fn tokens_of(nodes: &[Node]) -> u32 {
+    nodes.iter().map(|node| node.tokens).sum()
+}
+
+/// Makes one node of every full set of a level, and more of the oldest as long as all together are too large. Each step
+/// leaves fewer nodes, so that it ends.
+pub(crate) fn carry(nodes: &mut Vec<Node>, policy: &Policy) {
+    while let Some((at, level)) = full_level(nodes, policy.carry) {
+        let Some(merged) = Node::merge(&nodes[at..at + policy.carry], level.saturating_add(1), policy) else {
+            break;
+        };
+        nodes.splice(at..at + policy.carry, [merged]);
+    }
+    while nodes.len() > 1 && tokens_of(nodes) > policy.summaries_tokens {
+        let count = nodes.len().min(policy.carry);
+        let level = match (nodes[0].level, nodes[1].level) {
+            // The oldest takes the younger in, or levels would grow without end.
+            (oldest, next) if oldest > next => oldest,
+            (oldest, _) => oldest.saturating_add(1),
+        };
+        let Some(merged) = Node::merge(&nodes[..count], level, policy) else { break };
+        nodes.splice(..count, [merged]);
+    }
+}
+
+/// Where the oldest full set of one level begins. Levels only fall from oldest to newest, so that a level is one run.
+fn full_level(nodes: &[Node], carry: usize) -> Option<(usize, u8)> {
+    let mut at = 0;
+    while at < nodes.len() {
+        let level = nodes[at].level;
+        let run = nodes[at..].iter().take_while(|node| node.level == level).count();
+        if run >= carry && level < u8::MAX {
+            return Some((at, level));
+        }
+        at += run;
+    }
+    None
+}

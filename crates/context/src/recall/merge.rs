@@ -1,0 +1,60 @@
+//! Making one segment of several, word by word, without holding more than a block of each.
+
+use std::path::Path;
+
+use super::memory::{Document, Posting};
+use super::segment::{Segment, Word, Writer};
+use crate::error::ContextError;
+
+/// The words of one segment, one after another.
+struct Cursor<'a> {
+    segment: &'a Segment,
+    blocks: Box<dyn Iterator<Item = Result<Vec<Word>, ContextError>> + 'a>,
+    block: std::vec::IntoIter<Word>,
+    word: Option<Word>,
+    /// What is added to the numbers of its documents.
+    base: u32,
+}
+
+impl Cursor<'_> {
+    fn advance(&mut self) -> Result<(), ContextError> {
+        self.word = self.block.next();
+        while self.word.is_none() {
+            let Some(block) = self.blocks.next() else { break };
+            self.block = block?.into_iter();
+            self.word = self.block.next();
+        }
+        Ok(())
+    }
+}
+
+/// Writes the segments, which follow each other, as one.
+pub(super) fn merge(segments: &[Segment], path: &Path) -> Result<(), ContextError> {
+    let mut writer = Writer::create(path)?;
+    let mut documents: Vec<Document> = Vec::new();
+    let mut cursors = Vec::with_capacity(segments.len());
+    for segment in segments {
+        let base = u32::try_from(documents.len()).unwrap_or(u32::MAX);
+        documents.extend_from_slice(&segment.documents);
+        let blocks = Box::new(segment.words());
+        let mut cursor = Cursor { segment, blocks, block: Vec::new().into_iter(), word: None, base };
+        cursor.advance()?;
+        cursors.push(cursor);
+    }
+    loop {
+        let next = cursors.iter().filter_map(|cursor| cursor.word.as_ref()).map(|word| &word.text).min();
+        let Some(text) = next.cloned() else { break };
+        let mut postings: Vec<Posting> = Vec::new();
+        for cursor in &mut cursors {
+            let Some(word) = cursor.word.as_ref().filter(|word| word.text == text) else { continue };
+            let base = cursor.base;
+            let found = cursor.segment.read_postings(word)?;
+            postings.extend(
+                found.into_iter().map(|posting| Posting { document: posting.document + base, ..posting }),
+            );
+            cursor.advance()?;
+        }
+        writer.word(&text, &postings)?;
+    }
+    writer.finish(&documents)
+}

@@ -1,0 +1,286 @@
+//! The tail of the log that is not folded yet: items, and the units that must stay together.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::cut;
+use crate::entry::{Blob, Call, EventId, EventRange};
+use crate::facts::{self, Facts};
+use crate::tokens;
+use crate::view::{Content, Segment, SegmentKind};
+
+/// What an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ItemKind {
+    User,
+    Assistant,
+    /// The result of a call of the same unit.
+    Result {
+        exit_code: Option<i32>,
+        is_error: bool,
+    },
+    Plan,
+    Note,
+    Map,
+    /// A result whose call is over, or folded, or unknown.
+    Late,
+    /// Stands for a result that never came.
+    Missing,
+}
+
+/// How an item is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Raw,
+    Masked,
+    Cut,
+}
+
+/// One event of the tail.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    pub(crate) id: EventId,
+    pub(crate) kind: ItemKind,
+    /// What it costs when it is shown as it is.
+    pub(crate) raw_tokens: u32,
+    /// What it costs as it is shown now.
+    pub(crate) tokens: u32,
+    pub(crate) shown: Shown,
+    /// As it is in the log, or its preview if that is over the cap on output.
+    pub(crate) full: Content,
+    /// As it is shown, if that differs.
+    pub(crate) short: Option<Content>,
+    pub(crate) facts: Facts,
+    /// Where the whole output is, if `full` is a preview of it.
+    pub(crate) whole: Option<Blob>,
+}
+
+impl Item {
+    pub(crate) fn new(id: EventId, kind: ItemKind, content: Content, tokens: u32, facts: Facts) -> Self {
+        let (raw_tokens, shown) = (tokens, Shown::Raw);
+        Self { id, kind, raw_tokens, tokens, shown, full: content, short: None, facts, whole: None }
+    }
+
+    pub(crate) fn segment(&self) -> Segment {
+        let kind = match (self.kind, self.shown) {
+            (ItemKind::Missing, _) => SegmentKind::Missing,
+            (_, Shown::Raw) => SegmentKind::Raw,
+            (_, Shown::Masked) => SegmentKind::Masked,
+            (_, Shown::Cut) => SegmentKind::Cut,
+        };
+        // What never came is no event.
+        let covers = (self.kind != ItemKind::Missing).then(|| EventRange::one(self.id));
+        let content = self.short.as_ref().unwrap_or(&self.full).clone();
+        Segment { kind, covers, tokens: self.tokens, content }
+    }
+
+    /// Whether it is an observation, which may be masked.
+    pub(crate) fn is_observation(&self) -> bool {
+        matches!(self.kind, ItemKind::Result { .. } | ItemKind::Late | ItemKind::Map)
+    }
+
+    /// Names the observation instead of showing it. Returns what that saves; nothing is done when it saves nothing.
+    pub(crate) fn mask(&mut self) -> u32 {
+        let exit = match self.kind {
+            ItemKind::Result { exit_code: Some(code), .. } => format!(", exit {code}"),
+            ItemKind::Result { is_error: true, .. } => ", failed".to_owned(),
+            _ => String::new(),
+        };
+        let label = if self.facts.label.is_empty() { "output" } else { &self.facts.label };
+        let stub = format!(
+            "[obs {id}: {label}{exit}, {tokens} tokens, {lines} lines; recall {id}]",
+            id = self.id,
+            tokens = self.raw_tokens,
+            lines = self.facts.lines,
+        );
+        let content = match &self.full {
+            Content::Result { call, is_error, .. } => Content::Result {
+                call: Arc::clone(call),
+                text: stub.into(),
+                is_error: *is_error,
+                images: Vec::new(),
+            },
+            _ => Content::text(stub),
+        };
+        self.show(Shown::Masked, content)
+    }
+
+    /// Shows head and tail in about so many tokens. Returns what that saves; nothing is done when it saves nothing.
+    pub(crate) fn cut(&mut self, most: u32) -> u32 {
+        let content = cut_content(&self.full, self.id, most, self.whole.as_ref());
+        self.show(Shown::Cut, content)
+    }
+
+    /// Leaves out the blocks that cannot be cut. Returns what that saves.
+    pub(crate) fn drop_reasoning(&mut self) -> u32 {
+        match self.short.as_ref().unwrap_or(&self.full) {
+            Content::Assistant { reasoning, text, calls } if !reasoning.is_empty() => {
+                let content = Content::Assistant {
+                    reasoning: Arc::from([]),
+                    text: Arc::clone(text),
+                    calls: Arc::clone(calls),
+                };
+                self.show(Shown::Cut, content)
+            }
+            _ => 0,
+        }
+    }
+
+    fn show(&mut self, shown: Shown, content: Content) -> u32 {
+        let tokens = tokens::count_content(&content);
+        if tokens >= self.tokens {
+            return 0;
+        }
+        let saved = self.tokens - tokens;
+        (self.tokens, self.shown, self.short) = (tokens, shown, Some(content));
+        saved
+    }
+}
+
+/// A content in about so many tokens; the frame and the ids stay.
+fn cut_content(content: &Content, id: EventId, most: u32, whole: Option<&Blob>) -> Content {
+    let gap = |bytes: usize, lines: usize| match whole {
+        None => format!("[{bytes} bytes, {lines} lines not shown; recall {id}]"),
+        // What is cut here is a preview: how much of it is missing says little.
+        Some(Blob { bytes, lines, .. }) => {
+            format!("[head and tail of {bytes} bytes, {lines} lines; recall {id}]")
+        }
+    };
+    let shorten = |text: &Arc<str>, most: u32| -> Arc<str> { cut::head_and_tail(text, most, gap).into() };
+    match content {
+        Content::Fixed => Content::Fixed,
+        Content::Text { role, text, .. } => {
+            Content::Text { role: *role, text: shorten(text, most), images: Vec::new() }
+        }
+        Content::Result { call, text, is_error, .. } => Content::Result {
+            call: Arc::clone(call),
+            text: shorten(text, most),
+            is_error: *is_error,
+            images: Vec::new(),
+        },
+        Content::Assistant { reasoning, text, calls } => {
+            // Thoughts are small or opaque; what is large is nearly always an argument.
+            let share = most / (u32::try_from(calls.len()).unwrap_or(u32::MAX).saturating_add(1));
+            let fits = reasoning.iter().map(tokens::count_json).sum::<u32>() <= most;
+            Content::Assistant {
+                reasoning: if fits { Arc::clone(reasoning) } else { Arc::from([]) },
+                text: shorten(text, share.max(8)),
+                calls: calls.iter().map(|call| cut_call(call, share.max(8), gap)).collect(),
+            }
+        }
+    }
+}
+
+/// A call whose arguments cost at most about so many tokens and are still an object of the same keys, if that is
+/// possible.
+fn cut_call(call: &Call, most: u32, gap: impl Fn(usize, usize) -> String + Copy) -> Call {
+    let mut arguments = call.arguments.clone();
+    if tokens::count_json(&arguments) > most {
+        let strings = count_strings(&arguments).max(1);
+        shorten_strings(&mut arguments, most / strings, gap);
+        if tokens::count_json(&arguments) > most.saturating_mul(2) {
+            let text = cut::head(&call.arguments.to_string(), most);
+            arguments = serde_json::json!({ "cut": text });
+        }
+    }
+    Call { id: call.id.clone(), name: call.name.clone(), arguments }
+}
+
+fn count_strings(value: &serde_json::Value) -> u32 {
+    match value {
+        serde_json::Value::String(text) => u32::from(text.len() > 64),
+        serde_json::Value::Array(values) => values.iter().map(count_strings).sum(),
+        serde_json::Value::Object(values) => values.values().map(count_strings).sum(),
+        _ => 0,
+    }
+}
+
+fn shorten_strings(value: &mut serde_json::Value, most: u32, gap: impl Fn(usize, usize) -> String + Copy) {
+    match value {
+        serde_json::Value::String(text) if text.len() > 64 => *text = cut::head_and_tail(text, most, gap),
+        serde_json::Value::Array(values) => {
+            values.iter_mut().for_each(|value| shorten_strings(value, most, gap));
+        }
+        serde_json::Value::Object(values) => {
+            values.values_mut().for_each(|value| shorten_strings(value, most, gap));
+        }
+        _ => {}
+    }
+}
+
+/// Items that are shown together or folded together: an answer with the results of its calls, or a single other item.
+#[derive(Debug, Clone)]
+pub(crate) struct Unit {
+    pub(crate) items: Vec<Item>,
+    /// Calls whose result has not come, with their labels.
+    pub(crate) waiting: Vec<(Arc<str>, String)>,
+    /// Whether it must be folded together with the unit before it.
+    pub(crate) is_glued: bool,
+}
+
+impl Unit {
+    pub(crate) fn one(item: Item) -> Self {
+        Self { items: vec![item], waiting: Vec::new(), is_glued: false }
+    }
+
+    pub(crate) fn tokens(&self) -> u32 {
+        self.items.iter().map(|item| item.tokens).sum()
+    }
+
+    pub(crate) fn raw_tokens(&self) -> u32 {
+        self.items.iter().map(|item| item.raw_tokens).sum()
+    }
+
+    /// The label of a call of this unit.
+    pub(crate) fn has_call(&self, call: &str) -> bool {
+        self.items.iter().any(|item| match &item.full {
+            Content::Assistant { calls, .. } => calls.iter().any(|known| known.id == call),
+            _ => false,
+        })
+    }
+
+    /// Puts a placeholder where a result never came, so that every call has an answer.
+    pub(crate) fn close(&mut self, id: EventId) {
+        for (call, label) in std::mem::take(&mut self.waiting) {
+            let (content, tokens) =
+                missing(&call, "[no result: the call was interrupted or its result was lost]");
+            let facts = Facts { label, ..Facts::default() };
+            self.items.push(Item::new(id, ItemKind::Missing, content, tokens, facts));
+        }
+    }
+}
+
+/// What stands for a result that is not there.
+pub(crate) fn missing(call: &Arc<str>, text: &str) -> (Content, u32) {
+    let content =
+        Content::Result { call: Arc::clone(call), text: text.into(), is_error: true, images: Vec::new() };
+    let tokens = tokens::count_content(&content);
+    (content, tokens)
+}
+
+/// The labels of the calls of an answer, in their order.
+pub(crate) fn waiting(calls: &[Call]) -> Vec<(Arc<str>, String)> {
+    calls.iter().map(|call| (Arc::from(call.id.as_str()), facts::label(call))).collect()
+}
+
+/// The range from the oldest to the newest event of some units.
+pub(crate) fn range_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Option<EventRange> {
+    let ids =
+        units.flat_map(|unit| &unit.items).filter(|item| item.kind != ItemKind::Missing).map(|item| item.id);
+    ids.fold(None, |range: Option<EventRange>, id| match range {
+        None => Some(EventRange::one(id)),
+        Some(range) => Some(EventRange { first: range.first.min(id), last: range.last.max(id) }),
+    })
+}
+
+/// Names the events of some units by what they say.
+pub(crate) fn hash_of<'a>(units: impl Iterator<Item = &'a Unit>) -> String {
+    let mut hash = Sha256::new();
+    for item in units.flat_map(|unit| &unit.items) {
+        hash.update(item.id.0.to_le_bytes());
+        // Every content has a JSON form; an empty one would only make the hash name less.
+        hash.update(serde_json::to_vec(&item.full).unwrap_or_default());
+    }
+    crate::output::hexadecimal(&hash.finalize())
+}

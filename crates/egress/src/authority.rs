@@ -1,0 +1,166 @@
+//! The certificate authority of one job: made for it, trusted by its sandbox alone, good for no other hosts than those
+//! that its secrets name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, GeneralSubtree,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints,
+};
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use time::{Duration, OffsetDateTime};
+
+use crate::error::EgressError;
+use crate::rule::Rule;
+use crate::secret::Hidden;
+
+/// How long the authority is valid; longer than any job.
+const VALID_FOR: Duration = Duration::days(825);
+/// How many hosts are remembered with what they are shown; a job may ask for any number of names below a domain.
+const MOST_SHOWN: usize = 64;
+/// Clocks differ.
+const VALID_BEFORE: Duration = Duration::days(2);
+
+/// A certificate authority.
+pub struct Authority {
+    certificate: String,
+    key: Hidden,
+    issuer: Issuer<'static, KeyPair>,
+    /// What clients are shown, by host.
+    shown: Mutex<HashMap<String, Arc<ServerConfig>>>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// A new authority for these hosts.
+    ///
+    /// # Errors
+    /// No key can be made.
+    pub fn generate(name: &str, hosts: &[Rule]) -> Result<Self, EgressError> {
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = issuer_params(name);
+        params.name_constraints = Some(NameConstraints {
+            permitted_subtrees: hosts.iter().filter_map(Rule::domain).map(GeneralSubtree::DnsName).collect(),
+            excluded_subtrees: Vec::new(),
+        });
+        let certificate = params.self_signed(&key).map_err(failed)?.pem();
+        Self::from_pem(name, certificate, Hidden::new(key.serialize_pem()))
+    }
+
+    /// The authority that was made before with this name.
+    ///
+    /// # Errors
+    /// The key cannot be read.
+    pub fn from_pem(name: &str, certificate: String, key: Hidden) -> Result<Self, EgressError> {
+        let pair = KeyPair::from_pem(key.reveal()).map_err(failed)?;
+        let issuer = Issuer::new(issuer_params(name), pair);
+        Ok(Self { certificate, key, issuer, shown: Mutex::default() })
+    }
+
+    /// The certificate (PEM), for the sandbox's trust stores.
+    #[must_use]
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// The key (PEM), for keeping.
+    #[must_use]
+    pub fn key(&self) -> &Hidden {
+        &self.key
+    }
+
+    /// What a client is shown that wants to speak to a host.
+    pub(crate) fn show(&self, host: &str) -> Result<Arc<ServerConfig>, EgressError> {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = shown.get(host) {
+            return Ok(Arc::clone(config));
+        }
+        let config = Arc::new(self.issue(host)?);
+        if shown.len() >= MOST_SHOWN {
+            shown.clear();
+        }
+        shown.insert(host.to_owned(), Arc::clone(&config));
+        Ok(config)
+    }
+
+    fn issue(&self, host: &str) -> Result<ServerConfig, EgressError> {
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = CertificateParams::new([host.to_owned()]).map_err(failed)?;
+        params.distinguished_name = named(host);
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        (params.not_before, params.not_after) = validity(Duration::days(365));
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
+        let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?
+            .with_no_client_auth()
+            .with_single_cert(chain, private)
+            .map_err(failed)?;
+        // Requests are read here, and only HTTP/1.1 is read.
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+fn issuer_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(&format!("Caisson {name}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages =
+        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    (params.not_before, params.not_after) = validity(VALID_FOR);
+    params
+}
+
+fn named(name: &str) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    // A common name has at most 64 characters.
+    names.push(DnType::CommonName, name.chars().take(64).collect::<String>());
+    names
+}
+
+fn validity(length: Duration) -> (OffsetDateTime, OffsetDateTime) {
+    let now = OffsetDateTime::now_utc();
+    (now - VALID_BEFORE, now + length)
+}
+
+fn failed(error: impl std::fmt::Display) -> EgressError {
+    EgressError::Certificate(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_that_was_kept_is_the_same_one() {
+        let hosts: Vec<Rule> = vec!["api.example.org".parse().unwrap()];
+        let made = Authority::generate("job-1", &hosts).unwrap();
+        let kept = Authority::from_pem("job-1", made.certificate().to_owned(), made.key().clone()).unwrap();
+        assert_eq!(kept.certificate(), made.certificate());
+        assert!(kept.show("api.example.org").is_ok());
+        assert!(!format!("{made:?}").contains("PRIVATE"));
+    }
+
+    #[test]
+    fn what_hosts_are_shown_takes_a_bounded_room() {
+        let hosts: Vec<Rule> = vec!["*.example.org".parse().unwrap()];
+        let authority = Authority::generate("job-1", &hosts).unwrap();
+        for number in 0..2 * MOST_SHOWN + 1 {
+            authority.show(&format!("host{number}.example.org")).unwrap();
+        }
+        assert!(authority.shown.lock().unwrap().len() <= MOST_SHOWN);
+    }
+}

@@ -1,0 +1,68 @@
+//! Requests that the server itself makes for a job, such as to an MCP server: the same gate and the same log as for what
+//! comes out of its sandbox, so that the job's policy holds for them too.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response};
+
+use crate::forward::{Open, Scheme, Surroundings, exchange, fetch_of, rewrite_request};
+use crate::gate::{Admitted, Asker};
+use crate::intercept::Upstream;
+use crate::policy::Sight;
+use crate::proxy::{Proxy, ResponseBody};
+use crate::refusal::{ReasonCode, Refusal};
+use crate::stray::Found;
+use crate::target::Target;
+
+/// The body of an answer; its connection ends with it.
+pub type ErrandBody = ResponseBody;
+
+impl Proxy {
+    /// Sends a request to an absolute `http` or `https` address on behalf of a job. Redirects are not followed: where
+    /// they lead must be asked for, and allowed, by name.
+    ///
+    /// # Errors
+    /// The policy does not allow it, or the server cannot be reached; either is in the log.
+    pub async fn run_errand(
+        &self,
+        upstream: &Upstream,
+        call: Option<String>,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<ErrandBody>, Refusal> {
+        let gate = self.gate();
+        let asker = Asker { call, method: request.method().to_string() };
+        let (scheme, target) = destination(&request)?;
+        let sight = Sight::Request { method: request.method().as_str(), path: request.uri().path() };
+        let Admitted { stream, meter, record, .. } = gate.admit(asker.clone(), &target, sight).await?;
+        let around = Surroundings {
+            idle_timeout: gate.settings().idle_timeout,
+            events: gate.events().clone(),
+            ledger: std::sync::Arc::clone(gate.ledger()),
+        };
+        let fetch = fetch_of(&request, &asker, &target, scheme);
+        let request = rewrite_request(request, &target, scheme)?;
+        let open = Open { meter, record, fetch, found: Found::default() };
+        match scheme {
+            Scheme::Http => exchange(stream, request, &target, open, around).await,
+            Scheme::Https => match upstream.secure(&target, stream).await {
+                Ok(stream) => exchange(stream, request, &target, open, around).await,
+                Err(refusal) => {
+                    open.record.close(Some(refusal.code), refusal.reason.clone()).await;
+                    Err(refusal)
+                }
+            },
+        }
+    }
+}
+
+fn destination(request: &Request<Full<Bytes>>) -> Result<(Scheme, Target), Refusal> {
+    let bad = |why: String| Refusal::failure(ReasonCode::BadRequest, why);
+    let (scheme, port) = match request.uri().scheme_str() {
+        Some("http") => (Scheme::Http, 80),
+        Some("https") => (Scheme::Https, 443),
+        _ => return Err(bad(format!("`{}` begins neither with http:// nor https://", request.uri()))),
+    };
+    let authority = request.uri().authority().map_or("", hyper::http::uri::Authority::as_str);
+    let target = Target::from_authority(authority, Some(port)).map_err(|error| bad(error.to_string()))?;
+    Ok((scheme, target))
+}

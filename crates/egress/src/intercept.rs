@@ -1,0 +1,407 @@
+//! Ends the TLS of hosts that a secret names: requests are read, placeholders become values, and everything goes on
+//! over a TLS connection of our own to the real server, whose certificate is checked.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, EXPECT, HOST, HeaderValue, SEC_WEBSOCKET_EXTENSIONS,
+    UPGRADE,
+};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response, StatusCode, Uri, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::answer_body::{AnswerBody, Companion};
+use crate::answer_head::{cover_head, put_placeholders_back};
+use crate::authority::Authority;
+use crate::certificate;
+use crate::error::EgressError;
+use crate::event::{EgressEvent, Fetch, now_ms};
+use crate::forward::{Scheme, fetch_of, strip};
+use crate::gate::{Admitted, Asker, Gate};
+use crate::policy::{Grant, Sight};
+use crate::prefixed::Prefixed;
+use crate::proxy::ResponseBody;
+use crate::redact::Redactor;
+use crate::refusal::{ReasonCode, Refusal};
+use crate::secret::Secrets;
+use crate::stray::{WatchedBody, Way};
+use crate::target::Target;
+use crate::upgrade::{Upgrade, is_web_socket};
+
+/// How long each of the two handshakes may take.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
+/// The most that a head may take, either way.
+const HEAD_LIMIT: usize = 256 * 1024;
+
+/// How servers are checked: the host's authorities, and the operator's own.
+#[derive(Clone)]
+pub struct Upstream {
+    config: Arc<ClientConfig>,
+}
+
+impl Upstream {
+    /// Reads the host's authorities and these (PEM).
+    ///
+    /// # Errors
+    /// There is no authority at all, or one of the operator's cannot be read.
+    pub fn load(extra_ca: &[String]) -> Result<Self, EgressError> {
+        let failed = |error: &dyn std::fmt::Display| EgressError::Certificate(error.to_string());
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        for pem in extra_ca {
+            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+                let certificate = certificate.map_err(|error| failed(&error))?;
+                roots.add(certificate).map_err(|error| failed(&error))?;
+            }
+        }
+        if roots.is_empty() {
+            return Err(EgressError::Certificate(
+                "this host has no certificate authorities; install the package ca-certificates".into(),
+            ));
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed(&error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// Begins TLS on a connection to a server, whose certificate is checked.
+    pub(crate) async fn secure<S>(&self, target: &Target, stream: S) -> Result<TlsStream<S>, Refusal>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let failed = |code, what: String| Refusal::failure(code, format!("{target} {what}"));
+        let name = ServerName::try_from(target.host.to_string())
+            .map_err(|error| failed(ReasonCode::BadRequest, format!("is no name for TLS: {error}")))?;
+        let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(name, stream);
+        match timeout(HANDSHAKE_PATIENCE, connecting).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                Some(rustls::Error::InvalidCertificate(why)) => Err(certificate::refuse(target, why)),
+                _ => Err(failed(ReasonCode::ConnectFailed, format!("cannot be spoken to over TLS: {error}"))),
+            },
+            Err(_) => Err(failed(ReasonCode::Timeout, "did not finish its handshake".into())),
+        }
+    }
+}
+
+/// What is needed to end TLS for the hosts of a job's secrets.
+#[derive(Clone)]
+pub struct Interception {
+    secrets: Arc<Secrets>,
+    redactor: Redactor,
+    authority: Arc<Authority>,
+    upstream: Upstream,
+}
+
+impl Interception {
+    /// For these secrets, with the job's authority.
+    #[must_use]
+    pub fn new(secrets: Secrets, authority: Arc<Authority>, upstream: Upstream) -> Self {
+        Self { redactor: secrets.redactor(), secrets: Arc::new(secrets), authority, upstream }
+    }
+
+    pub(crate) fn secrets(&self) -> &Arc<Secrets> {
+        &self.secrets
+    }
+
+    /// Whether the TLS of this target ends here.
+    pub(crate) fn concerns(&self, target: &Target) -> bool {
+        self.secrets.name_host(target)
+    }
+}
+
+/// One connection whose TLS ends here.
+struct Session<'a> {
+    gate: &'a Gate,
+    interception: &'a Interception,
+    asker: &'a Asker,
+    target: &'a Target,
+    connection: u64,
+    /// By what the connection itself was allowed.
+    grant: Grant,
+    /// To the server, or why there is none.
+    server: Mutex<Result<SendRequest<WatchedBody<Incoming>>, Refusal>>,
+    /// Both ends, once they have agreed to speak another protocol.
+    upgraded: Mutex<Option<Upgrade>>,
+}
+
+/// Serves a client that believes to speak to the server itself.
+pub(crate) async fn intercept<C>(
+    client: C,
+    gate: &Gate,
+    interception: &Interception,
+    asker: &Asker,
+    target: &Target,
+    admitted: Admitted,
+) where
+    C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let Admitted { stream, meter, record, grant } = admitted;
+    let idle_timeout = gate.settings().idle_timeout;
+    let connection = record.id();
+    let serving = async {
+        let acceptor = match interception.authority.show(&target.host.to_string()) {
+            Ok(config) => TlsAcceptor::from(config),
+            Err(error) => return (None, error.to_string()),
+        };
+        let Some(client) = begins_with_tls(client, target).await else {
+            return (Some(ReasonCode::BadRequest), "the client did not begin with TLS".into());
+        };
+        let client = match timeout(HANDSHAKE_PATIENCE, acceptor.accept(client)).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return (None, format!("the client broke the handshake off: {error}")),
+            Err(_) => return (Some(ReasonCode::Timeout), "the client did not finish its handshake".into()),
+        };
+        let (server_lives, mut server_ends) = oneshot::channel();
+        let server = reach_server(&interception.upstream, target, stream, server_lives).await;
+        let bad = server.as_ref().err().map(|refusal| (refusal.code, refusal.reason.clone()));
+        let server = Mutex::new(server);
+        let upgraded = Mutex::default();
+        let session = Session { gate, interception, asker, target, connection, grant, server, upgraded };
+        let service = service_fn(|request| {
+            let session = &session;
+            async move { Ok::<_, Infallible>(session.answer(request).await) }
+        });
+        let serving = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(gate.settings().header_timeout.max(idle_timeout))
+            .max_buf_size(HEAD_LIMIT)
+            .serve_connection(TokioIo::new(client), service)
+            .with_upgrades();
+        let mut serving = pin!(serving);
+        let served = tokio::select! {
+            served = &mut serving => served,
+            // A client that would go on must see that the server does not: it comes again by a new connection.
+            _ = &mut server_ends, if bad.is_none() => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
+        // Carried here and not in a task of its own: it is counted, ended and logged like everything else.
+        let upgraded = session.upgraded.lock().await.take();
+        if let (Ok(()), Some(upgraded)) = (&served, upgraded) {
+            return upgraded.carry(interception.redactor.stream()).await;
+        }
+        match (bad, served) {
+            (Some((code, reason)), _) => (Some(code), reason),
+            (None, Ok(())) => (None, "closed by the client".into()),
+            (None, Err(error)) => (None, format!("broken: {error}")),
+        }
+    };
+    let (code, reason) = tokio::select! {
+        ended = serving => ended,
+        () = gate.ledger().all_used_up() => gate.ledger().ending(),
+        () = meter.idle(idle_timeout) => {
+            (Some(ReasonCode::Timeout), format!("ended, no byte passed for {idle_timeout:?}"))
+        }
+    };
+    record.close(code, reason).await;
+}
+
+/// The first byte of every handshake.
+const HANDSHAKE: u8 = 0x16;
+
+/// Looks at the first byte. A client that speaks anything but TLS is told so, in words that one of HTTP shows.
+async fn begins_with_tls<C>(mut client: C, target: &Target) -> Option<Prefixed<C>>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut first = [0];
+    timeout(HANDSHAKE_PATIENCE, client.read_exact(&mut first)).await.ok()?.ok()?;
+    if first[0] == HANDSHAKE {
+        return Some(Prefixed { first: Some(HANDSHAKE), stream: client });
+    }
+    let refusal = Refusal {
+        remedy: "use https".into(),
+        ..Refusal::failure(
+            ReasonCode::BadRequest,
+            format!("{target} is a host of a secret, and nothing but TLS is spoken to it"),
+        )
+    };
+    let _ = timeout(HANDSHAKE_PATIENCE, client.write_all(refusal.written().as_bytes())).await;
+    let _ = timeout(HANDSHAKE_PATIENCE, client.shutdown()).await;
+    None
+}
+
+async fn reach_server<S>(
+    upstream: &Upstream,
+    target: &Target,
+    stream: S,
+    lives: oneshot::Sender<Infallible>,
+) -> Result<SendRequest<WatchedBody<Incoming>>, Refusal>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let failed = |code, what: String| Refusal::failure(code, format!("{target} {what}"));
+    let stream = upstream.secure(target, stream).await?;
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD_LIMIT)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| failed(ReasonCode::ConnectFailed, format!("gave no proper answer: {error}")))?;
+    // Ends with the sender, which lives as long as the session does, or when the server wants no more.
+    drop(tokio::spawn(async move {
+        let _ = connection.with_upgrades().await;
+        drop(lives);
+    }));
+    Ok(sender)
+}
+
+impl Session<'_> {
+    async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        match self.try_answer(request).await {
+            Ok(response) => response,
+            Err(refusal) => {
+                // The connection itself was allowed and is in the log; so must be what it was refused for.
+                self.gate.refuse(self.asker.clone(), Some(self.target), &refusal).await;
+                refusal.response()
+            }
+        }
+    }
+
+    async fn try_answer(&self, request: Request<Incoming>) -> Result<Response<ResponseBody>, Refusal> {
+        let mut fetch = fetch_of(&request, self.asker, self.target, Scheme::Https);
+        fetch.connection = self.connection;
+        let sight = Sight::Request { method: request.method().as_str(), path: request.uri().path() };
+        let allowed = self.gate.decide_request(self.asker, self.target, sight, &self.grant).await?;
+        fetch.rule = allowed.as_ref().map(|grant| grant.rule.clone()).unwrap_or_default();
+        let carried = self.carry(request, fetch).await;
+        if let (Err(_), Some(grant)) = (&carried, &allowed) {
+            self.gate.give_back(grant).await;
+        }
+        carried
+    }
+
+    /// Passes a request on that was allowed.
+    async fn carry(
+        &self,
+        mut request: Request<Incoming>,
+        mut fetch: Fetch,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        self.check_host(&request)?;
+        self.interception.secrets.check_text(request.uri().to_string().as_bytes(), self.target)?;
+        let changes_protocol = request.headers().contains_key(UPGRADE);
+        fetch.secrets = self.rewrite(&mut request)?;
+        let upgrade = changes_protocol.then(|| hyper::upgrade::on(&mut request));
+        let is_web_socket = request.headers().get(UPGRADE).is_some_and(is_web_socket);
+        let secrets = Arc::clone(&self.interception.secrets);
+        let request =
+            request.map(|body| WatchedBody::new(body, secrets, self.target.clone(), Way::Encrypted));
+        let found = request.body().found();
+        let failed = |what: &str| {
+            Refusal::failure(
+                ReasonCode::ConnectFailed,
+                format!("{} gave no proper answer: {what}", self.target),
+            )
+        };
+        let mut response = {
+            let mut server = self.server.lock().await;
+            let sender = match &mut *server {
+                Ok(sender) => sender,
+                Err(refusal) => return Err(refusal.clone()),
+            };
+            sender.ready().await.map_err(|error| failed(&error.to_string()))?;
+            let sent = sender.send_request(request).await;
+            sent.map_err(|error| found.refusal().unwrap_or_else(|| failed(&error.to_string())))?
+        };
+        fetch.status = response.status().as_u16();
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(upgrade) = upgrade else {
+                return Err(failed("it changed the protocol without being asked"));
+            };
+            let server = hyper::upgrade::on(&mut response);
+            *self.upgraded.lock().await = Some(Upgrade { client: upgrade, server, is_web_socket });
+            let (mut head, _) = response.into_parts();
+            put_placeholders_back(&mut head.headers, &self.interception.secrets);
+            cover_head(&mut head, &self.interception.redactor);
+            // Its body has no end; what it was allowed by is used up now.
+            fetch.time_ms = now_ms();
+            let _ = self.gate.events().send(EgressEvent::Fetched(fetch)).await;
+            return Ok(Response::from_parts(head, ResponseBody::default()));
+        }
+        if is_encoded(response.headers()) && !fetch.secrets.is_empty() {
+            return Err(failed(
+                "it is compressed though it was asked not to be, and cannot be searched for secrets",
+            ));
+        }
+        let (mut head, body) = response.into_parts();
+        let is_last = ends_connection(&head.headers) || head.version < Version::HTTP_11;
+        strip(&mut head.headers);
+        if is_last {
+            head.version = Version::HTTP_11;
+            head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        cover_head(&mut head, &self.interception.redactor);
+        let cover = self.interception.redactor.stream();
+        let body = AnswerBody::new(body, NoCompanion, cover, fetch, self.gate.events().clone());
+        Ok(Response::from_parts(head, body.boxed_unsync()))
+    }
+
+    /// A client that asked for one host may not speak to another behind the same address.
+    fn check_host(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        let stated = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let stated = stated.or(request.uri().authority().map(hyper::http::uri::Authority::as_str));
+        let asked = stated.and_then(|host| Target::from_authority(host, Some(443)).ok());
+        if asked.is_some_and(|asked| asked.host == self.target.host) {
+            return Ok(());
+        }
+        let stated: String = stated.unwrap_or("nothing").chars().take(80).collect();
+        Err(Refusal::failure(
+            ReasonCode::BadRequest,
+            format!("a request on a connection to {} names the host {stated}", self.target),
+        ))
+    }
+
+    fn rewrite(&self, request: &mut Request<Incoming>) -> Result<Vec<String>, Refusal> {
+        let bad = |what: &str| Refusal::failure(ReasonCode::BadRequest, format!("{}: {what}", self.target));
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let path: Uri = path.parse().map_err(|_| bad("the path is not valid"))?;
+        *request.uri_mut() = path;
+        let headers = request.headers_mut();
+        if !headers.contains_key(UPGRADE) {
+            strip(headers);
+        }
+        // Frames are searched for the values too, so they must not be compressed.
+        headers.remove(SEC_WEBSOCKET_EXTENSIONS);
+        headers.remove(EXPECT);
+        // Answers are searched for the values, so they must come as they are.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        Ok(self.interception.secrets.swap(headers, self.target)?.names)
+    }
+}
+
+/// Whether the server says that it answers nothing more on this connection.
+fn ends_connection(headers: &HeaderMap) -> bool {
+    let said = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    said.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("close"))
+}
+
+fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding.as_bytes() != b"identity")
+}
+
+struct NoCompanion;
+
+impl Companion for NoCompanion {
+    fn let_go(&mut self) {}
+}

@@ -1,0 +1,100 @@
+//! The policy that would have sufficed, from what a job has really reached.
+
+use std::collections::BTreeMap;
+
+use crate::event::{Connection, EgressEvent, Verdict};
+use crate::packages;
+use crate::policy::Mode;
+use crate::rule::{Fit, Rule};
+use crate::target::Target;
+
+/// Collects what a job reaches.
+#[derive(Debug, Clone, Default)]
+pub struct Lesson {
+    reached: BTreeMap<(String, u16), Target>,
+}
+
+impl Lesson {
+    /// Takes in one event of the log.
+    pub fn learn(&mut self, event: &EgressEvent) {
+        if let EgressEvent::Opened(Connection { host, port, verdict: Verdict::Allowed, .. }) = event
+            && let Ok(parsed) = host.parse()
+        {
+            self.reached.insert((host.clone(), *port), Target { host: parsed, port: *port });
+        }
+    }
+
+    /// The narrowest policy that allows all that was reached: package registries and code hosts as one word, everything else by
+    /// its name.
+    #[must_use]
+    pub fn policy(&self) -> Mode {
+        let (packages, others): (Vec<&Target>, Vec<&Target>) =
+            self.reached.values().partition(|target| packages::fit(target).0 == Fit::Whole);
+        let mut rules: Vec<Rule> = Vec::new();
+        if !packages.is_empty() {
+            rules.extend("packages".parse::<Rule>());
+        }
+        // Each host by its name: who else has names below the same domain cannot be told from here.
+        rules.extend(others.into_iter().map(Rule::for_target));
+        rules.dedup();
+        match rules.as_slice() {
+            [] => Mode::Off,
+            [only] if only.to_string() == "packages" => Mode::Packages,
+            _ => Mode::List(rules),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::address::Ranges;
+    use crate::policy::{Policy, Sight};
+
+    fn opened(host: &str, port: u16) -> EgressEvent {
+        let mut connection = Connection::numbered(1);
+        connection.host = host.to_owned();
+        connection.port = port;
+        EgressEvent::Opened(connection)
+    }
+
+    fn lesson(reached: &[(&str, u16)]) -> String {
+        let mut lesson = Lesson::default();
+        for (host, port) in reached {
+            lesson.learn(&opened(host, *port));
+        }
+        serde_json::to_string(&lesson.policy()).unwrap()
+    }
+
+    #[test]
+    fn what_was_reached_becomes_a_short_policy() {
+        assert_eq!(lesson(&[]), r#""off""#);
+        assert_eq!(lesson(&[("pypi.org", 443)]), r#""packages""#);
+        assert_eq!(
+            lesson(&[("pypi.org", 443), ("example.org", 80), ("example.org", 443), ("192.0.2.1", 8443)]),
+            r#"{"allow":["packages","192.0.2.1:8443","example.org"]}"#
+        );
+        let many: Vec<String> = (0..6).map(|number| format!("shop{number}.co.uk")).collect();
+        let many: Vec<(&str, u16)> = many.iter().map(|host| (host.as_str(), 443)).collect();
+        assert!(!lesson(&many).contains('*'), "names below the same domain may be anybody's");
+    }
+
+    proptest! {
+        #[test]
+        fn the_policy_allows_all_that_was_reached(
+            reached in proptest::collection::vec(("[a-c]{1,2}(\\.[a-c]{1,2}){1,3}", prop_oneof![Just(80u16), Just(443), Just(8443)]), 0..20),
+        ) {
+            let mut lesson = Lesson::default();
+            for (host, port) in &reached {
+                lesson.learn(&opened(host, *port));
+            }
+            let policy = Policy::new(lesson.policy(), Ranges::default()).unwrap();
+            for (host, port) in reached {
+                let target = Target { host: host.parse().unwrap(), port };
+                prop_assert!(policy.check(&target, Sight::Bytes).is_ok());
+            }
+        }
+    }
+}

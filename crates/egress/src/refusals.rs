@@ -1,0 +1,158 @@
+//! How often refusals are told, and how fast they come: a program that tries the same again and again must fill neither
+//! the log nor the disk. Nothing is lost: what is not told alone is counted in the next that is.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::event::Connection;
+use crate::refusal::ReasonCode;
+
+/// Of each kind so many are told one by one.
+const IN_FULL: u32 = 20;
+/// So many kinds are told apart.
+const MOST_KINDS: usize = 256;
+/// So many are told before all count as one kind.
+const MOST_TOLD: u64 = 5000;
+/// How long what follows is counted until it is told.
+const BETWEEN: Duration = Duration::from_secs(10);
+/// What each refusal takes of the time, once there were many.
+const COST: Duration = Duration::from_millis(10);
+/// How far refusals may run ahead of that.
+const HEAD_START: Duration = Duration::from_secs(1);
+/// The longest that a client is kept waiting.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Where it should have gone, and why it did not: the same for all that count as equal.
+type Kind = (String, u16, Option<ReasonCode>);
+
+/// Weighs the refusals of one proxy.
+#[derive(Debug)]
+pub(crate) struct Refusals {
+    told: Mutex<Told>,
+    started: Instant,
+    /// When the refusals so far would have come one by one, in microseconds after `started`.
+    paid_until: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    all: u64,
+    kinds: HashMap<Kind, Equal>,
+}
+
+#[derive(Debug)]
+struct Equal {
+    told: u32,
+    at: Instant,
+    held: u64,
+    newest: Option<Connection>,
+}
+
+impl Refusals {
+    pub(crate) fn new() -> Self {
+        Self { told: Mutex::default(), started: Instant::now(), paid_until: AtomicU64::new(0) }
+    }
+
+    /// What is to be told of a refusal now: itself, with those that it stands for, or nothing yet.
+    pub(crate) fn weigh(&self, mut connection: Connection) -> Option<Connection> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = (connection.host.clone(), connection.port, connection.code);
+        let is_known = told.kinds.contains_key(&kind) || told.kinds.len() < MOST_KINDS;
+        let kind = if is_known && told.all < MOST_TOLD { kind } else { Kind::default() };
+        let now = Instant::now();
+        let equal =
+            told.kinds.entry(kind).or_insert_with(|| Equal { told: 0, at: now, held: 0, newest: None });
+        if equal.told >= IN_FULL && now.duration_since(equal.at) < BETWEEN {
+            equal.held += 1;
+            equal.newest = Some(connection);
+            return None;
+        }
+        equal.told = equal.told.saturating_add(1);
+        equal.at = now;
+        equal.newest = None;
+        connection.repeated = std::mem::take(&mut equal.held);
+        told.all += 1;
+        Some(connection)
+    }
+
+    /// What was counted and not told yet.
+    pub(crate) fn held(&self) -> Vec<Connection> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = Vec::new();
+        for equal in told.kinds.values_mut() {
+            let count = std::mem::take(&mut equal.held);
+            if let Some(mut connection) = equal.newest.take() {
+                connection.repeated = count.saturating_sub(1);
+                held.push(connection);
+            }
+        }
+        held.sort_by_key(|connection| connection.id);
+        held
+    }
+
+    /// Counts a refusal; until when its client waits, where there are too many.
+    pub(crate) fn pause(&self) -> Option<Instant> {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let now = micros(self.started.elapsed());
+        let cost = micros(COST);
+        let pay = |until: u64| Some(until.max(now).saturating_add(cost));
+        let before = self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).unwrap_or(now);
+        let ahead = Duration::from_micros(before.saturating_sub(now));
+        let late = ahead.checked_sub(HEAD_START).filter(|late| !late.is_zero())?;
+        Some(Instant::now() + late.min(LONGEST_PAUSE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(id: u64, host: &str) -> Connection {
+        Connection { host: host.into(), port: 443, ..Connection::numbered(id) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_refusals_are_counted_and_none_is_lost() {
+        let refusals = Refusals::new();
+        let mut counted = 0;
+        let mut told = 0;
+        for id in 0..1000 {
+            if let Some(connection) = refusals.weigh(refused(id, "a.example")) {
+                told += 1;
+                counted += 1 + connection.repeated;
+            }
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert!((20..40).contains(&told), "{told}");
+        for connection in refusals.held() {
+            counted += 1 + connection.repeated;
+        }
+        assert_eq!(counted, 1000);
+        assert!(refusals.held().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_at_random_do_not_fill_the_log_either() {
+        let refusals = Refusals::new();
+        let hosts = (0..100_000u64).map(|id| (id, format!("h{id}.example")));
+        let told: Vec<Connection> =
+            hosts.filter_map(|(id, host)| refusals.weigh(refused(id, &host))).collect();
+        assert!(told.len() <= MOST_KINDS + IN_FULL as usize, "{}", told.len());
+        let counted = told.iter().chain(&refusals.held()).map(|told| 1 + told.repeated).sum::<u64>();
+        assert_eq!(counted, 100_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_refusals_at_once_are_slowed_and_few_are_not() {
+        let refusals = Refusals::new();
+        assert!((0..100).all(|_| refusals.pause().is_none()));
+        let late = (0..200).filter_map(|_| refusals.pause()).count();
+        assert!(late >= 199, "{late}");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(refusals.pause().is_none());
+    }
+}

@@ -1,0 +1,175 @@
+//! Watches what leaves for placeholders of secrets: the bytes of a tunnel, which are not read otherwise, and the bodies of
+//! requests, in which no placeholder becomes a value. One that is found there can only be meant to leak.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::refusal::Refusal;
+use crate::secret::Secrets;
+use crate::target::Target;
+
+/// Whether a host of a secret may be sent its placeholder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Who listens on the way reads everything: nobody may.
+    Plain,
+    /// It may.
+    Encrypted,
+}
+
+/// Finds placeholders in bytes that come in pieces.
+struct Search {
+    secrets: Arc<Secrets>,
+    target: Target,
+    way: Way,
+    /// The end of what has passed.
+    tail: Vec<u8>,
+}
+
+impl Search {
+    fn new(secrets: Arc<Secrets>, target: Target, way: Way) -> Self {
+        Self { secrets, target, way, tail: Vec::new() }
+    }
+
+    /// Whether these bytes may pass after those before.
+    fn check(&self, data: &[u8]) -> Result<(), Refusal> {
+        if self.secrets.is_empty() {
+            return Ok(());
+        }
+        let mut seen = self.tail.clone();
+        seen.extend_from_slice(data);
+        match self.way {
+            Way::Plain => self.secrets.check_unencrypted(&seen, &self.target),
+            Way::Encrypted => self.secrets.check_text(&seen, &self.target),
+        }
+    }
+
+    /// These bytes have passed.
+    fn remember(&mut self, passed: &[u8]) {
+        if self.secrets.is_empty() {
+            return;
+        }
+        let longest = self.secrets.longest_placeholder();
+        self.tail.extend_from_slice(passed);
+        let excess = self.tail.len().saturating_sub(longest);
+        self.tail.drain(..excess);
+    }
+}
+
+/// What was found in the body of a request; shared with who sends it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Found(Arc<Mutex<Option<Refusal>>>);
+
+impl Found {
+    /// Why the body was broken off, if it was.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The body of a request, which breaks before a whole placeholder has passed.
+pub(crate) struct WatchedBody<B> {
+    body: B,
+    search: Search,
+    found: Found,
+}
+
+impl<B> WatchedBody<B> {
+    pub(crate) fn new(body: B, secrets: Arc<Secrets>, target: Target, way: Way) -> Self {
+        Self { body, search: Search::new(secrets, target, way), found: Found::default() }
+    }
+
+    /// Has the reason once the body was broken off.
+    pub(crate) fn found(&self) -> Found {
+        self.found.clone()
+    }
+}
+
+impl<B> Body for WatchedBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else { return Poll::Ready(None) };
+        let frame = frame.map_err(Into::into)?;
+        if let Some(data) = frame.data_ref() {
+            if let Err(refusal) = self.search.check(data) {
+                let reason = refusal.reason.clone();
+                *self.found.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+                return Poll::Ready(Some(Err(reason.into())));
+            }
+            self.search.remember(data);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream to a server that breaks before a whole placeholder has passed.
+pub(crate) struct Watched<S> {
+    stream: S,
+    search: Search,
+    stray: Arc<AtomicBool>,
+}
+
+impl<S> Watched<S> {
+    pub(crate) fn new(stream: S, secrets: Arc<Secrets>, target: Target) -> Self {
+        Self { stream, search: Search::new(secrets, target, Way::Encrypted), stray: Arc::default() }
+    }
+
+    /// Set when a placeholder was seen.
+    pub(crate) fn stray(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stray)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        if let Err(refusal) = self.search.check(data) {
+            self.stray.store(true, Ordering::Relaxed);
+            return Poll::Ready(Err(io::Error::other(refusal.reason)));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data))?;
+        self.search.remember(&data[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,154 @@
+//! A connection whose ends have agreed to speak another protocol, such as WebSocket: carried both ways, with the values of
+//! secrets covered in what the server sends.
+
+use bytes::{Bytes, BytesMut};
+use hyper::header::HeaderValue;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, split};
+
+use crate::redact::RedactedStream;
+use crate::refusal::ReasonCode;
+
+/// How much is read at once.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// Both ends.
+pub(crate) struct Upgrade {
+    pub(crate) client: OnUpgrade,
+    pub(crate) server: OnUpgrade,
+    pub(crate) is_web_socket: bool,
+}
+
+/// Whether this is the protocol that is asked for.
+pub(crate) fn is_web_socket(protocol: &HeaderValue) -> bool {
+    protocol.as_bytes().eq_ignore_ascii_case(b"websocket")
+}
+
+impl Upgrade {
+    /// Carries bytes until both ends have ended, or one breaks; says how it ended.
+    pub(crate) async fn carry(self, cover: RedactedStream) -> (Option<ReasonCode>, String) {
+        let (client, server) = match (self.client.await, self.server.await) {
+            (Ok(client), Ok(server)) => (TokioIo::new(client), TokioIo::new(server)),
+            (Err(error), _) | (_, Err(error)) => return (None, format!("broken: {error}")),
+        };
+        let (mut from_client, mut to_client) = split(client);
+        let (mut from_server, mut to_server) = split(server);
+        let frames = self.is_web_socket.then(Frames::default);
+        let up = async {
+            copy(&mut from_client, &mut to_server).await?;
+            to_server.shutdown().await
+        };
+        let down = async {
+            carry_covered(&mut from_server, &mut to_client, cover, frames).await?;
+            to_client.shutdown().await
+        };
+        match tokio::try_join!(up, down) {
+            Ok(_) => (None, "closed by both ends".into()),
+            Err(error) => (None, format!("broken: {error}")),
+        }
+    }
+}
+
+/// Copies with values covered. What may be the start of a value waits for more within a frame, and no longer: what follows
+/// may be a while in coming, and the client waits for this.
+async fn carry_covered(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    mut cover: RedactedStream,
+    mut frames: Option<Frames>,
+) -> std::io::Result<()> {
+    let mut piece = BytesMut::with_capacity(PIECE_BYTES);
+    while from.read_buf(&mut piece).await? > 0 {
+        let data: Bytes = piece.split().freeze();
+        let is_whole = frames.as_mut().is_none_or(|frames| frames.pass(&data));
+        to.write_all(&cover.push(data)).await?;
+        if is_whole {
+            to.write_all(&cover.finish()).await?;
+        }
+        to.flush().await?;
+        piece.reserve(PIECE_BYTES);
+    }
+    to.write_all(&cover.finish()).await
+}
+
+/// Knows where the frames of a WebSocket end. Those of a server are not masked.
+#[derive(Debug, Default)]
+struct Frames {
+    /// The head of a frame as far as it has come.
+    head: Vec<u8>,
+    /// How much of a frame's content is still to come.
+    left: u64,
+}
+
+impl Frames {
+    /// Takes the next bytes; whether a frame ends with them.
+    fn pass(&mut self, mut data: &[u8]) -> bool {
+        while !data.is_empty() {
+            if self.left > 0 {
+                let taken = usize::try_from(self.left).unwrap_or(usize::MAX).min(data.len());
+                self.left -= taken as u64;
+                data = &data[taken..];
+                continue;
+            }
+            self.head.push(data[0]);
+            data = &data[1..];
+            if let Some(length) = length_of(&self.head) {
+                self.left = length;
+                self.head.clear();
+            }
+        }
+        self.left == 0 && self.head.is_empty()
+    }
+}
+
+/// What follows a head, once it is whole: the content, and before it the mask of a server that masks all the same.
+fn length_of(head: &[u8]) -> Option<u64> {
+    let second = *head.get(1)?;
+    let mask = if second & 0x80 == 0 { 0 } else { 4 };
+    let length = match second & 0x7f {
+        126 => u64::from(u16::from_be_bytes(head.get(2..4)?.try_into().ok()?)),
+        127 => u64::from_be_bytes(head.get(2..10)?.try_into().ok()?),
+        short => u64::from(short),
+    };
+    Some(length.saturating_add(mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(length: usize) -> Vec<u8> {
+        let mut bytes = vec![0x81];
+        match length {
+            0..126 => bytes.push(u8::try_from(length).unwrap()),
+            126..65_536 => {
+                bytes.push(126);
+                bytes.extend(u16::try_from(length).unwrap().to_be_bytes());
+            }
+            _ => {
+                bytes.push(127);
+                bytes.extend((length as u64).to_be_bytes());
+            }
+        }
+        bytes.extend(vec![b'x'; length]);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn the_ends_of_frames_are_known_wherever_the_bytes_are_cut(
+            lengths in proptest::collection::vec(prop_oneof![0usize..200, 60_000usize..70_000], 1..5), cut in any::<prop::sample::Index>(),
+        ) {
+            let frames: Vec<Vec<u8>> = lengths.iter().map(|length| frame(*length)).collect();
+            let whole = frames.concat();
+            let cut = cut.index(whole.len());
+            let ends: Vec<usize> = frames.iter().scan(0, |at, frame| { *at += frame.len(); Some(*at) }).collect();
+            let mut reader = Frames::default();
+            prop_assert_eq!(reader.pass(&whole[..cut]), cut == 0 || ends.contains(&cut));
+            prop_assert!(reader.pass(&whole[cut..]));
+        }
+    }
+}

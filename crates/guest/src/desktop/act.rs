@@ -1,0 +1,181 @@
+//! Carries out one action.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use protocol::{
+    CallKey, DesktopSpec, Exec, ExecEnd, GuiAction, GuiError, GuiErrorCode, GuiReply, ImageInfo, MAX_WAIT_S,
+    Program, WindowChoice,
+};
+
+use super::screenshot::Picture;
+use super::{DesktopUse, acquire, bad_input, environment, on_display, windows};
+use crate::calls::Phase;
+use crate::guest::Guest;
+use crate::output::{Cursor, Next, Reach};
+use crate::{process, sys};
+
+/// How often it is looked for a window that is waited for, and how long where nothing was said.
+const WINDOW_PAUSE: Duration = Duration::from_millis(25);
+const WINDOW_PATIENCE_S: f64 = 10.0;
+/// How much of what it printed is shown then.
+const LAUNCH_CHUNKS: u64 = 8;
+/// A program that ends badly so soon was not launched.
+const LAUNCH_WATCH: Duration = Duration::from_millis(300);
+
+/// What an action gave: the answer, and an image where it announces one.
+pub(super) type Done = Result<(GuiReply, Vec<u8>), GuiError>;
+
+/// Carries out an action on the desktop, which is started where needed.
+pub(super) async fn act(guest: &Rc<Guest>, spec: &DesktopSpec, action: GuiAction) -> Done {
+    let _held: DesktopUse = acquire(guest, spec).await?;
+    let nothing = |()| (GuiReply::default(), Vec::new());
+    match action {
+        GuiAction::Wait { seconds, window } => wait(guest, seconds, window).await,
+        GuiAction::Launch { command } => launch(guest, spec, command).await,
+        GuiAction::Screenshot => {
+            let picture = on_display(guest, |display| display.screenshot()).await?;
+            Ok(announce(picture))
+        }
+        GuiAction::Windows => {
+            let windows = on_display(guest, |display| display.windows()).await?;
+            Ok((GuiReply { windows: Some(windows), ..GuiReply::default() }, Vec::new()))
+        }
+        GuiAction::Focus { window } => {
+            let window = on_display(guest, move |display| display.focus(&window)).await?;
+            Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
+        }
+        GuiAction::Close { window } => {
+            let window = on_display(guest, move |display| display.close(&window)).await?;
+            Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
+        }
+        other => on_display(guest, move |display| display.input(other)).await.map(nothing),
+    }
+}
+
+impl super::Display {
+    /// What hands do.
+    fn input(&mut self, action: GuiAction) -> Result<(), GuiError> {
+        match action {
+            GuiAction::Move { x, y } => {
+                let point = self.point(x, y)?;
+                self.move_to(point)
+            }
+            GuiAction::Click { x, y, button, modifiers } => {
+                let place = self.place(x, y)?;
+                self.click(place, button, &modifiers, 1)
+            }
+            GuiAction::DoubleClick { x, y, button, modifiers } => {
+                let place = self.place(x, y)?;
+                self.click(place, button, &modifiers, 2)
+            }
+            GuiAction::Drag { from_x, from_y, to_x, to_y, button } => {
+                let (from, to) = (self.point(from_x, from_y)?, self.point(to_x, to_y)?);
+                self.drag(from, to, button)
+            }
+            GuiAction::Scroll { x, y, right, down } => {
+                let place = self.place(x, y)?;
+                self.scroll(place, down, right)
+            }
+            GuiAction::Type { text } => self.type_text(&text),
+            GuiAction::Key { keys } => self.press_chord(&keys),
+            other => Err(bad_input(format!("`{}` is not done by hand", other.name()))),
+        }
+    }
+}
+
+fn announce(picture: Picture) -> (GuiReply, Vec<u8>) {
+    let Picture { width, height, png } = picture;
+    let image = ImageInfo { width, height, bytes: png.len() as u64 };
+    (GuiReply { image: Some(image), ..GuiReply::default() }, png)
+}
+
+async fn wait(guest: &Rc<Guest>, seconds: Option<f64>, title: Option<String>) -> Done {
+    let seconds = match (seconds, &title) {
+        (Some(seconds), _) => seconds,
+        (None, Some(_)) => WINDOW_PATIENCE_S,
+        (None, None) => return Err(bad_input("give `seconds`, or `window` with a part of a title")),
+    };
+    if !(0.0..=MAX_WAIT_S).contains(&seconds) {
+        return Err(bad_input(format!("`seconds` is {seconds}, it must be from 0 to {MAX_WAIT_S}")));
+    }
+    let limit = Duration::from_secs_f64(seconds);
+    let Some(title) = title else {
+        tokio::time::sleep(limit).await;
+        return Ok((GuiReply::default(), Vec::new()));
+    };
+    let deadline = Instant::now() + limit;
+    let choice = WindowChoice::Title(title.clone());
+    loop {
+        let open = on_display(guest, |display| display.windows()).await?;
+        if let Some(window) = windows::find(&open, &choice) {
+            return Ok((
+                GuiReply { window: Some(Box::new(window.clone())), ..GuiReply::default() },
+                Vec::new(),
+            ));
+        }
+        if Instant::now() >= deadline {
+            let titles: Vec<String> = open.iter().map(|window| format!("`{}`", window.title)).collect();
+            let there = if titles.is_empty() { "none is open".to_owned() } else { titles.join(", ") };
+            let message = format!("no window with `{title}` in its title came within {seconds} s: {there}");
+            return Err(GuiError { code: GuiErrorCode::Timeout, message });
+        }
+        tokio::time::sleep(WINDOW_PAUSE).await;
+    }
+}
+
+/// Starts a program like any call of its own, so that its output is bounded and its end is noticed.
+async fn launch(guest: &Rc<Guest>, spec: &DesktopSpec, command: String) -> Done {
+    if command.trim().is_empty() || command.contains('\0') {
+        return Err(bad_input("`command` is empty or has a NUL character"));
+    }
+    let call = process::start(
+        guest,
+        Exec {
+            key: CallKey::new(format!("launch-{}", sys::random_hex()), 1),
+            program: Program::Shell(command.clone()),
+            environment: environment(spec),
+            directory: None,
+            stdin: None,
+            keep_stdin_open: false,
+            terminal: None,
+            timeout_ms: None,
+            kill_grace_ms: 2_000,
+        },
+    );
+    let mut phases = call.phase.subscribe();
+    let ended = phases.wait_for(|phase| phase.outcome().is_some());
+    if let Ok(Ok(phase)) = tokio::time::timeout(LAUNCH_WATCH, ended).await
+        && let Some(outcome) = phase.outcome()
+        && outcome.end != ExecEnd::Code(0)
+    {
+        let why = match &outcome.end {
+            ExecEnd::NotStarted(why) => why.clone(),
+            ExecEnd::Code(code) => format!("it ended at once with exit code {code}"),
+            other => format!("it ended at once: {other:?}"),
+        };
+        return Err(bad_input(format!("launching `{}`: {why}{}", shorten(&command), last_output(&call))));
+    }
+    let pid = match &*call.phase.borrow() {
+        Phase::Running { pid } => u32::try_from(*pid).ok(),
+        _ => None,
+    };
+    Ok((GuiReply { pid, ..GuiReply::default() }, Vec::new()))
+}
+
+fn shorten(command: &str) -> String {
+    command.chars().take(120).collect()
+}
+
+/// The last lines of a program that has failed.
+fn last_output(call: &crate::calls::ProcessCall) -> String {
+    let store = call.store.borrow();
+    let mut cursor = Cursor::at(store.next_sequence().saturating_sub(LAUNCH_CHUNKS));
+    let mut printed = Vec::new();
+    while let Next::Chunk(chunk) = store.next(&mut cursor, Reach::All) {
+        printed.extend_from_slice(&chunk.bytes);
+    }
+    let text = String::from_utf8_lossy(printed.get(printed.len().saturating_sub(600)..).unwrap_or_default());
+    let text = text.trim();
+    if text.is_empty() { String::new() } else { format!("; it printed:\n{text}") }
+}

@@ -1,0 +1,69 @@
+//! A journalled action: done once, its result kept for whoever asks again with the same key.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+use protocol::{CallKey, GuiError, GuiErrorCode, GuiResult};
+use tokio::sync::watch;
+
+use crate::calls::write_file;
+
+/// Where the image of a result is, in the folder of the call.
+const IMAGE_FILE: &str = "image.png";
+
+/// One journalled action.
+pub(crate) struct GuiCall {
+    /// Its name.
+    pub(crate) key: CallKey,
+    folder: PathBuf,
+    result: RefCell<Option<GuiResult>>,
+    is_done: watch::Sender<bool>,
+}
+
+impl GuiCall {
+    /// An action that is about to be done.
+    pub(crate) fn new(key: CallKey, folder: PathBuf) -> Self {
+        Self { key, folder, result: RefCell::new(None), is_done: watch::Sender::new(false) }
+    }
+
+    /// Whether it was done.
+    pub(crate) fn is_done(&self) -> bool {
+        *self.is_done.borrow()
+    }
+
+    /// Keeps the result and tells those that wait.
+    pub(crate) fn finish(&self, mut result: GuiResult, image: &[u8]) {
+        if !image.is_empty()
+            && let Err(error) = write_file(&self.folder, IMAGE_FILE, image)
+        {
+            let message = format!("the picture was taken, but could not be kept: {error}");
+            result = GuiResult::Error(GuiError { code: GuiErrorCode::NoDesktop, message });
+        }
+        *self.result.borrow_mut() = Some(result);
+        self.is_done.send_replace(true);
+    }
+
+    /// The result with its image, once there is one.
+    pub(crate) async fn result(&self) -> (GuiResult, Vec<u8>) {
+        let _ = self.is_done.subscribe().wait_for(|done| *done).await;
+        let lost = || {
+            let message = "the action was carried out, but its result could not be kept".to_owned();
+            GuiResult::Error(GuiError { code: GuiErrorCode::NoDesktop, message })
+        };
+        let result = self.result.borrow().clone().unwrap_or_else(lost);
+        match &result {
+            GuiResult::Ok(reply) if reply.image.is_some() => {
+                match std::fs::read(self.folder.join(IMAGE_FILE)) {
+                    Ok(image) => (result, image),
+                    Err(_) => (lost(), Vec::new()),
+                }
+            }
+            _ => (result, Vec::new()),
+        }
+    }
+
+    /// The host has the result: the image is dropped.
+    pub(crate) fn forget(&self) {
+        let _ = std::fs::remove_file(self.folder.join(IMAGE_FILE));
+    }
+}

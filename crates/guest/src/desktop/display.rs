@@ -1,0 +1,205 @@
+//! The connection to the X server. It lives on one thread; every wait on it has a limit.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use protocol::{GuiError, GuiErrorCode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use x11rb::connection::Connection;
+use x11rb::errors::{ConnectionError, ReplyError, ReplyOrIdError};
+use x11rb::protocol::xproto::{Atom, ConnectionExt, Window};
+use x11rb::rust_connection::{DefaultStream, PollMode, RustConnection, Stream};
+use x11rb::utils::RawFdContainer;
+
+use super::screenshot::SharedPixels;
+use super::{X_SOCKET, wallpaper};
+
+/// How long the X server may keep one action waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+x11rb::atom_manager! {
+    /// Names that window managers and clients agree on.
+    pub(super) Names: NamesCookie {
+        UTF8_STRING,
+        _NET_ACTIVE_WINDOW,
+        _NET_CLIENT_LIST,
+        _NET_CLOSE_WINDOW,
+        _NET_SUPPORTING_WM_CHECK,
+        _NET_WM_NAME,
+        _XROOTPMAP_ID,
+    }
+}
+
+/// A stream that gives up: what is at its other end may never answer.
+pub(super) struct Patient {
+    inner: DefaultStream,
+    deadline: Cell<Instant>,
+}
+
+impl Stream for Patient {
+    fn poll(&self, mode: PollMode) -> io::Result<()> {
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::IN, mode.readable());
+        wanted.set(PollFlags::OUT, mode.writable());
+        let mut fds = [PollFd::from_borrowed_fd(self.inner.as_fd(), wanted)];
+        loop {
+            let left = self.deadline.get().saturating_duration_since(Instant::now());
+            let limit = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            match poll(&mut fds, Some(&limit)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn read(&self, buffer: &mut [u8], fds: &mut Vec<RawFdContainer>) -> io::Result<usize> {
+        self.inner.read(buffer, fds)
+    }
+
+    fn write(&self, buffer: &[u8], fds: &mut Vec<RawFdContainer>) -> io::Result<usize> {
+        self.inner.write(buffer, fds)
+    }
+
+    fn write_vectored(
+        &self,
+        buffers: &[io::IoSlice<'_>],
+        fds: &mut Vec<RawFdContainer>,
+    ) -> io::Result<usize> {
+        self.inner.write_vectored(buffers, fds)
+    }
+}
+
+/// The X server as the guest sees it.
+pub(crate) struct Display {
+    pub(super) connection: RustConnection<Patient>,
+    pub(super) root: Window,
+    pub(super) width: u16,
+    pub(super) height: u16,
+    pub(super) names: Names,
+    /// Keys without a meaning of their own that were given one by us.
+    pub(super) lent_keys: Vec<u8>,
+    /// Where the server writes pictures of the screen.
+    pub(super) shared: Option<SharedPixels>,
+}
+
+thread_local! {
+    static DISPLAY: RefCell<Option<Display>> = const { RefCell::new(None) };
+}
+
+/// Lends the display of this thread, connecting first where needed. A connection that broke is not used again.
+pub(super) fn with_display<T>(work: impl FnOnce(&mut Display) -> Result<T, GuiError>) -> Result<T, GuiError> {
+    DISPLAY.with_borrow_mut(|slot| {
+        if let Some(display) = slot {
+            display.be_patient();
+            // The server may have been started anew since.
+            if display.ping().is_err() {
+                *slot = None;
+            }
+        }
+        let display = match slot.take() {
+            Some(display) => slot.insert(display),
+            None => slot.insert(Display::open()?),
+        };
+        let done = work(display);
+        if matches!(&done, Err(error) if error.code == GuiErrorCode::NoDesktop) {
+            *slot = None;
+        }
+        done
+    })
+}
+
+impl Display {
+    fn open() -> Result<Self, GuiError> {
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            // A full queue of connections is an error, not a wait.
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        );
+        let connected = socket.and_then(|socket| {
+            connect(&socket, &SocketAddrUnix::new(X_SOCKET)?)?;
+            Ok(socket)
+        });
+        let stream = connected.map_err(|error| lost(&error))?;
+        let (inner, _) =
+            DefaultStream::from_unix_stream(UnixStream::from(stream)).map_err(|error| lost(&error))?;
+        let patient = Patient { inner, deadline: Cell::new(Instant::now() + PATIENCE) };
+        let connection = RustConnection::connect_to_stream(patient, 0).map_err(|error| lost(&error))?;
+        let screen = connection.setup().roots.first().ok_or_else(|| lost("it has no screen"))?;
+        let (root, width, height) = (screen.root, screen.width_in_pixels, screen.height_in_pixels);
+        let names = Names::new(&connection).map_err(|error| lost(&error))?;
+        let names = names.reply().map_err(|error| lost(&error))?;
+        let display = Self { connection, root, width, height, names, lent_keys: Vec::new(), shared: None };
+        wallpaper::paint(&display)?;
+        Ok(display)
+    }
+
+    /// Gives the next action its time.
+    pub(super) fn be_patient(&self) {
+        self.connection.stream().deadline.set(Instant::now() + PATIENCE);
+    }
+
+    /// Waits until the server has done all that was asked.
+    pub(super) fn ping(&self) -> Result<(), GuiError> {
+        let asked = self.connection.get_input_focus().map_err(|error| lost(&error))?;
+        asked.reply().map_err(|error| lost(&error))?;
+        // Events that nobody wants would pile up.
+        while let Ok(Some(_)) = self.connection.poll_for_event() {}
+        Ok(())
+    }
+
+    /// Succeeds where the server answers; it has answered already.
+    #[expect(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        reason = "the shape of what is done on the display"
+    )]
+    pub(super) fn check(&mut self) -> Result<(), GuiError> {
+        Ok(())
+    }
+
+    /// Whether a window manager is there.
+    pub(super) fn has_manager(&mut self) -> Result<bool, GuiError> {
+        let windows = self.numbers(self.root, self.names._NET_SUPPORTING_WM_CHECK, 1)?;
+        Ok(windows.first().is_some_and(|window| *window != 0))
+    }
+
+    /// A property that holds numbers, at most so many.
+    pub(super) fn numbers(&self, window: Window, name: Atom, most: u32) -> Result<Vec<u32>, GuiError> {
+        let asked = self.connection.get_property(false, window, name, 0u32, 0, most);
+        match asked.map_err(|error| lost(&error))?.reply() {
+            Ok(property) => Ok(property.value32().map(Iterator::collect).unwrap_or_default()),
+            // The window is gone.
+            Err(ReplyError::X11Error(_)) => Ok(Vec::new()),
+            Err(error) => Err(lost(&error)),
+        }
+    }
+}
+
+/// The X server is gone or does not answer.
+pub(super) fn lost(error: &(impl std::fmt::Display + ?Sized)) -> GuiError {
+    GuiError { code: GuiErrorCode::NoDesktop, message: format!("the X server does not answer: {error}") }
+}
+
+/// Turns an error of a request without an answer into ours.
+pub(super) fn sent<T>(result: Result<T, ConnectionError>) -> Result<(), GuiError> {
+    result.map(drop).map_err(|error| lost(&error))
+}
+
+/// Turns an error of a request with an answer into ours.
+pub(super) fn answered<T>(result: Result<T, ReplyError>) -> Result<T, GuiError> {
+    result.map_err(|error| lost(&error))
+}
+
+/// A new number for something on the server.
+pub(super) fn new_id(display: &Display) -> Result<u32, GuiError> {
+    let made: Result<u32, ReplyOrIdError> = display.connection.generate_id();
+    made.map_err(|error| lost(&error))
+}

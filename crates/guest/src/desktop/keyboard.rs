@@ -1,0 +1,273 @@
+//! Typing. A character that the keyboard lacks is lent a key that has no meaning, so that any text can be typed.
+
+use std::collections::{HashMap, HashSet};
+use std::thread::sleep;
+use std::time::Duration;
+
+use protocol::{GuiError, MAX_TYPED};
+use x11rb::connection::Connection;
+use x11rb::protocol::xproto::ConnectionExt as _;
+
+use super::bad_input;
+use super::display::{Display, answered, lost, sent};
+use super::keys::{parse_chord, symbol_of};
+
+/// Programs hear of a lent key and look up its new meaning when they get to it: so long nothing is changed again.
+const LEND_PAUSE: Duration = Duration::from_millis(60);
+/// What was typed with a key is read before the key gets another meaning, also by a program that is slow.
+const TAKE_BACK_PAUSE: Duration = Duration::from_millis(250);
+/// Keys pressed before the server is waited for: its queue is not endless.
+const KEYS_IN_A_ROW: usize = 32;
+const SHIFT: u32 = 0xffe1;
+
+/// How to type one symbol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) code: u8,
+    pub(super) with_shift: bool,
+}
+
+/// What the keys mean now.
+pub(super) struct Mapping {
+    keys: HashMap<u32, Key>,
+    /// Keys without a meaning.
+    spare: Vec<u8>,
+}
+
+impl Mapping {
+    pub(super) fn find(&self, symbol: u32) -> Option<Key> {
+        self.keys.get(&symbol).copied()
+    }
+
+    fn read(first_code: u8, per_code: usize, symbols: &[u32]) -> Self {
+        let mut keys = HashMap::new();
+        let mut spare = Vec::new();
+        for (code, symbols) in (first_code..=u8::MAX).zip(symbols.chunks(per_code.max(1))) {
+            if symbols.iter().all(|symbol| *symbol == 0) {
+                spare.push(code);
+                continue;
+            }
+            for (with_shift, symbol) in [false, true].into_iter().zip(symbols) {
+                if *symbol != 0 {
+                    keys.entry(*symbol).or_insert(Key { code, with_shift });
+                }
+            }
+        }
+        Self { keys, spare }
+    }
+}
+
+impl Display {
+    /// What the keys mean now.
+    pub(super) fn mapping(&self) -> Result<Mapping, GuiError> {
+        let setup = self.connection.setup();
+        let (first, last) = (setup.min_keycode, setup.max_keycode);
+        let count = last.saturating_sub(first).saturating_add(1);
+        let asked = self.connection.get_keyboard_mapping(first, count).map_err(|error| lost(&error))?;
+        let reply = answered(asked.reply())?;
+        Ok(Mapping::read(first, usize::from(reply.keysyms_per_keycode), &reply.keysyms))
+    }
+
+    /// Presses keys together, in order, and releases them the other way round.
+    pub(super) fn press_chord(&mut self, chord: &str) -> Result<(), GuiError> {
+        let symbols = parse_chord(chord).map_err(bad_input)?;
+        let (mapping, _) = self.lend(&symbols)?;
+        let mut pressed = Vec::new();
+        for symbol in symbols {
+            let key = mapping.find(symbol).ok_or_else(|| lost("its keyboard takes no further keys"))?;
+            if key.with_shift {
+                pressed.extend(mapping.find(SHIFT).map(|shift| shift.code));
+            }
+            pressed.push(key.code);
+        }
+        for code in &pressed {
+            self.press_key(*code)?;
+        }
+        for code in pressed.iter().rev() {
+            self.release_key(*code)?;
+        }
+        self.ping()
+    }
+
+    /// Types a text.
+    pub(super) fn type_text(&mut self, text: &str) -> Result<(), GuiError> {
+        if text.chars().count() > MAX_TYPED {
+            return Err(bad_input(format!("a text of at most {MAX_TYPED} characters can be typed at once")));
+        }
+        let bad = |character: &char| character.is_control() && !matches!(character, '\n' | '\r' | '\t');
+        if let Some(bad) = text.chars().find(bad) {
+            return Err(bad_input(format!("{bad:?} is no character to type; use `key` for keys")));
+        }
+        // A line end of two characters is one key.
+        let symbols: Vec<u32> = text.replace("\r\n", "\n").chars().map(symbol_of).collect();
+        let mut rest = symbols.as_slice();
+        while !rest.is_empty() {
+            let (mapping, count) = self.lend(rest)?;
+            let Some((now, later)) = rest.split_at_checked(count).filter(|(now, _)| !now.is_empty()) else {
+                return Err(lost("its keyboard takes no further keys"));
+            };
+            self.press_all(now, &mapping)?;
+            rest = later;
+            if !rest.is_empty() {
+                sleep(LEND_PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    fn press_all(&self, symbols: &[u32], mapping: &Mapping) -> Result<(), GuiError> {
+        let shift = mapping.find(SHIFT).map(|key| key.code);
+        for some in symbols.chunks(KEYS_IN_A_ROW) {
+            // A long text takes its time; each piece has the whole of it.
+            self.be_patient();
+            for symbol in some {
+                let Some(key) = mapping.find(*symbol) else { continue };
+                let shift = shift.filter(|_| key.with_shift);
+                shift.map_or(Ok(()), |code| self.press_key(code))?;
+                self.press_key(key.code)?;
+                self.release_key(key.code)?;
+                shift.map_or(Ok(()), |code| self.release_key(code))?;
+            }
+            self.ping()?;
+        }
+        Ok(())
+    }
+
+    /// Gives symbols that no key has one of the keys without a meaning, or one that was lent before and is not needed now.
+    /// What the keys mean then, and how many of the symbols can be typed with them.
+    fn lend(&mut self, symbols: &[u32]) -> Result<(Mapping, usize), GuiError> {
+        let mut mapping = self.mapping()?;
+        let Batch { count, loans } = mapping.plan(symbols, &self.lent_keys);
+        if loans.is_empty() {
+            return Ok((mapping, count));
+        }
+        let takes_back = loans.iter().any(|(_, code)| self.lent_keys.contains(code));
+        if takes_back {
+            sleep(TAKE_BACK_PAUSE);
+        }
+        for (symbol, code) in &loans {
+            // The same with and without shift.
+            sent(self.connection.change_keyboard_mapping(1, *code, 2, &[*symbol, *symbol]))?;
+        }
+        mapping.take(&loans);
+        // Those that were lent longest ago are taken back first.
+        self.lent_keys.retain(|lent| loans.iter().all(|(_, code)| code != lent));
+        self.lent_keys.extend(loans.iter().map(|(_, code)| *code));
+        self.ping()?;
+        sleep(LEND_PAUSE);
+        Ok((mapping, count))
+    }
+}
+
+/// How far a text can be typed, and what must be lent for it.
+#[derive(Debug, PartialEq, Eq)]
+struct Batch {
+    /// So many symbols.
+    count: usize,
+    /// Symbols and their keys.
+    loans: Vec<(u32, u8)>,
+}
+
+impl Mapping {
+    /// Plans to type as many of the symbols as there are keys for. A key that one of them needs as it is, is not lent to
+    /// another.
+    fn plan(&self, symbols: &[u32], lent: &[u8]) -> Batch {
+        let mut free = self.spare.iter().chain(lent).copied();
+        let mut needed: HashSet<u8> = HashSet::new();
+        let mut loans: Vec<(u32, u8)> = Vec::new();
+        let mut planned: HashMap<u32, u8> = HashMap::new();
+        let mut taken: HashSet<u8> = HashSet::new();
+        for (index, symbol) in symbols.iter().enumerate() {
+            if planned.contains_key(symbol) {
+                continue;
+            }
+            if let Some(key) = self.find(*symbol).filter(|key| !taken.contains(&key.code)) {
+                needed.insert(key.code);
+                continue;
+            }
+            let Some(code) = free.by_ref().find(|code| !needed.contains(code) && !taken.contains(code))
+            else {
+                return Batch { count: index, loans };
+            };
+            taken.insert(code);
+            planned.insert(*symbol, code);
+            loans.push((*symbol, code));
+        }
+        Batch { count: symbols.len(), loans }
+    }
+
+    /// Takes in what was lent.
+    fn take(&mut self, loans: &[(u32, u8)]) {
+        self.keys.retain(|_, key| loans.iter().all(|(_, code)| *code != key.code));
+        self.spare.retain(|spare| loans.iter().all(|(_, code)| code != spare));
+        let new = loans.iter().map(|(symbol, code)| (*symbol, Key { code: *code, with_shift: false }));
+        self.keys.extend(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keyboard_is_read_with_its_shifted_symbols_and_its_spare_keys() {
+        let mapping = Mapping::read(8, 2, &[0, 0, 0x61, 0x41, 0x31, 0, 0, 0]);
+        assert_eq!(mapping.spare, [8, 11]);
+        assert_eq!(mapping.find(0x41), Some(Key { code: 9, with_shift: true }));
+        assert_eq!(mapping.find(0x31), Some(Key { code: 10, with_shift: false }));
+        assert_eq!(mapping.find(0x99), None);
+    }
+
+    #[test]
+    fn a_text_is_cut_where_the_spare_keys_end() {
+        let mapping = Mapping::read(8, 1, &[0x61, 0]);
+        let plan = |symbols: &[u32]| mapping.plan(symbols, &[]);
+        assert_eq!(plan(&[0x61, 1, 0x61, 1, 2, 3]), Batch { count: 4, loans: vec![(1, 9)] });
+        assert_eq!(plan(&[0x61, 0x61]), Batch { count: 2, loans: vec![] });
+        let full = Mapping::read(8, 1, &[0x61]);
+        assert_eq!(full.plan(&[5], &[]), Batch { count: 0, loans: vec![] });
+    }
+
+    /// Types with a keyboard that does what it is told, and gives what a program would see.
+    fn typed(symbols: &[u32], mapping: &mut Mapping, lent: &mut Vec<u8>) -> Vec<u32> {
+        let mut seen = Vec::new();
+        let mut rest = symbols;
+        while !rest.is_empty() {
+            let Batch { count, loans } = mapping.plan(rest, lent);
+            assert!(count > 0, "nothing more can be typed after {} symbols", seen.len());
+            mapping.take(&loans);
+            lent.retain(|code| loans.iter().all(|(_, taken)| taken != code));
+            lent.extend(loans.iter().map(|(_, code)| *code));
+            for symbol in &rest[..count] {
+                let code = mapping.find(*symbol).unwrap().code;
+                // A key has one meaning, whatever we believe.
+                let meanings: Vec<u32> = mapping
+                    .keys
+                    .iter()
+                    .filter(|(_, key)| key.code == code)
+                    .map(|(symbol, _)| *symbol)
+                    .collect();
+                assert_eq!(meanings.len(), 1, "{meanings:?}");
+                seen.extend(meanings);
+            }
+            rest = &rest[count..];
+        }
+        seen
+    }
+
+    #[test]
+    fn more_characters_than_keys_are_typed_as_they_are_also_those_that_were_lent_before() {
+        for spare in [1, 7, 40, 120] {
+            let mut symbols = vec![0x61];
+            symbols.extend(std::iter::repeat_n(0, spare));
+            let mut mapping = Mapping::read(8, 1, &symbols);
+            let mut lent = Vec::new();
+            let many: Vec<u32> = (0..300).map(|number| 0x0100_4e00 + number).chain([0x61]).collect();
+            assert_eq!(typed(&many, &mut mapping, &mut lent), many);
+            // Those of before among new ones: keys that are needed as they are must not be taken back for others.
+            let mixed: Vec<u32> =
+                many[250..300].iter().chain(&many[..50]).chain(&[0x0101_f600]).copied().collect();
+            assert_eq!(typed(&mixed, &mut mapping, &mut lent), mixed, "{spare} spare keys");
+        }
+    }
+}

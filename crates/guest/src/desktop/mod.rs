@@ -1,0 +1,246 @@
+//! The desktop: an X server that speaks VNC and a window manager, both services, and what is done on them over X11.
+//!
+//! Everything that speaks to the X server happens on one thread made at the start ([`display`]), with a limit on every
+//! wait: what listens on the display's socket belongs to the job and may be anything.
+
+mod act;
+mod animation;
+mod call;
+mod display;
+mod keyboard;
+mod keys;
+mod mouse;
+mod packed;
+mod pointer;
+mod record;
+mod screenshot;
+mod serve;
+mod wallpaper;
+mod windows;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use protocol::{DISPLAY, DesktopSpec, Endpoint, GuiError, GuiErrorCode, Readiness, ServiceName, ServiceSpec};
+use tokio::task::spawn_local;
+
+pub(crate) use call::GuiCall;
+pub(crate) use serve::serve;
+
+use crate::guest::Guest;
+use crate::services::{ServiceFailure, ServiceUse, Services};
+use display::Display;
+use record::Recorder;
+
+/// Where the VNC server listens, below the home: jobs clear `/tmp` more readily. Nothing outside the sandbox has this
+/// path, and there is no TCP port.
+const VNC_FOLDER: &str = ".cache/caisson";
+const VNC_NAME: &str = "vnc";
+/// The agent's home, where nobody says otherwise.
+const HOME: &str = "/home/agent";
+/// The names of services: the screen, and the browser that the host starts on it.
+const X_SERVER: &str = "x-server";
+const BROWSER: &str = "browser";
+/// Where the X server listens.
+const X_SOCKET: &str = "/tmp/.X11-unix/X1";
+/// How long a window manager may take to show itself, and how often it is looked for.
+const MANAGER_PATIENCE: Duration = Duration::from_secs(10);
+const MANAGER_PAUSE: Duration = Duration::from_millis(4);
+/// The services stop so soon after the last user: who keeps the desktop alive is [`keep`].
+const SERVICE_IDLE_MS: u64 = 500;
+/// How often it is looked whether the desktop is still used.
+const LOOK_PAUSE: Duration = Duration::from_secs(5);
+
+/// What is remembered of the desktop.
+#[derive(Default)]
+pub(crate) struct Desktop {
+    is_kept: Cell<bool>,
+    last_use: Cell<Option<Instant>>,
+    recorder: RefCell<Option<Rc<Recorder>>>,
+}
+
+impl Desktop {
+    /// What records the desktop, where that is wanted.
+    pub(crate) fn recorder(&self) -> Option<Rc<Recorder>> {
+        self.recorder.borrow().clone()
+    }
+}
+
+/// Keeps the desktop running.
+pub(crate) struct DesktopUse {
+    _manager: ServiceUse,
+    _server: ServiceUse,
+}
+
+fn no_desktop(failure: ServiceFailure) -> GuiError {
+    GuiError { code: GuiErrorCode::NoDesktop, message: failure.0 }
+}
+
+fn bad_input(message: impl Into<String>) -> GuiError {
+    GuiError { code: GuiErrorCode::BadInput, message: message.into() }
+}
+
+/// Starts the desktop where needed; there is a window manager when this returns.
+pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<DesktopUse, GuiError> {
+    if guest.spawner.shelter.is_some() {
+        // Its socket would lie in the host's /tmp, where somebody else's may be.
+        let message =
+            "a sandbox without namespaces has no desktop; ask for the isolation `namespaces`".to_owned();
+        return Err(GuiError { code: GuiErrorCode::NoDesktop, message });
+    }
+    if !guest.services.is_running(X_SERVER) {
+        let folder = vnc_folder(spec);
+        // Where it cannot be made, the X server says so.
+        let _ = guest.workers.short(move || std::fs::create_dir_all(folder)).await;
+    }
+    let server = Services::acquire(guest, &x_server(spec)).await.map_err(no_desktop)?;
+    // A new connection paints the background before there is anything on it.
+    on_display(guest, Display::check).await?;
+    let manager = Services::acquire(guest, &window_manager(spec)).await.map_err(no_desktop)?;
+    let deadline = Instant::now() + MANAGER_PATIENCE;
+    while !on_display(guest, Display::has_manager).await? {
+        if Instant::now() >= deadline {
+            let message =
+                format!("the window manager has not shown itself within {} s", MANAGER_PATIENCE.as_secs());
+            return Err(GuiError { code: GuiErrorCode::NoDesktop, message });
+        }
+        tokio::time::sleep(MANAGER_PAUSE).await;
+    }
+    guest.desktop.last_use.set(Some(Instant::now()));
+    if !guest.desktop.is_kept.replace(true) {
+        spawn_local(keep(Rc::clone(guest), spec.clone()));
+    }
+    record::begin(guest, spec);
+    Ok(DesktopUse { _manager: manager, _server: server })
+}
+
+/// Keeps the desktop running between uses, and as long as a window is open.
+async fn keep(guest: Rc<Guest>, spec: DesktopSpec) {
+    let Some(idle) = spec.idle_ms.map(Duration::from_millis) else {
+        let _held = hold(&guest, &spec).await;
+        return std::future::pending().await;
+    };
+    let held = hold(&guest, &spec).await;
+    loop {
+        tokio::time::sleep(LOOK_PAUSE.min(idle)).await;
+        let windows = on_display(&guest, |display| display.windows()).await;
+        if windows.as_ref().is_ok_and(|windows| !windows.is_empty()) {
+            guest.desktop.last_use.set(Some(Instant::now()));
+        }
+        let is_idle = guest.desktop.last_use.get().is_none_or(|last| last.elapsed() >= idle);
+        if is_idle || held.is_err() {
+            guest.desktop.is_kept.set(false);
+            return;
+        }
+    }
+}
+
+async fn hold(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<DesktopUse, ServiceFailure> {
+    let server = Services::acquire(guest, &x_server(spec)).await?;
+    let manager = Services::acquire(guest, &window_manager(spec)).await?;
+    Ok(DesktopUse { _manager: manager, _server: server })
+}
+
+/// Does something that a person or a step does on the desktop. Meanwhile a browser that runs there is not idle, whatever
+/// is done to it.
+async fn with_browser<T>(guest: &Guest, spec: &DesktopSpec, work: impl Future<Output = T>) -> T {
+    let pause = spec.idle_ms.map_or(LOOK_PAUSE, |idle| LOOK_PAUSE.min(Duration::from_millis(idle / 2)));
+    let mut work = std::pin::pin!(work);
+    loop {
+        guest.services.touch(BROWSER);
+        tokio::select! {
+            biased;
+            done = &mut work => {
+                guest.services.touch(BROWSER);
+                return done;
+            }
+            () = tokio::time::sleep(pause.max(MANAGER_PAUSE)) => {}
+        }
+    }
+}
+
+fn vnc_folder(spec: &DesktopSpec) -> PathBuf {
+    Path::new(spec.environment.get("HOME").map_or(HOME, String::as_str)).join(VNC_FOLDER)
+}
+
+/// Where the VNC server listens.
+fn vnc_socket(spec: &DesktopSpec) -> String {
+    vnc_folder(spec).join(VNC_NAME).to_string_lossy().into_owned()
+}
+
+/// Does something with the X server, on the thread for it.
+pub(crate) async fn on_display<T: Send + 'static>(
+    guest: &Guest,
+    work: impl FnOnce(&mut Display) -> Result<T, GuiError> + Send + 'static,
+) -> Result<T, GuiError> {
+    let done = guest.workers.display(move || display::with_display(work)).await;
+    done.map_err(|error| GuiError { code: GuiErrorCode::NoDesktop, message: error.message })?
+}
+
+/// The environment of everything on the desktop.
+fn environment(spec: &DesktopSpec) -> BTreeMap<String, String> {
+    let mut environment = spec.environment.clone();
+    environment.insert("DISPLAY".to_owned(), DISPLAY.to_owned());
+    environment
+}
+
+fn service(name: &'static str, program: Vec<String>, spec: &DesktopSpec, ready: Readiness) -> ServiceSpec {
+    ServiceSpec {
+        name: ServiceName::fixed(name),
+        program,
+        environment: environment(spec),
+        directory: Some("/tmp".to_owned()),
+        ready,
+        start_timeout_ms: 20_000,
+        idle_ms: Some(SERVICE_IDLE_MS),
+        requires: Vec::new(),
+    }
+}
+
+/// TigerVNC's X server: X and VNC in one process.
+fn x_server(spec: &DesktopSpec) -> ServiceSpec {
+    let geometry = format!("{}x{}", spec.width, spec.height);
+    let socket = vnc_socket(spec);
+    let words = [
+        "Xvnc",
+        DISPLAY,
+        "-geometry",
+        &geometry,
+        "-depth",
+        "24",
+        // VNC on a socket, which nothing outside the sandbox has, and on no port.
+        "-rfbunixpath",
+        &socket,
+        "-rfbunixmode",
+        // Everything in here is the same user; the guest has no right to open others' sockets.
+        "0666",
+        "-rfbport",
+        "-1",
+        "-SecurityTypes",
+        "None",
+        // Several people may watch; none of them changes the size for the others.
+        "-AlwaysShared",
+        "-AcceptSetDesktopSize=0",
+        "-desktop",
+        "Caisson",
+        // Whoever can reach the socket runs in this sandbox, as the same user.
+        "-ac",
+        "-nolisten",
+        "tcp",
+        // The background and what was typed stay when the last window closes.
+        "-noreset",
+    ];
+    let ready = Readiness::Accepts(Endpoint::Unix(X_SOCKET.to_owned()));
+    let program = words.iter().map(|&word| word.to_owned()).collect();
+    service(X_SERVER, program, spec, ready)
+}
+
+fn window_manager(spec: &DesktopSpec) -> ServiceSpec {
+    let program = vec!["icewm".to_owned()];
+    let mut manager = service("window-manager", program, spec, Readiness::Started);
+    manager.requires = vec![x_server(spec)];
+    manager
+}

@@ -1,0 +1,234 @@
+//! Records the desktop into `.caisson/desktop.apng` of the workspace, where a job wants it: a frame whenever it is time
+//! and something has changed. It keeps no desktop running and starts none.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use protocol::{DesktopSpec, Recording};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::task::spawn_local;
+
+use super::animation::{Animation, Area};
+use super::on_display;
+use super::packed::PIXEL_BYTES;
+use crate::guest::Guest;
+
+const FOLDER: &str = ".caisson";
+/// All files of one sandbox together; then the recording ends.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// Files of one sandbox: a new one begins when the screen has another size or the sandbox was made anew.
+const MAX_FILES: u32 = 20;
+/// How often a picture is taken.
+const TIMELAPSE_PAUSE: Duration = Duration::from_secs(2);
+const VIDEO_PAUSE: Duration = Duration::from_millis(200);
+/// How long each picture of a time-lapse is shown, and one of a video at most.
+const TIMELAPSE_MS: u16 = 200;
+const VIDEO_MOST_MS: u16 = 2000;
+
+/// The pixels of the screen, with the pointer.
+pub(super) struct Frame {
+    pub(super) width: u32,
+    pub(super) height: u32,
+    pub(super) pixels: Vec<u8>,
+}
+
+/// Records while the guest lives.
+pub(crate) struct Recorder {
+    kind: Recording,
+    film: Mutex<Option<Film>>,
+}
+
+/// Begins to record where that is wanted and not done yet.
+pub(super) fn begin(guest: &Rc<Guest>, spec: &DesktopSpec) {
+    let Some(kind) = spec.recording else { return };
+    let mut slot = guest.desktop.recorder.borrow_mut();
+    if slot.is_some() {
+        return;
+    }
+    let folder = Path::new(&guest.spawner.directory).join(FOLDER);
+    let film = Film { folder, running: None, written: 0, files: 0 };
+    let recorder = Rc::new(Recorder { kind, film: Mutex::new(Some(film)) });
+    *slot = Some(Rc::clone(&recorder));
+    let guest = Rc::clone(guest);
+    spawn_local(async move {
+        let pause = match kind {
+            Recording::Timelapse => TIMELAPSE_PAUSE,
+            Recording::Video => VIDEO_PAUSE,
+        };
+        while recorder.take(&guest).await.is_some() {
+            tokio::time::sleep(pause).await;
+        }
+    });
+}
+
+impl Recorder {
+    /// Records what is there now, and nothing more until the result is dropped: the file can be read.
+    pub(crate) async fn hold<'a>(&'a self, guest: &Rc<Guest>) -> MutexGuard<'a, impl Sized> {
+        let mut film = self.film.lock().await;
+        self.add(guest, &mut film).await;
+        film
+    }
+
+    /// Records what is there now; `None` when it has come to its end.
+    async fn take(&self, guest: &Rc<Guest>) -> Option<()> {
+        let mut film = self.film.lock().await;
+        self.add(guest, &mut film).await;
+        film.as_ref().map(|_| ())
+    }
+
+    async fn add(&self, guest: &Rc<Guest>, slot: &mut Option<Film>) {
+        if slot.is_none() {
+            return;
+        }
+        // There may be no desktop now; there may be one later.
+        let Ok(frame) = on_display(guest, |display| display.frame()).await else { return };
+        let (Some(mut film), kind) = (slot.take(), self.kind) else { return };
+        let added = guest.workers.short(move || film.add(frame, kind).map(|()| film)).await;
+        // A disk that is full or a file that cannot be made ends the recording; what is written stays.
+        *slot = added.ok().and_then(Result::ok);
+    }
+}
+
+/// What was recorded so far. Used on a thread that has the agent's rights.
+struct Film {
+    folder: PathBuf,
+    running: Option<Running>,
+    /// Bytes of earlier files.
+    written: u64,
+    files: u32,
+}
+
+struct Running {
+    animation: Animation,
+    last: Frame,
+    changed: Instant,
+}
+
+impl Film {
+    fn add(&mut self, frame: Frame, kind: Recording) -> io::Result<()> {
+        let Some(running) = &mut self.running else { return self.start(frame) };
+        if (frame.width, frame.height) != (running.last.width, running.last.height) {
+            self.written += running.animation.bytes();
+            return self.start(frame);
+        }
+        let Some(area) = changed_area(&running.last, &frame) else { return Ok(()) };
+        if self.written + running.animation.bytes() > MAX_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let shown = u16::try_from(running.changed.elapsed().as_millis()).unwrap_or(u16::MAX);
+        let shown = match kind {
+            Recording::Timelapse => TIMELAPSE_MS,
+            Recording::Video => shown.min(VIDEO_MOST_MS),
+        };
+        running.animation.add(area, rows_of(&frame, area), shown)?;
+        (running.last, running.changed) = (frame, Instant::now());
+        Ok(())
+    }
+
+    fn start(&mut self, frame: Frame) -> io::Result<()> {
+        std::fs::create_dir_all(&self.folder)?;
+        let file = loop {
+            self.files += 1;
+            if self.files > MAX_FILES {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            let name = match self.files {
+                1 => "desktop.apng".to_owned(),
+                number => format!("desktop-{number}.apng"),
+            };
+            // One of an earlier life of the sandbox is not written over.
+            match OpenOptions::new().write(true).create_new(true).mode(0o644).open(self.folder.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                other => break other?,
+            }
+        };
+        let mut animation = Animation::begin(file, frame.width, frame.height)?;
+        let all = Area { x: 0, y: 0, width: frame.width, height: frame.height };
+        animation.add(all, rows_of(&frame, all), 0)?;
+        self.running = Some(Running { animation, last: frame, changed: Instant::now() });
+        Ok(())
+    }
+}
+
+fn rows(frame: &Frame) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator {
+    frame.pixels.chunks_exact((frame.width as usize * PIXEL_BYTES).max(PIXEL_BYTES))
+}
+
+/// The smallest area that holds all that differs; `None` where nothing does.
+fn changed_area(old: &Frame, new: &Frame) -> Option<Area> {
+    let differs = |(old, new): (&[u8], &[u8])| old != new;
+    let top = rows(old).zip(rows(new)).position(differs)?;
+    let below = rows(old).rev().zip(rows(new).rev()).position(differs)?;
+    let (mut left, mut right) = (usize::MAX, 0);
+    let height = rows(new).len() - top - below;
+    for (old, new) in rows(old).zip(rows(new)).skip(top).take(height) {
+        let mut pixels = old.chunks_exact(PIXEL_BYTES).zip(new.chunks_exact(PIXEL_BYTES));
+        let width = pixels.len();
+        if let Some(first) = pixels.position(differs) {
+            left = left.min(first);
+            right = right.max(pixels.rev().position(differs).map_or(first, |last| width - 1 - last));
+        }
+    }
+    let number = |value: usize| u32::try_from(value).unwrap_or(0);
+    let width = (right + 1).checked_sub(left)?;
+    Some(Area { x: number(left), y: number(top), width: number(width), height: number(height) })
+}
+
+/// The part of each row that is in an area.
+fn rows_of(frame: &Frame, area: Area) -> impl Iterator<Item = &[u8]> {
+    let (from, bytes) = (area.x as usize * PIXEL_BYTES, area.width as usize * PIXEL_BYTES);
+    let wanted = rows(frame).skip(area.y as usize).take(area.height as usize);
+    wanted.map(move |row| row.get(from..from + bytes).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(width: u32, height: u32, value: u8) -> Frame {
+        Frame { width, height, pixels: vec![value; (width * height) as usize * PIXEL_BYTES] }
+    }
+
+    proptest! {
+        #[test]
+        fn everything_that_changed_is_in_the_area_and_its_edges_have_changed(
+            changes in prop::collection::vec((0u32..9, 0u32..7), 1..6)
+        ) {
+            let (old, mut new) = (frame(9, 7, 0), frame(9, 7, 0));
+            for (x, y) in &changes {
+                new.pixels[(y * 9 + x) as usize * PIXEL_BYTES] = 1;
+            }
+            let area = changed_area(&old, &new).unwrap();
+            let (xs, ys): (Vec<u32>, Vec<u32>) = changes.into_iter().unzip();
+            prop_assert_eq!((area.x, area.y), (*xs.iter().min().unwrap(), *ys.iter().min().unwrap()));
+            prop_assert_eq!(area.x + area.width - 1, *xs.iter().max().unwrap());
+            prop_assert_eq!(area.y + area.height - 1, *ys.iter().max().unwrap());
+            let pixels: usize = rows_of(&new, area).map(|row| row.len() / PIXEL_BYTES).sum();
+            prop_assert_eq!(pixels, (area.width * area.height) as usize);
+        }
+    }
+
+    #[test]
+    fn only_changes_are_recorded_and_an_earlier_file_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("desktop.apng"), "of an earlier life").unwrap();
+        let mut film = Film { folder: folder.path().to_owned(), running: None, written: 0, files: 0 };
+        for value in [1, 1, 2, 2, 1] {
+            film.add(frame(8, 8, value), Recording::Timelapse).unwrap();
+        }
+        film.add(frame(4, 4, 9), Recording::Video).unwrap();
+        let frames = |name: &str| {
+            let file = std::fs::read(folder.path().join(name)).unwrap();
+            let reader = png::Decoder::new(io::Cursor::new(file)).read_info().unwrap();
+            reader.info().animation_control().unwrap().num_frames
+        };
+        assert_eq!((frames("desktop-2.apng"), frames("desktop-3.apng")), (3, 1));
+        assert_eq!(std::fs::read(folder.path().join("desktop.apng")).unwrap(), b"of an earlier life");
+    }
+}

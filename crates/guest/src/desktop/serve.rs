@@ -1,0 +1,143 @@
+//! The requests of the host about the desktop.
+
+use std::io;
+use std::rc::Rc;
+
+use protocol::{
+    CallKey, DesktopOrder, DesktopSpec, GuiAction, GuiError, GuiResult, MessageStream, ProtocolError, Reply,
+    ServiceName,
+};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::UnixStream;
+
+use super::{DesktopUse, X_SERVER, acquire, act, on_display, vnc_folder, vnc_socket, with_browser};
+use crate::calls::Call;
+use crate::guest::Guest;
+use crate::kernels::dial_unix;
+use crate::ports::COPY_BYTES;
+use crate::serve::answer;
+use crate::services::Services;
+
+/// Carries out one order.
+pub(crate) async fn serve(
+    guest: &Rc<Guest>,
+    mut stream: MessageStream,
+    spec: DesktopSpec,
+    order: DesktopOrder,
+) -> Result<(), ProtocolError> {
+    match order {
+        DesktopOrder::Start => {
+            let reply = match acquire(guest, &spec).await {
+                Ok(_) => Reply::Done,
+                Err(error) => Reply::Refused { message: error.message },
+            };
+            answer(&mut stream, &reply).await
+        }
+        DesktopOrder::OpenVnc => open_vnc(guest, stream, &spec).await,
+        DesktopOrder::Act { key, action } => act_once(guest, stream, spec, key, action).await,
+    }
+}
+
+async fn open_vnc(
+    guest: &Rc<Guest>,
+    mut stream: MessageStream,
+    spec: &DesktopSpec,
+) -> Result<(), ProtocolError> {
+    let (held, mut connection) = match reach_vnc(guest, spec).await {
+        Ok(reached) => reached,
+        Err(message) => return answer(&mut stream, &Reply::Refused { message }).await,
+    };
+    stream.send(&Reply::Done).await?;
+    let mut stream = stream.into_raw();
+    let copying = copy_bidirectional_with_sizes(&mut connection, &mut stream, COPY_BYTES, COPY_BYTES);
+    let copied = with_browser(guest, spec, copying).await;
+    drop(held);
+    copied?;
+    Ok(())
+}
+
+/// A connection to the VNC server. Where the job has removed the socket, the X server is started anew unless somebody
+/// would lose a window.
+async fn reach_vnc(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<(DesktopUse, UnixStream), String> {
+    let explain = |error: GuiError| error.message;
+    let held = acquire(guest, spec).await.map_err(explain)?;
+    let failed = |error: io::Error| format!("connecting to the VNC server: {error}");
+    let is_gone = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    };
+    match dial_vnc(guest, spec).await {
+        Ok(connection) => return Ok((held, connection)),
+        Err(error) if is_gone(&error) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let windows = on_display(guest, |display| display.windows()).await.map_err(explain)?;
+    if !windows.is_empty() {
+        let socket = vnc_socket(spec);
+        return Err(format!(
+            "the job has removed the desktop's socket {socket}; it is made again when no window is open"
+        ));
+    }
+    drop(held);
+    let folder = vnc_folder(spec);
+    let _ = guest.workers.short(move || std::fs::create_dir_all(folder)).await;
+    Services::restart(guest, &ServiceName::fixed(X_SERVER)).await.map_err(|failure| failure.0)?;
+    let held = acquire(guest, spec).await.map_err(explain)?;
+    let connection = dial_vnc(guest, spec).await.map_err(failed)?;
+    Ok((held, connection))
+}
+
+async fn dial_vnc(guest: &Guest, spec: &DesktopSpec) -> io::Result<UnixStream> {
+    let socket = vnc_socket(spec);
+    // The guest may be root and yet have no right to enter the agent's home.
+    let dialled = guest.workers.short(move || dial_unix(&socket)).await;
+    UnixStream::from_std(dialled.map_err(|error| io::Error::other(error.message))??)
+}
+
+/// Does an action, once where it has a key. With a key it is carried out even when the link breaks meanwhile.
+async fn act_once(
+    guest: &Rc<Guest>,
+    mut stream: MessageStream,
+    spec: DesktopSpec,
+    key: Option<CallKey>,
+    action: GuiAction,
+) -> Result<(), ProtocolError> {
+    let Some(key) = key else {
+        let (result, image) = do_now(guest, &spec, action).await;
+        return send(&mut stream, result, &image).await;
+    };
+    let call = match guest.journal.find(&key) {
+        Some(Call::Gui(call)) => call,
+        Some(_) => {
+            let message = format!("the key {key} belongs to something else");
+            return answer(&mut stream, &Reply::Refused { message }).await;
+        }
+        None => {
+            let call = guest.journal.enter_gui(&key, &action);
+            let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));
+            tokio::task::spawn_local(async move {
+                let (result, image) = do_now(&guest, &spec, action).await;
+                guest.journal.note_gui(&doing.key, &result);
+                doing.finish(result, &image);
+            });
+            call
+        }
+    };
+    let (result, image) = call.result().await;
+    send(&mut stream, result, &image).await
+}
+
+async fn do_now(guest: &Rc<Guest>, spec: &DesktopSpec, action: GuiAction) -> (GuiResult, Vec<u8>) {
+    match with_browser(guest, spec, Box::pin(act::act(guest, spec, action))).await {
+        Ok((reply, image)) => (GuiResult::Ok(reply), image),
+        Err(error) => (GuiResult::Error(error), Vec::new()),
+    }
+}
+
+async fn send(stream: &mut MessageStream, result: GuiResult, image: &[u8]) -> Result<(), ProtocolError> {
+    stream.send(&Reply::Gui(result)).await?;
+    if !image.is_empty() {
+        stream.send_data(image).await?;
+        stream.send_data_end().await?;
+    }
+    stream.close().await
+}

@@ -1,0 +1,347 @@
+//! Runs one cell in a kernel, as a call of the journal: output, timeout, kill, end.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use protocol::{Cell, Exec, ExecEnd, OutputStream, Program, plain_text};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::spawn_local;
+
+use crate::calls::{Phase, ProcessCall};
+use crate::guest::Guest;
+use crate::input::Input;
+use crate::kernels::connect::Channel;
+use crate::kernels::kernel::{Heard, Kernel, State};
+use crate::kernels::notebook::CellRecord;
+use crate::kernels::spec::{self, KernelSpec};
+use crate::kernels::{show, text};
+use crate::process;
+
+/// How long a kernel may be silent between its reply and the word that it is idle.
+const IDLE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a kernel that is not ipykernel is listened to after that word: Deno's has been seen to publish results and
+/// printed text a little later.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(40);
+/// How often a cell is given to a kernel that goes before it can be asked.
+const MOST_TRIES: u32 = 2;
+/// Said where code ran without a kernel.
+const FRESH_PROCESS: &str =
+    "ran in a fresh process: this image has no notebook kernel, so variables do not last from step to step";
+
+/// Starts a cell whose key is new. Returns at once; the call goes on by itself.
+pub(crate) fn start(guest: &Rc<Guest>, exec: Exec, cell: &Cell) -> Rc<ProcessCall> {
+    let home = exec.environment.get("HOME").map_or("/tmp", String::as_str);
+    match spec::choose(&cell.kernel, spec::find_all(home.as_ref())) {
+        Ok(spec) => {
+            let environment = exec.environment.clone();
+            let call = guest.journal.enter_process(exec, Input::default(), None);
+            let running = RunningCell {
+                guest: Rc::clone(guest),
+                call: Rc::clone(&call),
+                code: cell.code.clone(),
+                started: Instant::now(),
+                record: RefCell::new(CellRecord::new(&call.exec.key, &cell.code)),
+            };
+            spawn_local(running.run(spec, environment));
+            call
+        }
+        Err(_) if cell.otherwise.is_some() => {
+            let program = Program::Arguments(cell.otherwise.clone().unwrap_or_default());
+            let call = process::start(guest, Exec { program, stdin: Some(cell.code.clone()), ..exec });
+            call.note.replace(Some(FRESH_PROCESS.to_owned()));
+            call
+        }
+        Err(why) => {
+            let call = guest.journal.enter_process(exec, Input::default(), None);
+            call.finish(None, ExecEnd::NotStarted(why), Duration::ZERO, guest.disk_free());
+            call
+        }
+    }
+}
+
+struct RunningCell {
+    guest: Rc<Guest>,
+    call: Rc<ProcessCall>,
+    code: String,
+    started: Instant,
+    record: RefCell<CellRecord>,
+}
+
+/// Why a cell is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GivenUp {
+    TimedOut,
+    Killed,
+}
+
+impl GivenUp {
+    fn end(self) -> ExecEnd {
+        match self {
+            Self::TimedOut => ExecEnd::TimedOut,
+            Self::Killed => ExecEnd::Killed,
+        }
+    }
+
+    /// Of a cell that was not begun.
+    fn attempt(self) -> Attempt {
+        Attempt::Ended { pid: None, end: self.end() }
+    }
+}
+
+/// What came of giving a cell to a kernel.
+enum Attempt {
+    /// It has ended, however.
+    Ended { pid: Option<i32>, end: ExecEnd },
+    /// The kernel went before it was asked, and is dead now.
+    NotAsked { pid: i32, why: String },
+}
+
+/// What a cell has said of its end so far.
+#[derive(Debug, Default)]
+struct Progress {
+    replied: Option<ExecEnd>,
+    is_idle: bool,
+    /// The kernel goes, because the code wants it.
+    exits: bool,
+}
+
+impl RunningCell {
+    async fn run(self, spec: KernelSpec, environment: BTreeMap<String, String>) {
+        let running = self.guest.journal.running();
+        running.set(running.get() + 1);
+        let (pid, end) = self.live(&spec, environment).await;
+        self.write_notebook(&spec).await;
+        process::wait_for_space(&self.call).await;
+        self.call.finish(pid, end, self.started.elapsed(), self.guest.disk_free());
+        let running = self.guest.journal.running();
+        running.set(running.get().saturating_sub(1));
+    }
+
+    async fn live(&self, spec: &KernelSpec, environment: BTreeMap<String, String>) -> (Option<i32>, ExecEnd) {
+        let environment = neutral(environment, &self.call.exec.key.to_string(), &spec.name);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.run_in_kernel(spec, &environment).await {
+                Attempt::Ended { pid, end } => return (pid, end),
+                Attempt::NotAsked { pid, why } if tries == MOST_TRIES => {
+                    return (Some(pid), ExecEnd::KernelDied(why));
+                }
+                Attempt::NotAsked { .. } => {}
+            }
+        }
+    }
+
+    /// Runs the cell in the kernel as it is, which is started where it does not live.
+    async fn run_in_kernel(&self, spec: &KernelSpec, environment: &BTreeMap<String, String>) -> Attempt {
+        let obtained = tokio::select! {
+            biased;
+            given_up = self.given_up() => return given_up.attempt(),
+            obtained = self.guest.kernels.obtain(&self.guest, spec, environment.clone()) => obtained,
+        };
+        let (kernel, note) = match obtained {
+            Ok(obtained) => obtained,
+            Err(why) => return Attempt::Ended { pid: None, end: ExecEnd::NotStarted(why) },
+        };
+        if let Some(note) = note {
+            self.add_note(&note);
+        }
+        let mut states = kernel.state.subscribe();
+        let _turn = tokio::select! {
+            biased;
+            given_up = self.given_up() => return given_up.attempt(),
+            turn = async {
+                let turn = kernel.turn.lock().await;
+                // Somebody in a notebook may be running something; it is theirs to interrupt, not ours.
+                let _ = states.wait_for(|state| *state != State::Busy).await;
+                turn
+            } => turn,
+        };
+        self.call.phase.send_replace(Phase::Running { pid: kernel.pid });
+        match self.converse(&kernel).await {
+            Ok(end) => Attempt::Ended { pid: Some(kernel.pid), end },
+            // It is going: what came before this cell has ended it. The next one is asked when it is gone.
+            Err(why) => tokio::select! {
+                given_up = self.given_up() => given_up.attempt(),
+                _ = kernel.died() => Attempt::NotAsked { pid: kernel.pid, why },
+            },
+        }
+    }
+
+    /// Returns when the cell's time is over or somebody wants its end.
+    async fn given_up(&self) -> GivenUp {
+        let mut wish = self.call.kill_wish.subscribe();
+        let expiry = async {
+            match self.call.exec.timeout_ms.map(Duration::from_millis) {
+                Some(timeout) => tokio::time::sleep(timeout.saturating_sub(self.started.elapsed())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = expiry => GivenUp::TimedOut,
+            _ = wish.wait_for(|wish| *wish) => GivenUp::Killed,
+        }
+    }
+
+    fn add_note(&self, note: &str) {
+        let mut notes = self.call.note.borrow_mut();
+        *notes = Some(notes.take().map_or_else(|| note.to_owned(), |before| format!("{before}; {note}")));
+    }
+
+    /// Lets the kernel run the cell; the error says that it could not even be asked.
+    async fn converse(&self, kernel: &Rc<Kernel>) -> Result<ExecEnd, String> {
+        if let Some(how) = kernel.state.borrow().death() {
+            return Err(how.to_owned());
+        }
+        kernel.cells.set(kernel.cells.get() + 1);
+        let request = json!({
+            "code": self.code,
+            "silent": false,
+            "store_history": true,
+            "user_expressions": {},
+            "allow_stdin": false,
+            "stop_on_error": false,
+        });
+        let mut answers = kernel.ask("execute_request", &request).await?;
+        let mut progress = Progress::default();
+        let end = tokio::select! {
+            biased;
+            end = self.listen(kernel, &mut answers, &mut progress) => end,
+            given_up = self.given_up() => {
+                self.stop(kernel, &mut answers, &mut progress).await;
+                given_up.end()
+            }
+        };
+        if progress.exits {
+            // Nobody else is to be handed a kernel that is going.
+            kernel.retire("the code ended it with exit()").await;
+            self.add_note("the code ended the kernel with exit(): its variables are lost");
+        }
+        Ok(end)
+    }
+
+    /// Takes in what the kernel says until the cell has ended.
+    async fn listen(
+        &self,
+        kernel: &Kernel,
+        answers: &mut mpsc::Receiver<Heard>,
+        progress: &mut Progress,
+    ) -> ExecEnd {
+        loop {
+            let patience = match (&progress.replied, progress.is_idle) {
+                (None, _) => Duration::MAX,
+                (Some(_), false) => IDLE_PATIENCE,
+                (Some(_), true) if kernel.spec.speaks_ipc() => Duration::ZERO,
+                (Some(_), true) => SETTLE_PATIENCE,
+            };
+            if patience.is_zero() {
+                return progress.replied.take().unwrap_or(ExecEnd::Code(0));
+            }
+            let heard = match tokio::time::timeout(patience, answers.recv()).await {
+                Ok(heard) => heard,
+                Err(_) => return progress.replied.take().unwrap_or(ExecEnd::Code(0)),
+            };
+            match heard {
+                Some(heard) => self.take(heard, progress).await,
+                // Nobody else ends the conversation.
+                None => return ExecEnd::KernelDied(kernel.died().await),
+            }
+        }
+    }
+
+    /// Interrupts the kernel, and ends it where it does not obey.
+    async fn stop(&self, kernel: &Rc<Kernel>, answers: &mut mpsc::Receiver<Heard>, progress: &mut Progress) {
+        kernel.interrupt().await;
+        let grace = self.call.grace();
+        match tokio::time::timeout(grace, self.listen(kernel, answers, progress)).await {
+            Ok(ExecEnd::KernelDied(_)) => {
+                self.add_note("the kernel did not survive the interrupt: its variables are lost");
+            }
+            Ok(_) => self.add_note("the kernel was interrupted and keeps its variables"),
+            Err(_) => {
+                kernel.end("it was ended because it did not obey an interrupt").await;
+                self.add_note("the kernel did not obey an interrupt and was ended: its variables are lost");
+            }
+        }
+    }
+
+    async fn take(&self, heard: Heard, progress: &mut Progress) {
+        let message = heard.message;
+        match (heard.channel, message.kind.as_str()) {
+            (Channel::Shell, "execute_reply") => {
+                let reply = message.value();
+                progress.exits = asks_to_exit(&reply);
+                progress.replied = Some(end_of(&reply));
+            }
+            (Channel::Iopub, "status") => {
+                progress.is_idle =
+                    message.value().get("execution_state").and_then(Value::as_str) == Some("idle");
+            }
+            (Channel::Iopub, "stream") => {
+                let Some(printed) = text::printed(&message.content) else { return };
+                let stream = if printed.is_error { OutputStream::Stderr } else { OutputStream::Stdout };
+                for piece in printed.pieces {
+                    self.print(stream, piece.as_bytes()).await;
+                    self.record.borrow_mut().print(stream, &piece);
+                }
+            }
+            (Channel::Iopub, "execute_input") => {
+                let count = message.value().get("execution_count").and_then(Value::as_u64);
+                self.record.borrow_mut().execution_count = count;
+            }
+            (Channel::Iopub, kind) => {
+                let Some(display) = show::display(kind, &message.content) else { return };
+                let (display, record) = show::bounded(display);
+                self.print(OutputStream::Display, &record).await;
+                self.record.borrow_mut().show(&display);
+            }
+            _ => {}
+        }
+    }
+
+    async fn print(&self, stream: OutputStream, bytes: &[u8]) {
+        process::wait_for_space(&self.call).await;
+        let mut store = self.call.store.borrow_mut();
+        store.append(stream, bytes);
+        self.call.printed.send_replace(store.next_sequence());
+    }
+
+    async fn write_notebook(&self, spec: &KernelSpec) {
+        let record = std::mem::take(&mut *self.record.borrow_mut());
+        if let Err(why) = self.guest.kernels.notebooks.append(&self.guest, spec, record).await {
+            self.add_note(&format!("the notebook could not be written: {why}"));
+        }
+    }
+}
+
+/// Whether the code of a cell has ended its kernel, as `exit()` does.
+fn asks_to_exit(reply: &Value) -> bool {
+    let payload = reply.get("payload").and_then(Value::as_array);
+    payload.into_iter().flatten().any(|part| {
+        part.get("source").and_then(Value::as_str) == Some("ask_exit")
+            && part.get("keepkernel").and_then(Value::as_bool) != Some(true)
+    })
+}
+
+/// How a cell ended, by the kernel's reply.
+fn end_of(reply: &Value) -> ExecEnd {
+    let said = |name: &str| reply.get(name).and_then(Value::as_str).unwrap_or_default();
+    match said("status") {
+        "ok" => ExecEnd::Code(0),
+        "aborted" | "abort" => {
+            ExecEnd::Raised { name: "Aborted".into(), message: "the kernel did not run the cell".into() }
+        }
+        _ => ExecEnd::Raised { name: plain_text(said("ename")), message: plain_text(said("evalue")) },
+    }
+}
+
+/// The variables of a call for a kernel that outlives it: outgoing connections are not that call's alone.
+fn neutral(mut environment: BTreeMap<String, String>, key: &str, kernel: &str) -> BTreeMap<String, String> {
+    for value in environment.values_mut() {
+        *value = value.replace(&format!("//{key}:"), &format!("//kernel-{kernel}.1:"));
+    }
+    environment
+}

@@ -1,0 +1,118 @@
+//! The door for a notebook server in the sandbox: it asks for a kernel and is told where it is, so that a person works
+//! in the same kernels as the agent.
+//!
+//! Whoever runs in the sandbox may knock. All that can be had here is a kernel with the agent's own rights.
+//! A line of JSON in, a line of JSON out, on a socket without a path.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::{KernelAction, KernelChoice, Reply};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_local;
+
+use crate::guest::Guest;
+use crate::kernels::spec;
+
+/// The socket's name; each sandbox has names of its own.
+const NAME: &str = "caisson-kernels";
+const MAX_KNOCKING: usize = 8;
+const MAX_REQUEST_BYTES: u64 = 256 * 1024;
+/// How long somebody may take to say what is wanted.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    /// Starts it where it does not live.
+    Open,
+    Interrupt,
+    Restart,
+    /// Whether it lives.
+    Look,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Knock {
+    kernel: String,
+    order: Order,
+    /// For a kernel that is started.
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+}
+
+/// Opens the door. Where the name is taken already there is none: notebooks have kernels of their own then.
+pub(crate) fn open() -> io::Result<StdListener> {
+    let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Answers for ever.
+pub(crate) async fn answer(guest: Rc<Guest>, listener: StdListener) {
+    let Ok(listener) = UnixListener::from_std(listener) else { return };
+    let places = Arc::new(Semaphore::new(MAX_KNOCKING));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let guest = Rc::clone(&guest);
+                spawn_local(async move {
+                    let _ = serve(&guest, stream).await;
+                    drop(place);
+                });
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn serve(guest: &Rc<Guest>, mut stream: UnixStream) -> io::Result<()> {
+    let mut line = String::new();
+    let reading = async {
+        let mut reader = BufReader::new((&mut stream).take(MAX_REQUEST_BYTES));
+        reader.read_line(&mut line).await
+    };
+    tokio::time::timeout(PATIENCE, reading).await??;
+    let answer = match serde_json::from_str::<Knock>(&line) {
+        Ok(knock) => carry_out(guest, knock).await.unwrap_or_else(|error| json!({"error": error})),
+        Err(error) => json!({"error": format!("the request is not understood: {error}")}),
+    };
+    stream.write_all(format!("{answer}\n").as_bytes()).await?;
+    stream.shutdown().await
+}
+
+async fn carry_out(guest: &Rc<Guest>, knock: Knock) -> Result<Value, String> {
+    let kernels = &guest.kernels;
+    let living = kernels.living(&knock.kernel);
+    match (knock.order, &living) {
+        (Order::Look, _) => return Ok(json!({"alive": living.is_some()})),
+        (Order::Interrupt | Order::Restart, Some(_)) => {
+            let action =
+                if knock.order == Order::Restart { KernelAction::Restart } else { KernelAction::Interrupt };
+            if let Reply::Refused { message } = kernels.act(guest, &knock.kernel, action).await {
+                return Err(message);
+            }
+        }
+        (Order::Interrupt, None) => return Err(format!("the kernel `{}` does not run", knock.kernel)),
+        (Order::Open | Order::Restart, _) => {}
+    }
+    let home = knock.environment.get("HOME").map_or(super::HOME, String::as_str);
+    let spec = spec::choose(&KernelChoice::Name(knock.kernel), spec::find_all(home.as_ref()))?;
+    let (kernel, note) = kernels.obtain(guest, &spec, knock.environment).await?;
+    // Not this one's to hear: the next cell of the agent is told.
+    if let Some(note) = note {
+        kernel.note.replace(Some(note));
+    }
+    Ok(json!({"connection": kernel.connection.describe(), "pid": kernel.pid}))
+}

@@ -1,0 +1,370 @@
+//! One kernel from its start to its end: the process, its channels, whether it is busy.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use protocol::{CallKey, Exec, Program, plain_text};
+use rustix::process::WaitStatus;
+use serde_json::{Value, json};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::timeout;
+
+use crate::guest::Guest;
+use crate::kernels::connect::{Channel, ChannelStream, Connection};
+use crate::kernels::spec::{InterruptMode, KernelSpec};
+use crate::kernels::wire::{Message, Signer};
+use crate::kernels::zmtp;
+use crate::kill::Tree;
+use crate::spawn::{self, Watched};
+use crate::sys;
+
+/// How long a kernel may take from its start to its first answer.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for the first published word before the kernel is asked once more.
+const NUDGE_PAUSE: Duration = Duration::from_millis(100);
+/// How long a kernel that shall go may take between SIGTERM and SIGKILL.
+const END_GRACE: Duration = Duration::from_millis(500);
+/// How long a kernel may take that goes by itself.
+const RETIRE_PATIENCE: Duration = Duration::from_secs(5);
+/// What is kept of what a kernel prints itself, to explain its death.
+const LAST_WORDS_BYTES: usize = 2000;
+/// Messages on their way to a cell.
+const HEARD_LENGTH: usize = 16;
+
+type Reader = ReadHalf<Box<dyn ChannelStream>>;
+type Writer = WriteHalf<Box<dyn ChannelStream>>;
+
+/// Where a kernel stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It waits for code.
+    Idle,
+    /// It runs code, of whomever.
+    Busy,
+    /// It has ended; the text says how.
+    Dead(String),
+}
+
+impl State {
+    /// How it ended.
+    pub(crate) fn death(&self) -> Option<&str> {
+        match self {
+            Self::Dead(how) => Some(how),
+            Self::Idle | Self::Busy => None,
+        }
+    }
+}
+
+/// A message for whoever has asked.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    /// Where it came from.
+    pub(crate) channel: Channel,
+    /// What it says.
+    pub(crate) message: Message,
+}
+
+struct Asker {
+    request: String,
+    sender: mpsc::Sender<Heard>,
+}
+
+/// A kernel that answers.
+pub(crate) struct Kernel {
+    /// What it is.
+    pub(crate) spec: KernelSpec,
+    /// Its process, group and session.
+    pub(crate) pid: i32,
+    /// Where it is.
+    pub(crate) connection: Connection,
+    /// Changes when it becomes busy, idle or dies.
+    pub(crate) state: watch::Sender<State>,
+    /// Held by the cell whose turn it is.
+    pub(crate) turn: Mutex<()>,
+    /// Cells that it was given.
+    pub(crate) cells: Cell<u64>,
+    /// What it was started with.
+    pub(crate) environment: BTreeMap<String, String>,
+    /// What its next cell should be told.
+    pub(crate) note: RefCell<Option<String>>,
+    /// Why it is being ended, where that is on purpose.
+    ending: RefCell<Option<String>>,
+    signer: Signer,
+    shell: Mutex<Writer>,
+    control: Mutex<Writer>,
+    asker: RefCell<Option<Asker>>,
+    requests: Cell<u64>,
+    readers: RefCell<Vec<JoinHandle<()>>>,
+    last_words: Rc<RefCell<VecDeque<u8>>>,
+}
+
+/// Ends a process that nobody took over.
+struct Leash(Option<i32>);
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            let _ = sys::signal_group(pid, libc::SIGKILL);
+        }
+    }
+}
+
+impl Kernel {
+    /// Starts a kernel and waits until it answers; the error is a text for people.
+    pub(crate) async fn start(
+        guest: &Rc<Guest>,
+        spec: KernelSpec,
+        environment: BTreeMap<String, String>,
+        connection: Connection,
+        generation: u64,
+    ) -> Result<Rc<Self>, String> {
+        let written = connection.clone();
+        let written = guest.workers.short(move || written.write_file()).await;
+        written
+            .map_err(|error| error.message)?
+            .map_err(|error| format!("writing {}: {error}", connection.file.display()))?;
+        let exec = exec_of(&spec, &connection, &environment, generation);
+        let spawned = guest.spawner.spawn(&exec)?;
+        let pid = spawned.pid.as_raw_nonzero().get();
+        let mut exit = guest.reaper.expect(spawned.pid);
+        let mut leash = Leash(Some(pid));
+        let last_words = Rc::new(RefCell::new(VecDeque::new()));
+        for (_, output) in &spawned.outputs {
+            spawn_local(listen(Rc::clone(output), Rc::clone(&last_words)));
+        }
+        if let Some(failure) = crate::process::read_report(&spawned.report).await {
+            return Err(spawn::explain(&exec, &guest.spawner.directory, &failure));
+        }
+        let channels = async {
+            tokio::join!(
+                connection.open(guest, Channel::Shell),
+                connection.open(guest, Channel::Iopub),
+                connection.open(guest, Channel::Control)
+            )
+        };
+        let (shell, iopub, control) = tokio::select! {
+            channels = timeout(START_PATIENCE, channels) => {
+                channels.map_err(|_| format!("the kernel {} does not answer", spec.name))?
+            }
+            status = &mut exit => return Err(never_answered(&spec, status.ok(), &last_words)),
+        };
+        let ((shell_reader, shell), (iopub_reader, _), (control_reader, control)) =
+            (split(shell), split(iopub), split(control));
+        let kernel = Rc::new(Self {
+            signer: Signer::new(&connection.key, &sys::random_hex()),
+            spec,
+            pid,
+            connection,
+            state: watch::Sender::new(State::Idle),
+            turn: Mutex::new(()),
+            cells: Cell::new(0),
+            environment,
+            note: RefCell::new(None),
+            ending: RefCell::new(None),
+            shell: Mutex::new(shell),
+            control: Mutex::new(control),
+            asker: RefCell::new(None),
+            requests: Cell::new(0),
+            readers: RefCell::new(Vec::new()),
+            last_words,
+        });
+        kernel.listen(shell_reader, Channel::Shell);
+        kernel.listen(iopub_reader, Channel::Iopub);
+        kernel.listen(control_reader, Channel::Control);
+        spawn_local(Rc::clone(&kernel).watch_end(Rc::clone(guest), exit));
+        tokio::select! {
+            ready = timeout(START_PATIENCE, kernel.nudge()) => {
+                ready.map_err(|_| format!("the kernel {} does not answer", kernel.spec.name))??;
+            }
+            how = kernel.died() => return Err(format!("the kernel {} did not start: {how}", kernel.spec.name)),
+        }
+        leash.0 = None;
+        // What it said on its way up explains no death.
+        kernel.last_words.borrow_mut().clear();
+        Ok(kernel)
+    }
+
+    fn listen(self: &Rc<Self>, mut reader: Reader, channel: Channel) {
+        let kernel = Rc::clone(self);
+        self.readers.borrow_mut().push(spawn_local(async move {
+            // A channel that breaks has a kernel that dies; that is noticed elsewhere.
+            while let Ok(frames) = zmtp::read_message(&mut reader).await {
+                if let Some(message) = Message::parse(frames) {
+                    kernel.heard(Heard { channel, message }).await;
+                }
+            }
+        }));
+    }
+
+    async fn heard(&self, heard: Heard) {
+        if heard.channel == Channel::Iopub && heard.message.kind == "status" {
+            let content = heard.message.value();
+            let state = match content.get("execution_state").and_then(Value::as_str) {
+                Some("busy") => Some(State::Busy),
+                Some("idle") => Some(State::Idle),
+                _ => None,
+            };
+            if let Some(state) = state {
+                self.state.send_if_modified(|current| {
+                    let changes = current.death().is_none() && *current != state;
+                    if changes {
+                        *current = state;
+                    }
+                    changes
+                });
+            }
+        }
+        let asker = self
+            .asker
+            .borrow()
+            .as_ref()
+            .and_then(|asker| (asker.request == heard.message.parent).then(|| asker.sender.clone()));
+        if let Some(sender) = asker {
+            let _ = sender.send(heard).await;
+        }
+    }
+
+    /// Asks until the kernel is heard on both channels: it publishes only to those whose subscription has arrived.
+    async fn nudge(&self) -> Result<(), String> {
+        let mut is_heard = [false; 2];
+        while is_heard != [true; 2] {
+            let mut answers = self.ask("kernel_info_request", &json!({})).await?;
+            while is_heard != [true; 2] {
+                match timeout(NUDGE_PAUSE, answers.recv()).await {
+                    Ok(Some(heard)) => is_heard[usize::from(heard.channel == Channel::Iopub)] = true,
+                    Ok(None) | Err(_) => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a request on the shell channel; what answers it comes out of the receiver.
+    pub(crate) async fn ask(&self, kind: &str, content: &Value) -> Result<mpsc::Receiver<Heard>, String> {
+        let request = self.next_request();
+        let (sender, receiver) = mpsc::channel(HEARD_LENGTH);
+        self.asker.replace(Some(Asker { request: request.clone(), sender }));
+        let message = self.signer.request(&request, kind, content);
+        let sent = self.shell.lock().await.write_all(&message).await;
+        sent.map_err(|error| format!("speaking to the kernel {}: {error}", self.spec.name))?;
+        Ok(receiver)
+    }
+
+    fn next_request(&self) -> String {
+        self.requests.set(self.requests.get() + 1);
+        format!("caisson-{}-{}", self.pid, self.requests.get())
+    }
+
+    /// Ends what the kernel does now.
+    pub(crate) async fn interrupt(&self) {
+        match self.spec.interrupt_mode {
+            InterruptMode::Signal => {
+                let _ = sys::signal_group(self.pid, libc::SIGINT);
+            }
+            InterruptMode::Message => {
+                let message = self.signer.request(&self.next_request(), "interrupt_request", &json!({}));
+                let _ = self.control.lock().await.write_all(&message).await;
+            }
+        }
+    }
+
+    /// Ends the kernel with all its processes; returns when it is dead.
+    pub(crate) async fn end(&self, why: &str) {
+        self.ending.replace(Some(why.to_owned()));
+        Tree::of(self.pid).end(END_GRACE).await;
+        self.died().await;
+    }
+
+    /// Waits until a kernel that goes by itself is dead; what it has started lives on. One that stays is ended.
+    pub(crate) async fn retire(&self, why: &str) {
+        self.ending.replace(Some(why.to_owned()));
+        if timeout(RETIRE_PATIENCE, self.died()).await.is_err() {
+            self.end(why).await;
+        }
+    }
+
+    /// Waits for the kernel's death, and says how it died.
+    pub(crate) async fn died(&self) -> String {
+        let mut states = self.state.subscribe();
+        match states.wait_for(|state| state.death().is_some()).await {
+            Ok(state) => state.death().unwrap_or_default().to_owned(),
+            Err(_) => "it is gone".to_owned(),
+        }
+    }
+
+    async fn watch_end(self: Rc<Self>, guest: Rc<Guest>, exit: oneshot::Receiver<WaitStatus>) {
+        let status = exit.await.ok();
+        let how = match self.ending.borrow().clone() {
+            Some(why) => why,
+            None => explain_end(status, &self.last_words),
+        };
+        for reader in self.readers.borrow_mut().drain(..) {
+            reader.abort();
+        }
+        self.asker.replace(None);
+        let connection = self.connection.clone();
+        let _ = guest.workers.short(move || connection.remove_files()).await;
+        self.state.send_replace(State::Dead(how));
+    }
+}
+
+fn exec_of(
+    spec: &KernelSpec,
+    connection: &Connection,
+    environment: &BTreeMap<String, String>,
+    generation: u64,
+) -> Exec {
+    let mut environment = environment.clone();
+    environment.extend(spec.environment.clone());
+    let name: String =
+        spec.name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
+    Exec {
+        key: CallKey::new(format!("kernel-{name}"), u32::try_from(generation).unwrap_or(u32::MAX)),
+        program: Program::Arguments(spec.command(&connection.file.to_string_lossy())),
+        environment,
+        directory: None,
+        stdin: None,
+        keep_stdin_open: false,
+        terminal: None,
+        timeout_ms: None,
+        kill_grace_ms: 0,
+    }
+}
+
+/// Reads what a kernel prints itself, for ever, and keeps the end of it.
+async fn listen(output: Watched, last_words: Rc<RefCell<VecDeque<u8>>>) {
+    let mut piece = [0u8; 4096];
+    loop {
+        let Ok(mut guard) = output.readable().await else { return };
+        match guard.try_io(|fd| Ok(rustix::io::read(fd, &mut piece)?)) {
+            Ok(Ok(0)) | Ok(Err(_)) => return,
+            Ok(Ok(count)) => {
+                let mut words = last_words.borrow_mut();
+                words.extend(piece.get(..count).unwrap_or_default());
+                let excess = words.len().saturating_sub(LAST_WORDS_BYTES);
+                words.drain(..excess);
+            }
+            Err(_would_block) => {}
+        }
+    }
+}
+
+fn never_answered(spec: &KernelSpec, status: Option<WaitStatus>, words: &RefCell<VecDeque<u8>>) -> String {
+    format!("the kernel {} did not start: {}", spec.name, explain_end(status, words))
+}
+
+fn explain_end(status: Option<WaitStatus>, words: &RefCell<VecDeque<u8>>) -> String {
+    let how = match status.map(|status| (status.exit_status(), status.terminating_signal())) {
+        Some((Some(code), _)) => format!("it ended with exit code {code}"),
+        Some((_, Some(signal))) => format!("signal {signal} ended it"),
+        _ => "it ended".to_owned(),
+    };
+    let words: Vec<u8> = words.borrow().iter().copied().collect();
+    let said = plain_text(&String::from_utf8_lossy(&words));
+    let said = said.trim();
+    if said.is_empty() { how } else { format!("{how}; its last words: {said}") }
+}

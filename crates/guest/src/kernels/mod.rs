@@ -1,0 +1,169 @@
+//! Kernels: processes that run code and keep its variables. Each is started at its first cell, spoken to directly, and
+//! lives until the sandbox ends, somebody restarts it, or it dies. One that died is started anew at the next cell, which
+//! is told that the variables are lost.
+
+pub(crate) mod cell;
+mod connect;
+pub(crate) mod door;
+mod kernel;
+mod notebook;
+mod show;
+mod spec;
+mod text;
+mod wire;
+mod zmtp;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::rc::Rc;
+
+use protocol::{KernelAction, KernelState, KernelStatus, Reply};
+use tokio::sync::Mutex;
+
+pub(crate) use connect::dial_unix;
+
+use crate::guest::Guest;
+use crate::kernels::connect::Connection;
+use crate::kernels::kernel::{Kernel, State};
+use crate::kernels::notebook::Notebooks;
+use crate::kernels::spec::KernelSpec;
+
+/// The agent's home, where nobody says otherwise.
+const HOME: &str = "/home/agent";
+
+/// One kernel, while it lives and between its lives.
+#[derive(Default)]
+struct Slot {
+    /// Held while it is started.
+    living: Mutex<Option<Rc<Kernel>>>,
+    /// How often it was started.
+    generation: Cell<u64>,
+    /// The same in all its lives, so that a notebook that is connected finds it again.
+    connection: RefCell<Option<Connection>>,
+}
+
+impl Slot {
+    async fn start(
+        &self,
+        guest: &Rc<Guest>,
+        spec: KernelSpec,
+        environment: BTreeMap<String, String>,
+    ) -> Result<Rc<Kernel>, String> {
+        self.generation.set(self.generation.get() + 1);
+        let known = self.connection.borrow().clone();
+        let connection = match known {
+            Some(connection) => connection,
+            None => {
+                let home = environment.get("HOME").map_or(HOME, String::as_str);
+                let made = Connection::new(Path::new(home), &spec).await;
+                made.map_err(|error| format!("finding ports for the kernel {}: {error}", spec.name))?
+            }
+        };
+        self.connection.replace(Some(connection.clone()));
+        Kernel::start(guest, spec, environment, connection, self.generation.get()).await
+    }
+}
+
+/// All kernels of the sandbox.
+#[derive(Default)]
+pub(crate) struct Kernels {
+    slots: RefCell<HashMap<String, Rc<Slot>>>,
+    /// What ran, for people.
+    notebooks: Notebooks,
+}
+
+impl Kernels {
+    fn slot(&self, name: &str) -> Rc<Slot> {
+        Rc::clone(self.slots.borrow_mut().entry(name.to_owned()).or_default())
+    }
+
+    /// The kernel, started where it does not live, and what should be known of that.
+    async fn obtain(
+        &self,
+        guest: &Rc<Guest>,
+        spec: &KernelSpec,
+        environment: BTreeMap<String, String>,
+    ) -> Result<(Rc<Kernel>, Option<String>), String> {
+        let slot = self.slot(&spec.name);
+        let mut living = slot.living.lock().await;
+        let died = match &*living {
+            Some(kernel) => match kernel.state.borrow().death() {
+                None => return Ok((Rc::clone(kernel), kernel.note.take())),
+                Some(how) => Some(how.to_owned()),
+            },
+            None => None,
+        };
+        let note = died
+            .map(|how| format!("the kernel was started anew, variables of earlier cells are lost: {how}"));
+        let kernel = slot.start(guest, spec.clone(), environment).await?;
+        *living = Some(Rc::clone(&kernel));
+        Ok((kernel, note))
+    }
+
+    fn living(&self, name: &str) -> Option<Rc<Kernel>> {
+        let slot = self.slots.borrow().get(name).cloned()?;
+        let living = slot.living.try_lock().ok()?;
+        living.clone().filter(|kernel| kernel.state.borrow().death().is_none())
+    }
+
+    fn is_starting(&self, name: &str) -> bool {
+        self.slots.borrow().get(name).is_some_and(|slot| slot.living.try_lock().is_err())
+    }
+
+    /// The kernels of the image and where they stand.
+    pub(crate) fn list(&self) -> Reply {
+        let kernels = spec::find_all(Path::new(HOME))
+            .into_iter()
+            .map(|spec| {
+                let living = self.living(&spec.name);
+                let state = match &living {
+                    Some(kernel) if *kernel.state.borrow() == State::Busy => KernelState::Busy,
+                    Some(_) => KernelState::Idle,
+                    None if self.is_starting(&spec.name) => KernelState::Starting,
+                    None => KernelState::NotStarted,
+                };
+                let cells = living.map_or(0, |kernel| kernel.cells.get());
+                KernelStatus {
+                    name: spec.name,
+                    display_name: spec.display_name,
+                    language: spec.language,
+                    state,
+                    cells,
+                }
+            })
+            .collect();
+        Reply::Kernels { kernels }
+    }
+
+    /// Interrupts or restarts a kernel.
+    pub(crate) async fn act(&self, guest: &Rc<Guest>, name: &str, action: KernelAction) -> Reply {
+        let Some(kernel) = self.living(name) else {
+            return Reply::Refused { message: format!("the kernel `{name}` does not run") };
+        };
+        match action {
+            KernelAction::Interrupt => kernel.interrupt().await,
+            KernelAction::Restart => {
+                kernel.end("it was restarted on request").await;
+                let environment = kernel.environment.clone();
+                // The next cell is told: whoever restarted it may be somebody else.
+                let slot = self.slot(name);
+                let mut living = slot.living.lock().await;
+                let is_same = living.as_ref().is_some_and(|current| Rc::ptr_eq(current, &kernel));
+                if is_same {
+                    match slot.start(guest, kernel.spec.clone(), environment).await {
+                        Ok(started) => {
+                            started.note.replace(Some(
+                                "the kernel was restarted on request, variables of earlier cells are lost"
+                                    .into(),
+                            ));
+                            *living = Some(started);
+                        }
+                        Err(message) => return Reply::Refused { message },
+                    }
+                }
+            }
+        }
+        Reply::Done
+    }
+}

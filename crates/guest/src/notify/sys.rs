@@ -1,0 +1,126 @@
+//! The calls of seccomp's user notification.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+// Of linux/bpf_common.h, linux/seccomp.h and linux/audit.h.
+const LOAD_WORD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+const RETURN_ASK: u32 = 0x7fc0_0000;
+const RETURN_ALLOW: u32 = 0x7fff_0000;
+const NEW_LISTENER: libc::c_ulong = 1 << 3;
+const RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
+const ADD_DESCRIPTOR: libc::Ioctl = 0x4018_2103_u32 as libc::Ioctl;
+const AT_THAT_NUMBER: u32 = 1;
+
+/// A process wants to connect a socket and waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question {
+    id: u64,
+    /// The thread that asks.
+    pub(crate) thread: u32,
+    /// The number of its socket.
+    pub(crate) descriptor: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Notification {
+    id: u64,
+    pid: u32,
+    flags: u32,
+    number: i32,
+    processor: u32,
+    instruction: u64,
+    arguments: [u64; 6],
+}
+
+#[repr(C)]
+struct Response {
+    id: u64,
+    value: i64,
+    error: i32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct Addition {
+    id: u64,
+    flags: u32,
+    source: u32,
+    target: u32,
+    target_flags: u32,
+}
+
+/// From now on the kernel asks before this thread, or what it forks, connects a socket. Gives where it asks.
+///
+/// Calls of another processor's kind are refused by the filters that were there before.
+pub(crate) fn ask_before_connecting() -> io::Result<OwnedFd> {
+    let number = u32::try_from(libc::SYS_connect).map_err(io::Error::other)?;
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        instruction(LOAD_WORD, 0, 0, 0),
+        instruction(JUMP_IF_EQUAL, 0, 1, number),
+        instruction(RETURN, 0, 0, RETURN_ASK),
+        instruction(RETURN, 0, 0, RETURN_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
+    // SAFETY: the program outlives the call, and the kernel checks and copies it.
+    let fd = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, NEW_LISTENER, &raw const filter)
+    };
+    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just given us this descriptor; it closes at exec by itself.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes a question that waits. The call itself would wait for one, whatever the descriptor's flags say; where one was
+/// there and its process is gone, it does not.
+pub(crate) fn receive(listener: &OwnedFd) -> io::Result<Question> {
+    let mut watched = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec::default();
+    rustix::event::poll(&mut watched, Some(&now))?;
+    if !watched[0].revents().contains(rustix::event::PollFlags::IN) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    let mut notification = Notification::default();
+    // SAFETY: the structure has the kernel's layout, is zeroed as it asks for, and outlives the call.
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), RECEIVE, &raw mut notification) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let descriptor = u32::try_from(notification.arguments[0] & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    Ok(Question { id: notification.id, thread: notification.pid, descriptor })
+}
+
+/// Puts a socket in the place of the one that was asked about.
+pub(crate) fn replace(
+    listener: &OwnedFd,
+    question: &Question,
+    socket: &impl AsRawFd,
+    close_on_exec: bool,
+) -> io::Result<()> {
+    let addition = Addition {
+        id: question.id,
+        flags: AT_THAT_NUMBER,
+        source: socket.as_raw_fd().unsigned_abs(),
+        target: question.descriptor,
+        target_flags: if close_on_exec { libc::O_CLOEXEC.unsigned_abs() } else { 0 },
+    };
+    // SAFETY: the structure has the kernel's layout and outlives the call.
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), ADD_DESCRIPTOR, &raw const addition) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets the process go on: connected, or with an error number.
+pub(crate) fn reply(listener: &OwnedFd, question: &Question, answer: Result<(), i32>) -> io::Result<()> {
+    let error = answer.err().map_or(0, |errno| -errno);
+    let response = Response { id: question.id, value: 0, error, flags: 0 };
+    // SAFETY: the structure has the kernel's layout and outlives the call.
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), SEND, &raw const response) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

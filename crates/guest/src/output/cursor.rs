@@ -1,0 +1,179 @@
+//! Gives output out: where a follower is, and what comes next for it, chunks and gaps.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use bytes::Bytes;
+use protocol::frame::MAX_OUTPUT_BYTES;
+use protocol::{OutputChunk, OutputStream};
+
+use super::store::{OutputStore, Place, RECORD_HEADER_BYTES, Segment};
+
+/// Which chunks a follower may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Those of the head.
+    Head,
+    /// All that are there.
+    All,
+}
+
+/// What a follower gets next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// A chunk.
+    Chunk(OutputChunk),
+    /// Chunks that are gone.
+    Gap {
+        /// First missing number.
+        from_sequence: u64,
+        /// First number that is there again.
+        to_sequence: u64,
+        /// Missing bytes.
+        bytes: u64,
+    },
+    /// Nothing within reach for now.
+    Nothing,
+}
+
+/// Where a follower is.
+#[derive(Debug, Default)]
+pub(crate) struct Cursor {
+    sequence: u64,
+    /// Output bytes before `sequence`, once known.
+    byte: Option<u64>,
+    reading: Option<Reading>,
+}
+
+/// Records that were read ahead from one segment.
+#[derive(Debug)]
+struct Reading {
+    segment: u64,
+    /// Where `block` starts in the slot.
+    offset: u64,
+    /// Number of the first record in `block`.
+    sequence: u64,
+    /// Output bytes before it.
+    byte: u64,
+    block: Bytes,
+}
+
+impl Cursor {
+    /// A follower that wants this number next.
+    pub(crate) fn at(sequence: u64) -> Self {
+        Self { sequence, ..Self::default() }
+    }
+
+    /// The number it wants next.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+impl OutputStore {
+    /// What a follower gets next; moves it on.
+    pub(crate) fn next(&self, cursor: &mut Cursor, reach: Reach) -> Next {
+        if cursor.sequence >= self.next_sequence {
+            return Next::Nothing;
+        }
+        let Some(segment) = self.segments.iter().find(|segment| segment.next_sequence > cursor.sequence)
+        else {
+            // Chunks that could not be written, or were forgotten.
+            return if reach == Reach::All {
+                self.skip(cursor, self.next_sequence, self.total_bytes)
+            } else {
+                Next::Nothing
+            };
+        };
+        if reach == Reach::Head && segment.place == Place::Tail {
+            return Next::Nothing;
+        }
+        if segment.first_sequence > cursor.sequence {
+            return self.skip(cursor, segment.first_sequence, segment.first_byte);
+        }
+        match self.read(segment, cursor) {
+            Ok(chunk) => {
+                cursor.sequence += 1;
+                Next::Chunk(chunk)
+            }
+            Err(_) => self.skip(cursor, segment.next_sequence, segment.first_byte + segment.data_bytes),
+        }
+    }
+
+    fn skip(&self, cursor: &mut Cursor, to_sequence: u64, to_byte: u64) -> Next {
+        // A follower that starts inside a gap is told of the bytes of the whole gap.
+        let from_byte = cursor.byte.unwrap_or_else(|| {
+            let before = self.segments.iter().rev().find(|segment| segment.next_sequence <= cursor.sequence);
+            before.map_or(0, |segment| segment.first_byte + segment.data_bytes)
+        });
+        let gap = Next::Gap {
+            from_sequence: cursor.sequence,
+            to_sequence,
+            bytes: to_byte.saturating_sub(from_byte),
+        };
+        *cursor = Cursor { sequence: to_sequence, byte: Some(to_byte), reading: None };
+        gap
+    }
+
+    /// Reads the record that the cursor wants from the segment that has it.
+    fn read(&self, segment: &Segment, cursor: &mut Cursor) -> io::Result<OutputChunk> {
+        let mut reading = match cursor.reading.take() {
+            Some(reading) if reading.segment == segment.number => reading,
+            _ => Reading {
+                segment: segment.number,
+                offset: segment.start,
+                sequence: segment.first_sequence,
+                byte: segment.first_byte,
+                block: Bytes::new(),
+            },
+        };
+        loop {
+            let Some((stream, bytes)) = take_record(&mut reading)? else {
+                reading.block = self.read_block(segment, reading.offset)?;
+                continue;
+            };
+            let sequence = reading.sequence;
+            reading.sequence += 1;
+            reading.byte += bytes.len() as u64;
+            if sequence == cursor.sequence {
+                cursor.byte = Some(reading.byte);
+                cursor.reading = Some(reading);
+                return Ok(OutputChunk { sequence, stream, bytes });
+            }
+        }
+    }
+
+    fn read_block(&self, segment: &Segment, offset: u64) -> io::Result<Bytes> {
+        let left = usize::try_from(segment.end.saturating_sub(offset)).unwrap_or(0);
+        let mut block = vec![0; left.min(RECORD_HEADER_BYTES + MAX_OUTPUT_BYTES)];
+        if block.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let file = match segment.place {
+            Place::Head => &self.head,
+            Place::Tail => &self.tail,
+        };
+        let file = file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        file.read_exact_at(&mut block, segment.slot + offset)?;
+        Ok(block.into())
+    }
+}
+
+/// Takes the first record of the block, or `None` when it is not whole.
+fn take_record(reading: &mut Reading) -> io::Result<Option<(OutputStream, Bytes)>> {
+    let [stream, high, low, ..] = reading.block[..] else { return Ok(None) };
+    let end = RECORD_HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
+    if reading.block.len() < end {
+        return Ok(None);
+    }
+    let stream = match stream {
+        1 => OutputStream::Stdout,
+        2 => OutputStream::Stderr,
+        3 => OutputStream::Terminal,
+        4 => OutputStream::Display,
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
+    let record = reading.block.split_to(end);
+    reading.offset += end as u64;
+    Ok(Some((stream, record.slice(RECORD_HEADER_BYTES..))))
+}

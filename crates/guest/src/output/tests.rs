@@ -1,0 +1,126 @@
+//! Tests of the output store.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use protocol::OutputStream;
+
+use super::store::Shape;
+use super::*;
+
+const SMALL: Shape = Shape { segment_bytes: 64, header_bytes: 48, head_segments: 2, tail_segments: 2 };
+
+fn store(shape: Shape) -> (tempfile::TempDir, OutputStore) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = OutputStore::new(directory.path().to_owned(), shape);
+    (directory, store)
+}
+
+/// All that a follower gets: the bytes, with `None` for each missing one.
+fn collect(store: &OutputStore, from: u64, reach: Reach) -> (Vec<Option<u8>>, u64) {
+    let mut cursor = Cursor::at(from);
+    let mut all = Vec::new();
+    loop {
+        match store.next(&mut cursor, reach) {
+            Next::Chunk(chunk) => all.extend(chunk.bytes.iter().copied().map(Some)),
+            Next::Gap { from_sequence, to_sequence, bytes } => {
+                assert!(from_sequence < to_sequence);
+                all.extend(std::iter::repeat_n(None, usize::try_from(bytes).unwrap()));
+            }
+            Next::Nothing => return (all, cursor.sequence()),
+        }
+    }
+}
+
+#[test]
+fn what_fits_the_head_is_all_there() {
+    let (_directory, mut store) = store(SMALL);
+    store.append(OutputStream::Stdout, b"one\n");
+    store.append(OutputStream::Stderr, b"two\nthree");
+    let (all, next) = collect(&store, 0, Reach::Head);
+    assert_eq!(all.into_iter().flatten().collect::<Vec<_>>(), b"one\ntwo\nthree");
+    assert_eq!((next, store.total_lines(), store.dropped_bytes()), (2, 2, 0));
+}
+
+#[test]
+fn the_tail_is_held_back_from_those_who_may_only_have_the_head() {
+    let (_directory, mut store) = store(SMALL);
+    store.append(OutputStream::Stdout, &[7; 200]);
+    assert_eq!(collect(&store, 0, Reach::Head).0.len(), 128);
+    assert_eq!(collect(&store, 0, Reach::All).0.len(), 200);
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_drops_and_counts() {
+    let mut store = OutputStore::new(PathBuf::from("/proc/no/such/place"), SMALL);
+    store.append(OutputStream::Stdout, b"lost\n");
+    store.seal();
+    assert_eq!((store.total_bytes(), store.dropped_bytes(), store.next_sequence()), (5, 5, 1));
+    let gap = Next::Gap { from_sequence: 0, to_sequence: 1, bytes: 5 };
+    assert_eq!(store.next(&mut Cursor::at(0), Reach::All), gap);
+}
+
+#[test]
+fn forgotten_output_is_one_gap() {
+    let (directory, mut store) = store(SMALL);
+    store.append(OutputStream::Stdout, &[1; 500]);
+    store.seal();
+    store.forget();
+    let (all, next) = collect(&store, 0, Reach::All);
+    assert_eq!((all.len(), next), (500, store.next_sequence()));
+    assert!(all.iter().all(Option::is_none));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_follower_that_falls_behind_gets_a_gap_and_the_newest() {
+    let (_directory, mut store) = store(SMALL);
+    store.append(OutputStream::Stdout, &[0; 130]);
+    let mut cursor = Cursor::at(0);
+    while store.next(&mut cursor, Reach::All) != Next::Nothing {}
+    store.append(OutputStream::Stdout, &[1; 1000]);
+    assert!(matches!(store.next(&mut cursor, Reach::All), Next::Gap { .. }));
+    let Next::Chunk(chunk) = store.next(&mut cursor, Reach::All) else { panic!("no chunk after the gap") };
+    assert!(chunk.bytes.iter().all(|byte| *byte == 1));
+}
+
+proptest! {
+    #[test]
+    fn head_and_tail_are_exact_and_files_stay_small(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..90), 0..60)) {
+        let (directory, mut store) = store(SMALL);
+        let mut everything = Vec::new();
+        for piece in &pieces {
+            store.append(OutputStream::Stdout, piece);
+            everything.extend_from_slice(piece);
+        }
+        store.seal();
+        let (seen, next) = collect(&store, 0, Reach::All);
+        prop_assert_eq!(next, store.next_sequence());
+        prop_assert_eq!(seen.len(), everything.len());
+        for (seen, real) in seen.iter().zip(&everything) {
+            prop_assert!(seen.is_none_or(|byte| byte == *real));
+        }
+        let missing = seen.iter().filter(|byte| byte.is_none()).count() as u64;
+        prop_assert_eq!(missing, store.dropped_bytes());
+        let tail_kept = seen.iter().rev().take_while(|byte| byte.is_some()).count();
+        prop_assert!(missing == 0 || tail_kept <= 128);
+        for entry in std::fs::read_dir(directory.path()).unwrap() {
+            prop_assert!(entry.unwrap().metadata().unwrap().len() <= 3 * SMALL.slot_bytes());
+        }
+    }
+
+    #[test]
+    fn following_from_any_number_gives_the_same_end(pieces in prop::collection::vec(1usize..40, 1..60), from in 0u64..60) {
+        let (_directory, mut store) = store(SMALL);
+        for (index, length) in pieces.iter().enumerate() {
+            store.append(OutputStream::Stderr, &vec![u8::try_from(index).unwrap(); *length]);
+        }
+        store.seal();
+        let (whole, end) = collect(&store, 0, Reach::All);
+        let (part, part_end) = collect(&store, from, Reach::All);
+        prop_assert_eq!(end, part_end.min(store.next_sequence()));
+        let known: Vec<u8> = part.iter().rev().map_while(|byte| *byte).collect();
+        let all: Vec<u8> = whole.iter().rev().map_while(|byte| *byte).collect();
+        prop_assert_eq!(&all[..known.len()], &known[..]);
+    }
+}

@@ -1,0 +1,96 @@
+//! The newest output of a service, bounded.
+
+use std::collections::VecDeque;
+
+/// Bytes that are kept.
+const KEPT_BYTES: usize = 64 * 1024;
+/// How much of it stands in an error.
+const LAST_LINES: usize = 8;
+const LAST_BYTES: usize = 1200;
+
+/// What a service has printed on both streams, the newest part.
+#[derive(Default)]
+pub(super) struct ServiceLog {
+    bytes: VecDeque<u8>,
+    /// Where the newest start begins, counted from the first byte ever.
+    start_mark: u64,
+    total: u64,
+}
+
+impl ServiceLog {
+    /// Output of the next start begins here.
+    pub(super) fn mark_start(&mut self) {
+        self.start_mark = self.total;
+    }
+
+    /// Adds output; the oldest goes.
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let bytes = bytes.get(bytes.len().saturating_sub(KEPT_BYTES)..).unwrap_or_default();
+        let over = (self.bytes.len() + bytes.len()).saturating_sub(KEPT_BYTES);
+        self.bytes.drain(..over.min(self.bytes.len()));
+        self.bytes.extend(bytes);
+    }
+
+    /// Bytes ever printed.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Everything that is kept.
+    pub(super) fn text(&self) -> String {
+        let (one, other) = self.bytes.as_slices();
+        String::from_utf8_lossy(&[one, other].concat()).into_owned()
+    }
+
+    /// What was printed since the newest start.
+    pub(super) fn since_start(&self) -> String {
+        let printed = usize::try_from(self.total - self.start_mark).unwrap_or(usize::MAX);
+        let skipped = self.bytes.len().saturating_sub(printed);
+        let bytes: Vec<u8> = self.bytes.iter().skip(skipped).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The last lines since the newest start, for an error.
+    pub(super) fn last_lines(&self) -> String {
+        let text = self.since_start();
+        let mut lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines.drain(..lines.len().saturating_sub(LAST_LINES));
+        let mut last = lines.join("\n");
+        if last.len() > LAST_BYTES {
+            let mut from = last.len() - LAST_BYTES;
+            while !last.is_char_boundary(from) {
+                from += 1;
+            }
+            last = last.split_off(from);
+        }
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_output_is_kept() {
+        let mut log = ServiceLog::default();
+        log.append(b"first\n");
+        log.append(&vec![b'x'; KEPT_BYTES]);
+        assert_eq!(log.text().len(), KEPT_BYTES);
+        assert!(!log.text().contains("first"));
+        log.append(&vec![b'y'; KEPT_BYTES * 2]);
+        assert_eq!(log.text(), "y".repeat(KEPT_BYTES));
+    }
+
+    #[test]
+    fn an_error_shows_the_last_lines_of_the_newest_start_alone() {
+        let mut log = ServiceLog::default();
+        log.append(b"old\n");
+        log.mark_start();
+        log.append("a\n\nü\n".as_bytes());
+        assert_eq!(log.last_lines(), "a\nü");
+        log.append("é".repeat(LAST_BYTES).as_bytes());
+        assert!(log.last_lines().len() <= LAST_BYTES);
+    }
+}

@@ -1,0 +1,317 @@
+//! The life of one service, from its first use until it is stopped or fails.
+//!
+//! ```text
+//! Stopped -> Starting -> Running -> Stopping -> Stopped
+//!               |           | crash, while in use
+//!               |           v
+//!               |       Restarting -> Starting
+//!               v
+//!            Failed (the next use tries again)
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use protocol::{CallKey, Exec, Program, ServiceSpec};
+use rustix::process::WaitStatus;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+use tokio::task::{spawn_local, yield_now};
+use tokio::time::{sleep, timeout};
+
+use super::probe::wait_until_ready;
+use super::{Phase, Service, ServiceFailure, ServiceUse, Services, Wish};
+use crate::guest::Guest;
+use crate::kill::Tree;
+use crate::process::read_report;
+use crate::spawn::{self, Watched};
+
+/// The wait before the next start after a failure, doubled for each in a row.
+const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
+/// Crashes in a row after which a service that is in use is given up until its next use.
+const MOST_CRASHES_IN_A_ROW: u32 = 6;
+/// A service that ran so long was good: its crash is the first in a row.
+const GOOD_RUN: Duration = Duration::from_secs(30);
+/// Time between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long a killed process may take to be reaped.
+const REAP_PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of one read of a service's output; reads before others get their turn.
+const READ_BYTES: usize = 4096;
+const READS_IN_A_ROW: u32 = 16;
+
+/// A started process.
+struct Process {
+    pid: i32,
+    exit: oneshot::Receiver<WaitStatus>,
+    /// The end was taken out of `exit`.
+    is_reaped: bool,
+}
+
+/// Why a running service is no longer to run as it does.
+enum Change {
+    Ended(String),
+    Stop,
+    Restart,
+}
+
+/// Supervises until the service is stopped or has failed. The phase is `Starting` already.
+pub(super) async fn run(guest: Rc<Guest>, service: Rc<Service>) {
+    let spec = service.spec.borrow().clone();
+    let last = Box::pin(keep_running(&guest, &service, &spec)).await;
+    if let Phase::Failed(failure) = &last {
+        *service.message.borrow_mut() = Some(failure.0.clone());
+    }
+    service.phase.send_replace(last);
+}
+
+/// The phase at the end.
+async fn keep_running(guest: &Rc<Guest>, service: &Rc<Service>, spec: &ServiceSpec) -> Phase {
+    loop {
+        if back_off(service).await == Wish::Stop {
+            return Phase::Stopped;
+        }
+        // Held until it ends or is started anew.
+        let required = match acquire_required(guest, spec).await {
+            Ok(required) => required,
+            Err(failure) => {
+                note_failure(service);
+                return Phase::Failed(failure);
+            }
+        };
+        let mut process = match start(guest, service, spec).await {
+            Ok(process) => process,
+            Err(_) if *service.wish.borrow() == Wish::Stop => return Phase::Stopped,
+            Err(failure) => {
+                note_failure(service);
+                return Phase::Failed(failure);
+            }
+        };
+        let started = Instant::now();
+        service.phase.send_replace(Phase::Running { pid: process.pid });
+        let change = watch_running(service, spec, &mut process).await;
+        if started.elapsed() >= GOOD_RUN {
+            service.failures_in_a_row.set(0);
+        }
+        match change {
+            Change::Stop => {
+                service.phase.send_replace(Phase::Stopping);
+                end(process).await;
+                return Phase::Stopped;
+            }
+            Change::Restart => {
+                service.phase.send_replace(Phase::Restarting);
+                service.wish.send_replace(Wish::Run);
+                end(process).await;
+            }
+            Change::Ended(how) => {
+                if let Some(last) = after_crash(service, spec, &how) {
+                    Tree::of(process.pid).end(Duration::ZERO).await;
+                    return last;
+                }
+                // What it has left behind would hold its sockets.
+                Tree::of(process.pid).end(Duration::ZERO).await;
+            }
+        }
+        drop(required);
+    }
+}
+
+/// Notes a crash; the last phase when the service is not to be started again now.
+fn after_crash(service: &Service, spec: &ServiceSpec, how: &str) -> Option<Phase> {
+    service.crashes.set(service.crashes.get().saturating_add(1));
+    note_failure(service);
+    let message = with_last_lines(service, format!("the service `{}` has ended: {how}", spec.name));
+    *service.message.borrow_mut() = Some(message.clone());
+    if *service.users.borrow() == 0 {
+        return Some(Phase::Stopped);
+    }
+    if service.failures_in_a_row.get() >= MOST_CRASHES_IN_A_ROW {
+        return Some(Phase::Failed(ServiceFailure(message)));
+    }
+    service.phase.send_replace(Phase::Restarting);
+    None
+}
+
+fn note_failure(service: &Service) {
+    service.last_failure.set(Some(Instant::now()));
+    service.failures_in_a_row.set(service.failures_in_a_row.get().saturating_add(1));
+}
+
+/// Waits after a failure, the longer the more there were in a row.
+async fn back_off(service: &Service) -> Wish {
+    let in_a_row = service.failures_in_a_row.get();
+    if let Some(last) = service.last_failure.get()
+        && in_a_row > 0
+    {
+        let pause = FIRST_BACK_OFF.saturating_mul(1 << (in_a_row - 1).min(16)).min(LONGEST_BACK_OFF);
+        let mut wishes = service.wish.subscribe();
+        tokio::select! {
+            () = sleep(pause.saturating_sub(last.elapsed())) => {}
+            _ = wishes.wait_for(|wish| *wish == Wish::Stop) => {}
+        }
+    }
+    *service.wish.borrow()
+}
+
+async fn acquire_required(guest: &Rc<Guest>, spec: &ServiceSpec) -> Result<Vec<ServiceUse>, ServiceFailure> {
+    let mut required = Vec::with_capacity(spec.requires.len());
+    for other in &spec.requires {
+        required.push(Box::pin(Services::acquire(guest, other)).await?);
+    }
+    Ok(required)
+}
+
+/// From the fork until it is ready.
+async fn start(
+    guest: &Rc<Guest>,
+    service: &Rc<Service>,
+    spec: &ServiceSpec,
+) -> Result<Process, ServiceFailure> {
+    let failed = |why: String| ServiceFailure(format!("starting the service `{}`: {why}", spec.name));
+    let exec = exec_of(spec, service.starts.get().saturating_add(1));
+    let missing = spec.program.first().filter(|name| !spawn::is_installed(name, &spec.environment));
+    if let Some(missing) = missing {
+        return Err(failed(format!("the image of this sandbox has no program `{missing}`")));
+    }
+    service.phase.send_replace(Phase::Starting);
+    service.starts.set(service.starts.get().saturating_add(1));
+    service.log.borrow_mut().mark_start();
+    let spawned = guest.spawner.spawn(&exec).map_err(failed)?;
+    let exit = guest.reaper.expect(spawned.pid);
+    let mut process = Process { pid: spawned.pid.as_raw_nonzero().get(), exit, is_reaped: false };
+    for (_, fd) in spawned.outputs {
+        spawn_local(pump(Rc::clone(service), fd));
+    }
+    let mut wishes = service.wish.subscribe();
+    let becomes_ready = async {
+        if let Some(failure) = read_report(&spawned.report).await {
+            return Err(spawn::explain(&exec, &guest.spawner.directory, &failure));
+        }
+        wait_until_ready(service, &spec.ready).await;
+        Ok(())
+    };
+    let limit = Duration::from_millis(spec.start_timeout_ms);
+    let outcome = tokio::select! {
+        biased;
+        ready = timeout(limit, becomes_ready) => match ready {
+            Ok(Ok(())) => return Ok(process),
+            Ok(Err(why)) => why,
+            Err(_) => format!("it was not ready after {} s", limit.as_secs_f32()),
+        },
+        status = &mut process.exit => {
+            drain(service).await;
+            process.is_reaped = true;
+            format!("it ended before it was ready: {}", describe(status.ok()))
+        }
+        _ = wishes.wait_for(|wish| *wish == Wish::Stop) => "it was stopped".to_owned(),
+    };
+    end(process).await;
+    Err(ServiceFailure(with_last_lines(service, failed(outcome).0)))
+}
+
+fn exec_of(spec: &ServiceSpec, start: u32) -> Exec {
+    Exec {
+        key: CallKey::new(format!("service-{}", spec.name), start),
+        program: Program::Arguments(spec.program.clone()),
+        environment: spec.environment.clone(),
+        directory: spec.directory.clone(),
+        stdin: None,
+        keep_stdin_open: false,
+        terminal: None,
+        timeout_ms: None,
+        kill_grace_ms: 0,
+    }
+}
+
+async fn watch_running(service: &Service, spec: &ServiceSpec, process: &mut Process) -> Change {
+    let mut wishes = service.wish.subscribe();
+    tokio::select! {
+        biased;
+        status = &mut process.exit => {
+            drain(service).await;
+            Change::Ended(describe(status.ok()))
+        }
+        wish = wishes.wait_for(|wish| *wish != Wish::Run) => match wish.as_deref() {
+            Ok(Wish::Restart) => Change::Restart,
+            _ => Change::Stop,
+        },
+        () = idle(service, spec.idle_ms) => Change::Stop,
+    }
+}
+
+/// Returns when nobody has used the service for its idle time.
+async fn idle(service: &Service, idle_ms: Option<u64>) {
+    let Some(idle_ms) = idle_ms else { return std::future::pending().await };
+    let (mut users, mut touched) = (service.users.subscribe(), service.touched.subscribe());
+    loop {
+        let _ = users.wait_for(|users| *users == 0).await;
+        tokio::select! {
+            biased;
+            _ = users.wait_for(|users| *users > 0) => {}
+            _ = touched.changed() => {}
+            () = sleep(Duration::from_millis(idle_ms)) => return,
+        }
+    }
+}
+
+async fn end(process: Process) {
+    Tree::of(process.pid).end(GRACE).await;
+    if !process.is_reaped {
+        let _ = timeout(REAP_PATIENCE, process.exit).await;
+    }
+}
+
+/// Lets the pumps take what was printed before the end.
+async fn drain(service: &Service) {
+    let mut before = u64::MAX;
+    while service.log.borrow().total() != before {
+        before = service.log.borrow().total();
+        yield_now().await;
+    }
+}
+
+fn with_last_lines(service: &Service, message: String) -> String {
+    let lines = service.log.borrow().last_lines();
+    if lines.is_empty() { message } else { format!("{message}; it printed:\n{lines}") }
+}
+
+fn describe(status: Option<WaitStatus>) -> String {
+    let code = status.and_then(WaitStatus::exit_status).map(|code| format!("exit code {code}"));
+    let signal = || status.and_then(WaitStatus::terminating_signal).map(|signal| format!("signal {signal}"));
+    code.or_else(signal).unwrap_or_else(|| "for a reason unknown".to_owned())
+}
+
+/// Reads one stream of a service until its last writer is gone.
+async fn pump(service: Rc<Service>, fd: Watched) {
+    let mut buffer = vec![0u8; READ_BYTES];
+    let mut reads = 0;
+    loop {
+        match read(&fd, &mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => {
+                let mut log = service.log.borrow_mut();
+                log.append(buffer.get(..count).unwrap_or_default());
+                service.printed.send_replace(log.total());
+            }
+        }
+        reads += 1;
+        if reads % READS_IN_A_ROW == 0 {
+            yield_now().await;
+        }
+    }
+}
+
+async fn read(fd: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        let mut guard = fd.readable().await?;
+        match guard.try_io(|fd| Ok(rustix::io::read(fd, &mut *buffer)?)) {
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(done) => return done,
+            Err(_would_block) => {}
+        }
+    }
+}

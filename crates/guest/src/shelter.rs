@@ -1,0 +1,106 @@
+//! A sandbox without namespaces, seen from its guest: where things lie, and how what runs there is shut in.
+//!
+//! Programs are told paths as in every other sandbox (`/workspace`, `/home/agent`) and find them elsewhere, because
+//! nothing can be mounted here. So the guest translates what it is told: working directories and variables.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Paths as the host speaks of them, and the directory of the tree that takes their place.
+const PLACES: [(&str, &str); 3] =
+    [("/workspace", "workspace"), ("/app", "workspace"), ("/home/agent", "home")];
+/// The authorities that every sandbox trusts, and the file of the tree that may take their place.
+const AUTHORITIES: (&str, &str) = ("/etc/ssl/certs/ca-certificates.crt", "ca-certificates.crt");
+/// The same for Java; it is named inside of options.
+const JAVA_STORE: (&str, &str) = ("/etc/ssl/certs/java/cacerts", "cacerts");
+
+/// Where things lie, and what may be reached beside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shelter {
+    /// All that may be written.
+    pub(crate) tree: PathBuf,
+    /// Files and directories of the host that may be read and executed.
+    pub(crate) readable: Vec<PathBuf>,
+    /// Devices that may be read and written.
+    pub(crate) devices: Vec<PathBuf>,
+}
+
+impl Shelter {
+    /// A path as it is here: `/workspace/a` lies in the tree, `/usr` where it always is.
+    pub(crate) fn translate(&self, path: &str) -> String {
+        let place = PLACES.iter().find_map(|(name, place)| {
+            let rest = path.strip_prefix(name)?;
+            (rest.is_empty() || rest.starts_with('/'))
+                .then(|| format!("{}/{place}{rest}", self.tree.display()))
+        });
+        place.unwrap_or_else(|| path.to_owned())
+    }
+
+    /// Variables with paths as they are here, also in lists of paths, and those that lead programs to the tree.
+    pub(crate) fn translate_variables(
+        &self,
+        variables: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let (bundle, own) = (AUTHORITIES.0, self.tree.join(AUTHORITIES.1));
+        let has_own = own.exists();
+        let java = self.tree.join(JAVA_STORE.1).to_string_lossy().into_owned();
+        let translate = |value: &String| match value.as_str() {
+            value if value == bundle && has_own => own.to_string_lossy().into_owned(),
+            value if value.contains(JAVA_STORE.0) => value.replace(JAVA_STORE.0, &java),
+            // Anything but paths keeps its colons: no part of it begins like a place.
+            value => value.split(':').map(|part| self.translate(part)).collect::<Vec<_>>().join(":"),
+        };
+        let mut here: BTreeMap<_, _> =
+            variables.iter().map(|(name, value)| (name.clone(), translate(value))).collect();
+        let tree = |name: &str| self.tree.join(name).to_string_lossy().into_owned();
+        for (name, place) in [("CAISSON_WORKSPACE", "workspace"), ("TMPDIR", "tmp"), ("HOME", "home")] {
+            here.entry(name.to_owned()).or_insert_with(|| tree(place));
+        }
+        here
+    }
+}
+
+/// Reads a list of paths, separated by colons.
+pub(crate) fn paths(text: &str) -> Vec<PathBuf> {
+    text.split(':').filter(|path| !path.is_empty()).map(|path| Path::new(path).to_path_buf()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shelter() -> Shelter {
+        Shelter { tree: "/t".into(), readable: Vec::new(), devices: Vec::new() }
+    }
+
+    #[test]
+    fn known_places_lie_in_the_tree_and_others_where_they_are() {
+        for (path, here) in [
+            ("/workspace", "/t/workspace"),
+            ("/app/a", "/t/workspace/a"),
+            ("/home/agent/.local", "/t/home/.local"),
+            ("/workspaces", "/workspaces"),
+            ("/usr/bin", "/usr/bin"),
+        ] {
+            assert_eq!(shelter().translate(path), here);
+        }
+    }
+
+    #[test]
+    fn variables_lead_to_the_tree() {
+        let given = [
+            ("HOME", "/home/agent"),
+            ("PATH", "/home/agent/bin:/usr/bin"),
+            ("J", "-Da=b -Dc=/etc/ssl/certs/java/cacerts"),
+            ("P", "http://a:x@127.0.0.1:3128"),
+        ];
+        let given = given.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let here = shelter().translate_variables(&given);
+        assert_eq!(here["HOME"], "/t/home");
+        assert_eq!(here["PATH"], "/t/home/bin:/usr/bin");
+        assert_eq!(here["J"], "-Da=b -Dc=/t/cacerts");
+        assert_eq!(here["P"], "http://a:x@127.0.0.1:3128");
+        assert_eq!(here["TMPDIR"], "/t/tmp");
+        assert_eq!(here["CAISSON_WORKSPACE"], "/t/workspace");
+    }
+}

@@ -1,0 +1,72 @@
+//! The first stage: the least Debian that can install packages, made by mmdebstrap, or another image.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::geteuid;
+
+use crate::access::HostAccess;
+use crate::error::ImageError;
+use crate::inside::{self, need_program, with_all_ids};
+use crate::recipe::SUITE;
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// What the next stage needs to reach its mirrors and to believe them.
+const INCLUDED: &str = "ca-certificates,debian-archive-keyring";
+
+/// What is run to make the first stage, and what is left to do when it has ended.
+pub(crate) struct Bootstrap {
+    pub(crate) command: Command,
+    /// The archive that it makes where it cannot make a directory.
+    archive: Option<PathBuf>,
+}
+
+impl Bootstrap {
+    /// Prepares the command that puts the least Debian into a directory that is not there yet.
+    pub(crate) fn new(target: &Path, access: &HostAccess, access_folder: &Path) -> Result<Self, ImageError> {
+        if !Path::new(KEYRING).exists() {
+            return Err(ImageError::ProgramMissing {
+                program: KEYRING.to_owned(),
+                purpose: "tells Debian's packages from others",
+                package: "debian-archive-keyring",
+            });
+        }
+        let mirror = access.mirrors().main;
+        let program = need_program("mmdebstrap", "makes a root file system of Debian", "mmdebstrap")?;
+        let mut command = Command::new(program);
+        command.args([
+            "--variant=minbase",
+            &format!("--include={INCLUDED}"),
+            &format!("--keyring={KEYRING}"),
+        ]);
+        // Goes into the image, and is taken out by the next stage.
+        command.arg(format!("--aptopt={}", access_folder.join("apt.conf").display()));
+        let archive = (!geteuid().is_root()).then(|| target.with_extension("tar"));
+        match &archive {
+            None => command.args(["--mode=root", SUITE]).arg(target),
+            // Its own way to a directory would leave files of ids that we cannot reach.
+            Some(archive) => command.args(["--mode=unshare", SUITE]).arg(archive),
+        };
+        command.arg(mirror).stdin(Stdio::null());
+        Ok(Self { command, archive })
+    }
+
+    /// Makes the directory of what was made as an archive.
+    pub(crate) fn finish(&self, target: &Path) -> Result<(), ImageError> {
+        let Some(archive) = &self.archive else { return Ok(()) };
+        fs::create_dir_all(target).map_err(ImageError::at("making", target))?;
+        let mut command = with_all_ids("tar")?;
+        // Device files cannot be made here, and sandboxes have their own.
+        command.args([
+            "--extract",
+            "--preserve-permissions",
+            "--numeric-owner",
+            "--exclude=./dev/*",
+            "--file",
+        ]);
+        command.arg(archive).arg("--directory").arg(target);
+        inside::run(command, "unpacking", archive)?;
+        fs::remove_file(archive).map_err(ImageError::at("removing", archive))
+    }
+}

@@ -1,0 +1,117 @@
+//! Copies a directory of this host into an image that is being made: its own file system alone, and never the folder of
+//! images, in which the copy itself grows.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::unpack::{Entry, Kind, Unpacker};
+
+/// What was not copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Directories on which another file system is mounted; they are there, and empty.
+    pub(crate) mounts: u64,
+    /// The folder of images was met.
+    pub(crate) has_images: bool,
+}
+
+impl LeftOut {
+    /// What a person should know.
+    pub(crate) fn warnings(self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.mounts > 0 {
+            warnings.push(format!(
+                "{} directories have another file system mounted on them, which was left out",
+                self.mounts
+            ));
+        }
+        if self.has_images {
+            warnings.push("the folder of images itself was left out".to_owned());
+        }
+        warnings
+    }
+}
+
+/// Copies a directory by the rules of what comes from outside. Names of one file in several places become several files.
+pub(crate) fn copy_directory(source: &Path, images: &Path, unpacker: &mut Unpacker) -> io::Result<LeftOut> {
+    let device = facts_of(source, fs::metadata)?.dev();
+    let images = identity(&facts_of(images, fs::metadata)?);
+    let mut copy = Copy { source, device, images, left_out: LeftOut::default() };
+    copy.descend(Path::new(""), unpacker)?;
+    Ok(copy.left_out)
+}
+
+struct Copy<'a> {
+    source: &'a Path,
+    device: u64,
+    images: (u64, u64),
+    left_out: LeftOut,
+}
+
+impl Copy<'_> {
+    fn descend(&mut self, below: &Path, unpacker: &mut Unpacker) -> io::Result<()> {
+        let folder = self.source.join(below);
+        let names = fs::read_dir(&folder)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>());
+        let mut names = names.map_err(|error| naming(&folder, &error))?;
+        names.sort();
+        for name in names {
+            self.copy(&below.join(name), unpacker)?;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, path: &Path, unpacker: &mut Unpacker) -> io::Result<()> {
+        let full = self.source.join(path);
+        let facts = facts_of(&full, fs::symlink_metadata)?;
+        if facts.is_dir() && identity(&facts) == self.images {
+            self.left_out.has_images = true;
+            return Ok(());
+        }
+        let kind = if facts.is_dir() {
+            Kind::Directory
+        } else if facts.is_symlink() {
+            Kind::Symlink(fs::read_link(&full).map_err(|error| naming(&full, &error))?)
+        } else if facts.is_file() {
+            Kind::File { bytes: facts.len() }
+        } else {
+            Kind::Special
+        };
+        let entry = Entry {
+            path: path.to_owned(),
+            mode: facts.mode(),
+            uid: facts.uid().into(),
+            gid: facts.gid().into(),
+            modified_s: facts.mtime(),
+            kind,
+        };
+        let mut content: Box<dyn Read> = if facts.is_file() {
+            Box::new(File::open(&full).map_err(|error| naming(&full, &error))?)
+        } else {
+            Box::new(io::empty())
+        };
+        unpacker.put(&entry, &mut content)?;
+        if !facts.is_dir() {
+            return Ok(());
+        }
+        if facts.dev() != self.device {
+            self.left_out.mounts += 1;
+            return Ok(());
+        }
+        self.descend(path, unpacker)
+    }
+}
+
+fn identity(facts: &Metadata) -> (u64, u64) {
+    (facts.dev(), facts.ino())
+}
+
+fn facts_of(path: &Path, look: impl Fn(PathBuf) -> io::Result<Metadata>) -> io::Result<Metadata> {
+    look(path.to_owned()).map_err(|error| naming(path, &error))
+}
+
+fn naming(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,88 @@
+//! What builds and imports have left behind: a build goes on there, an import that was killed never does.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+
+use crate::error::ImageError;
+use crate::inside::remove_tree;
+use crate::store::{ImageName, ImageStore, WORK_NAME, size_of};
+
+/// The folder in which an image is, or was, being made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unfinished {
+    /// Of the image.
+    pub name: ImageName,
+    /// Bytes on disk, as far as they can be counted.
+    pub bytes: u64,
+    /// Somebody is at it now.
+    pub is_going_on: bool,
+}
+
+impl ImageStore {
+    /// All that is unfinished, by name.
+    #[must_use]
+    pub fn unfinished(&self) -> Vec<Unfinished> {
+        let Ok(entries) = fs::read_dir(self.folder()) else { return Vec::new() };
+        let names = entries.flatten().filter_map(|entry| {
+            entry.file_name().to_str()?.strip_prefix(WORK_NAME)?.parse::<ImageName>().ok()
+        });
+        let mut found: Vec<Unfinished> = names
+            .map(|name| {
+                let folder = self.unfinished_folder(&name);
+                let is_going_on = is_held(&folder);
+                Unfinished { bytes: size_of(&folder).unwrap_or(0), is_going_on, name }
+            })
+            .collect();
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        found
+    }
+
+    /// Removes what is unfinished of an image; whether there was anything.
+    pub(crate) fn remove_unfinished(&self, name: &ImageName) -> Result<bool, ImageError> {
+        let folder = self.unfinished_folder(name);
+        if !folder.is_dir() {
+            return Ok(false);
+        }
+        // Held until it is gone, so that nobody begins in it.
+        let (folder, _lock) = self.work_folder(name)?;
+        remove_tree(&folder)?;
+        Ok(true)
+    }
+
+    fn unfinished_folder(&self, name: &ImageName) -> PathBuf {
+        self.folder().join(format!("{WORK_NAME}{name}"))
+    }
+}
+
+/// Whether somebody has the lock of a folder. One without a lock was left before it was made.
+fn is_held(folder: &std::path::Path) -> bool {
+    let Ok(file) = File::open(folder.join("lock")) else { return false };
+    matches!(flock(&file, FlockOperation::NonBlockingLockExclusive), Err(rustix::io::Errno::WOULDBLOCK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unfinished_is_listed_and_removed_unless_somebody_is_at_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(folder.path());
+        let name: ImageName = "half".parse().unwrap();
+        let (work, lock) = store.work_folder(&name).unwrap();
+        fs::write(work.join("content"), vec![1; 100_000]).unwrap();
+        assert!(store.unfinished()[0].is_going_on);
+        assert!(matches!(store.remove(&name), Err(ImageError::Locked(_))));
+        drop(lock);
+        let found = store.unfinished();
+        assert_eq!((&found[0].name, found[0].is_going_on), (&name, false));
+        assert!(found[0].bytes >= 100_000, "{found:?}");
+        assert!(store.list().unwrap().is_empty());
+        store.remove(&name).unwrap();
+        assert!(store.unfinished().is_empty());
+        assert!(matches!(store.remove(&name), Err(ImageError::NoImage { .. })));
+    }
+}

@@ -1,0 +1,113 @@
+//! The list itself: lines of JSON at the end of a file, up to a size.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::who::Who;
+
+/// The most that the list may take; what comes after is a gap.
+const MOST_BYTES: u64 = 256 * 1024 * 1024;
+
+/// A line of the list.
+#[derive(Serialize)]
+struct Line<'a> {
+    time_ms: u64,
+    event: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+/// The file, and how much is in it.
+pub(super) struct List {
+    file: File,
+    written: u64,
+    most: u64,
+}
+
+impl List {
+    /// Opens it and writes how it is made.
+    pub(super) fn begin(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let mut list = Self { file, written: 0, most: MOST_BYTES };
+        let line = serde_json::json!({"time_ms": now_ms(), "event": "begin", "method": "fanotify"});
+        list.write(format!("{line}\n").as_bytes());
+        Ok(list)
+    }
+
+    /// Adds lines; where it is full, that it is, once.
+    pub(super) fn write(&mut self, text: &[u8]) {
+        if self.written > self.most || text.is_empty() {
+            return;
+        }
+        self.written += text.len() as u64;
+        let _ = self.file.write_all(text);
+        if self.written > self.most {
+            let mut last = Vec::new();
+            gap(&mut last, "the list is full");
+            let _ = self.file.write_all(&last);
+        }
+    }
+}
+
+/// Adds a line that says that something is missing.
+pub(super) fn gap(text: &mut Vec<u8>, reason: &str) {
+    add(text, "gap", None, None, Who::default(), Some(reason));
+}
+
+/// Adds a line.
+pub(super) fn add(
+    text: &mut Vec<u8>,
+    event: &str,
+    path: Option<String>,
+    from: Option<String>,
+    who: Who,
+    reason: Option<&str>,
+) {
+    let Who { pid, process, call, .. } = who;
+    let line = Line { time_ms: now_ms(), event, path, from, pid, process, call, reason };
+    if serde_json::to_writer(&mut *text, &line).is_ok() {
+        text.push(b'\n');
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_full_says_so_once_and_takes_nothing_more() {
+        let path = std::env::temp_dir().join(format!("caisson-list-{}", std::process::id()));
+        let mut list = List::begin(&path).unwrap();
+        list.most = 200;
+        for number in 0..20 {
+            let mut text = Vec::new();
+            add(&mut text, "written", Some(format!("/file-{number}")), None, Who::default(), None);
+            list.write(&text);
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let last = text.lines().last().unwrap();
+        assert!(last.contains("\"event\":\"gap\"") && last.contains("the list is full"), "{text}");
+        assert_eq!(text.matches("gap").count(), 1, "{text}");
+        assert!(text.lines().count() < 10, "{text}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Files that are open for writing: they are told of when they are closed, and some never are before the sandbox ends.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+/// The parts of an open file's flags that say how it may be used.
+const ACCESS: u32 = libc::O_ACCMODE as u32;
+const ONLY_A_PATH: u32 = libc::O_PATH as u32;
+
+/// A file that a process may still write to.
+pub(super) struct OpenFile {
+    pub(super) pid: i32,
+    pub(super) path: Vec<u8>,
+}
+
+/// Those of all processes that live with the guest, but for the guest itself.
+pub(super) fn for_writing(guest: i32) -> Vec<OpenFile> {
+    let pids = descendants(guest).unwrap_or_else(|| of_its_world(guest));
+    pids.into_iter()
+        .flat_map(|pid| of_process(pid).into_iter().map(move |path| OpenFile { pid, path }))
+        .collect()
+}
+
+/// All that the guest and its children have started: who loses its parent becomes a child of the guest. `None` where the
+/// kernel keeps no list of children.
+fn descendants(guest: i32) -> Option<Vec<i32>> {
+    let mut found = Vec::new();
+    let mut next = vec![guest];
+    while let Some(pid) = next.pop() {
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = match fs::read_to_string(task.path().join("children")) {
+                Ok(children) => children,
+                Err(_) if pid == guest => return None,
+                // It has ended meanwhile.
+                Err(_) => continue,
+            };
+            let children: Vec<i32> = children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+            found.extend(&children);
+            next.extend(children);
+        }
+    }
+    Some(found)
+}
+
+/// The processes of the guest's namespace, found among all of the host.
+fn of_its_world(guest: i32) -> Vec<i32> {
+    let world = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let Some(theirs) = world(guest) else { return Vec::new() };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.filter(|pid| *pid != guest && world(*pid).as_ref() == Some(&theirs)).collect()
+}
+
+fn of_process(pid: i32) -> Vec<Vec<u8>> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let path = |entry: fs::DirEntry| {
+        let number = entry.file_name();
+        let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.to_str()?)).ok()?;
+        // What lies on no disk, or under no name any more, is nobody's file.
+        let file = fs::metadata(entry.path()).ok()?;
+        let path = fs::read_link(entry.path()).ok()?;
+        let path = path.as_os_str().as_bytes();
+        let is_file =
+            file.is_file() && file.nlink() > 0 && path.starts_with(b"/") && !path.starts_with(b"/proc/");
+        (is_file && is_for_writing(&about)).then(|| path.to_vec())
+    };
+    descriptors.filter_map(path).collect()
+}
+
+fn is_for_writing(about: &str) -> bool {
+    let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or_default();
+    flags & ACCESS != 0 && flags & ONLY_A_PATH == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn flags_tell_who_may_write() {
+        assert!(is_for_writing("pos:\t0\nflags:\t0100001\nmnt_id:\t9\n"));
+        assert!(is_for_writing("flags:\t02\n"));
+        assert!(!is_for_writing("flags:\t0100000\n"));
+        assert!(!is_for_writing("flags:\t010000001\n"), "a mere path");
+        assert!(!is_for_writing("nothing"));
+    }
+
+    #[test]
+    fn children_and_their_children_are_found() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let grandchild = || {
+            let of_child = descendants(pid).unwrap_or_default();
+            (of_child.len() == 1).then(|| of_child[0])
+        };
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let sleeping = loop {
+            if let Some(found) = grandchild() {
+                break found;
+            }
+            assert!(std::time::Instant::now() < end, "no grandchild");
+            std::thread::yield_now();
+        };
+        let all = descendants(own).unwrap();
+        assert!(all.contains(&pid) && all.contains(&sleeping), "{all:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(sleeping).unwrap(),
+            rustix::process::Signal::KILL,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_open_for_writing_is_found_and_others_are_not() {
+        let folder = std::env::temp_dir().join(format!("caisson-open-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (written, read, removed) = (folder.join("written"), folder.join("read"), folder.join("removed"));
+        let mut open = fs::File::create(&written).unwrap();
+        open.write_all(b"x").unwrap();
+        fs::write(&read, "x").unwrap();
+        let _reading = fs::File::open(&read).unwrap();
+        let _gone = fs::File::create(&removed).unwrap();
+        fs::remove_file(&removed).unwrap();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let found = of_process(pid);
+        let has = |path: &std::path::Path| found.iter().any(|it| it == path.as_os_str().as_bytes());
+        assert!(has(&written) && !has(&read) && !has(&removed));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,69 @@
+//! Which readings were told of already: of what a process opens again and again the first time is worth a line.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Of a process that was gone before it could be asked when it began, so long: its number may be another's by then.
+const GONE: Duration = Duration::from_secs(1);
+
+/// When a process began, in ticks; or, where it cannot be asked, in which of such stretches it was seen.
+type Began = Result<u64, u128>;
+
+/// Remembers readings.
+pub(super) struct Reads {
+    since: Instant,
+    known: HashSet<(i32, Began, Vec<u8>)>,
+    most: usize,
+}
+
+impl Reads {
+    pub(super) fn new(most: usize) -> Self {
+        Self { since: Instant::now(), known: HashSet::new(), most }
+    }
+
+    /// Whether this process has not read this before, as far as is remembered.
+    pub(super) fn is_new(&mut self, pid: i32, began: Option<u64>, path: &[u8]) -> bool {
+        self.is_new_at(Instant::now(), pid, began, path)
+    }
+
+    fn is_new_at(&mut self, now: Instant, pid: i32, began: Option<u64>, path: &[u8]) -> bool {
+        if self.known.len() >= self.most {
+            self.known.clear();
+        }
+        let stretch = now.duration_since(self.since).as_millis() / GONE.as_millis();
+        self.known.insert((pid, began.ok_or(stretch), path.to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_process_of_the_same_number_reads_is_new() {
+        let mut reads = Reads::new(100);
+        assert!(reads.is_new(7, Some(100), b"/workspace/a"));
+        assert!(!reads.is_new(7, Some(100), b"/workspace/a"));
+        assert!(reads.is_new(7, Some(100), b"/workspace/b"));
+        assert!(reads.is_new(7, Some(200), b"/workspace/a"));
+        assert!(reads.is_new(8, Some(200), b"/workspace/a"));
+    }
+
+    #[test]
+    fn who_is_gone_is_told_of_again_later() {
+        let mut reads = Reads::new(100);
+        let start = reads.since;
+        assert!(reads.is_new_at(start, 7, None, b"/a"));
+        assert!(!reads.is_new_at(start + GONE / 2, 7, None, b"/a"));
+        assert!(reads.is_new_at(start + GONE * 2, 7, None, b"/a"));
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_may() {
+        let mut reads = Reads::new(2);
+        for number in 0..5 {
+            assert!(reads.is_new(number, None, b"/a"));
+            assert!(reads.known.len() <= 2);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Who did it: the process as it is called inside, and the call that it belongs to, where it can still be asked.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// How long an answer holds: a process may become another program, and its number is used again.
+const FRESH: Duration = Duration::from_millis(50);
+const MOST: usize = 4096;
+/// How the environment of every call names it: the user name for the proxy.
+const CALL_MARK: &[u8] = b"HTTP_PROXY=http://";
+const MOST_ENVIRONMENT: usize = 256 * 1024;
+
+/// A process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Who {
+    /// Its number inside.
+    pub(super) pid: Option<u32>,
+    /// Its name.
+    pub(super) process: Option<String>,
+    /// The call, with its attempt.
+    pub(super) call: Option<String>,
+    /// When it began, in ticks since the machine did: numbers are used again.
+    pub(super) began: Option<u64>,
+}
+
+/// Remembers who was asked lately.
+#[derive(Default)]
+pub(super) struct Asked {
+    known: HashMap<i32, (Instant, Who)>,
+}
+
+impl Asked {
+    pub(super) fn who(&mut self, pid: i32) -> Who {
+        if let Some((when, who)) = self.known.get(&pid)
+            && when.elapsed() < FRESH
+        {
+            return who.clone();
+        }
+        if self.known.len() >= MOST {
+            self.known.clear();
+        }
+        let who = ask(pid);
+        self.known.insert(pid, (Instant::now(), who.clone()));
+        who
+    }
+}
+
+fn ask(pid: i32) -> Who {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return Who::default() };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    Who {
+        pid: field("NSpid:").and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()),
+        process: field("Name:").map(|name| name.trim().chars().take(64).collect()),
+        call: call_in(environment.get(..MOST_ENVIRONMENT).unwrap_or(&environment)),
+        began: began_in(&stat),
+    }
+}
+
+/// When a process began. Its name, in parentheses, may have anything in it.
+fn began_in(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// What an environment says; a process may have changed its own, so only what looks like a call is taken.
+pub(super) fn call_in(environment: &[u8]) -> Option<String> {
+    let entry = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(CALL_MARK))?;
+    let user = entry.split(|byte| *byte == b':').next()?;
+    let is_call = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte);
+    if user.is_empty() || user.len() > 100 || !user.iter().all(is_call) {
+        return None;
+    }
+    String::from_utf8(user.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_call_is_read_from_the_environment_and_nonsense_is_not() {
+        assert_eq!(
+            call_in(b"A=b\0HTTP_PROXY=http://step-1.1:x@127.0.0.1:3128\0C=d"),
+            Some("step-1.1".into())
+        );
+        assert_eq!(call_in(b"HTTP_PROXY=http://\"}\n:x@"), None);
+        assert_eq!(call_in(b"HTTP_PROXY=http://"), None);
+        assert_eq!(call_in(b""), None);
+        assert_eq!(Asked::default().who(i32::MAX), Who::default());
+    }
+
+    #[test]
+    fn a_process_is_known_by_when_it_began() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 10 0 0 0 0 0 0 0 20 0 1 0 4711 1000 10";
+        assert_eq!(began_in(stat), Some(4711));
+        assert_eq!((began_in(""), began_in("7 (x) S 1")), (None, None));
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(Asked::default().who(own).began.is_some());
+    }
+}

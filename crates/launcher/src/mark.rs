@@ -1,0 +1,110 @@
+//! A mark on every process of a sandbox that has no pid namespace, so that all of them can be found and ended.
+//!
+//! A limit of the kernel that nobody uses carries the sandbox's number. A child inherits it through fork, exec, a new
+//! session and a lost parent; the seccomp filter refuses to change it. So nothing can run away from it.
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, setrlimit};
+
+/// The limit: how long a process with real-time priority may run without a pause. A number like ours means "for ever".
+const CARRIER: Resource = Resource::Rttime;
+/// How the kernel names it in `/proc/PID/limits`.
+const NAME: &str = "Max realtime timeout";
+/// No process has a real-time limit of so many thousands of years.
+const FLOOR: u64 = 1 << 61;
+const TICK: Duration = Duration::from_millis(1);
+
+/// The mark of a sandbox with this number.
+#[must_use]
+pub fn of(number: u128) -> u64 {
+    // The low bits of an id are its random ones.
+    let low = u64::try_from(number & u128::from(FLOOR - 1)).unwrap_or(0);
+    FLOOR | low
+}
+
+/// Marks this process and all that come from it.
+pub(crate) fn put_on(mark: u64) -> rustix::io::Result<()> {
+    setrlimit(CARRIER, Rlimit { current: Some(mark), maximum: Some(mark) })
+}
+
+/// The living processes that have a mark.
+#[must_use]
+pub fn processes(mark: u64) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| has(*pid, mark)).collect()
+}
+
+/// Whether a process has a mark and lives; one that has ended may wait long to be collected.
+fn has(pid: i32, mark: u64) -> bool {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
+    read("limits").is_ok_and(|limits| is_in(&limits, mark)) && read("stat").is_ok_and(|stat| is_alive(&stat))
+}
+
+/// The name may hold anything, brackets and spaces too; the last bracket ends it.
+fn is_alive(stat: &str) -> bool {
+    let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+fn is_in(limits: &str, mark: u64) -> bool {
+    let line = limits.lines().find_map(|line| line.strip_prefix(NAME));
+    let hard = line.and_then(|line| line.split_whitespace().nth(1));
+    hard.and_then(|number| number.parse().ok()) == Some(mark)
+}
+
+/// Kills every process that has a mark, and returns when none is left.
+///
+/// # Errors
+/// Some do not die in time.
+pub fn end_all(mark: u64, patience: Duration) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    loop {
+        let left = processes(mark);
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("processes {left:?} do not die")));
+        }
+        // All stand still before any dies: what forks faster than it is killed would win otherwise.
+        for signal in [Signal::STOP, Signal::KILL] {
+            for pid in &left {
+                signal_marked(*pid, mark, signal);
+            }
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+fn signal_marked(pid: i32, mark: u64, signal: Signal) {
+    let Some(process) = Pid::from_raw(pid) else { return };
+    let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { return };
+    // After the handle was opened: what it means now it means for ever.
+    if has(pid, mark) {
+        let _ = pidfd_send_signal(&handle, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hard_limit_is_the_mark() {
+        let text = "Max cpu time              unlimited            unlimited            seconds\n\
+                    Max realtime timeout      2305843009213693959  2305843009213693959  us\n";
+        assert!(is_in(text, 2_305_843_009_213_693_959));
+        assert!(!is_in(text, 2_305_843_009_213_693_958));
+        assert!(!is_in("Max realtime timeout      unlimited            unlimited            us\n", FLOOR));
+    }
+
+    #[test]
+    fn nobody_has_a_mark_by_chance() {
+        assert!(of(0) >= FLOOR && of(u128::MAX) >= FLOOR && of(u128::MAX) != of(0));
+        assert_eq!(processes(of(1)), Vec::<i32>::new());
+    }
+}

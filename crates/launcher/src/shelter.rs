@@ -1,0 +1,234 @@
+//! A sandbox without namespaces: Landlock and seccomp keep the host's files, processes and network out of its reach.
+//!
+//! The owner is the parent of whatever loses its own, and every process carries a [`mark`], so none can run away. Where
+//! the owner is root the sandbox has a user id of its own; else it has the owner's.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::os::unix::net::UnixListener;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{
+    PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, set_child_subreaper,
+    set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{CapabilitySet, Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::channel::{self, Word};
+use crate::child::{self, Inheritance};
+use crate::error::{LaunchError, Step};
+use crate::mark;
+use crate::owner::Child;
+use crate::privileges;
+use crate::process;
+use crate::slot::Slot;
+use crate::spec::{ENTRANCE_FD, GUEST_DIRECTORY, LISTEN_FD, LaunchSpec, Running, STATE_FD, Shelter, Users};
+use crate::sys;
+use crate::users;
+
+/// The oldest Landlock that keeps signals in; it also knows TCP, devices and truncation.
+pub const LEAST_LANDLOCK: i32 = 6;
+/// Where terminals come from. The guest opens them for what it runs, which may not.
+const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
+
+/// What the guest gets.
+struct Gifts {
+    /// Where it listens for the link.
+    listener: OwnedFd,
+    /// The directory of its journal.
+    state: OwnedFd,
+    /// Where outgoing connections enter.
+    entrance: TcpListener,
+    /// The user it becomes, where the owner is root.
+    user: Option<u32>,
+}
+
+/// Forks the first process; it waits for [`set_up`].
+pub(crate) fn give_birth(
+    spec: &LaunchSpec,
+    shelter: &Shelter,
+    slot: Option<&Slot>,
+    null: BorrowedFd<'_>,
+) -> Result<Child, LaunchError> {
+    let own = rustix::process::getpid();
+    set_child_subreaper(Some(own)).named("becoming the parent of what loses its own")?;
+    let gifts = Gifts::open(spec, slot)?;
+    let guest = open(&spec.guest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .step(|| format!("opening {}", spec.guest.display()))?;
+    let (log, log_writer) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).named("making the log's pipe")?;
+    let (ours, theirs) = channel::pair().named("making a channel")?;
+    let null = null.try_clone_to_owned().named("copying /dev/null")?;
+    let Some(pid) = sys::fork().named("forking")? else {
+        drop(ours);
+        let inheritance = Inheritance { channel: theirs, guest, log: log_writer, null };
+        let Err(error) = become_guest(spec, shelter, &inheritance, &gifts);
+        inheritance.channel.complain(&error);
+        sys::leave(1)
+    };
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).named("opening a handle of the first process")?;
+    Ok(Child { pid: pid.as_raw_nonzero().get(), pidfd, channel: ours, log })
+}
+
+/// Puts the first process into its control group and waits until it has become the guest.
+pub(crate) fn set_up(spec: &LaunchSpec, child: &Child) -> Result<Running, LaunchError> {
+    if let Some(group) = &spec.cgroup {
+        group.create(&spec.limits)?;
+        group.admit(child.pid)?;
+    }
+    child.channel.say(Word::Limited, &[]).named("telling of limits")?;
+    if let Some(complaint) = child.complaint() {
+        return Err(complaint);
+    }
+    let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
+    let guest_started = started.named("looking at the guest")?;
+    Ok(Running { guest_pid: child.pid.unsigned_abs(), guest_started, loop_device: None })
+}
+
+impl Gifts {
+    fn open(spec: &LaunchSpec, slot: Option<&Slot>) -> Result<Self, LaunchError> {
+        let user = match (&spec.users, slot) {
+            (Users::Ranges(slots), Some(slot)) => Some(users::first_of_range(slots, slot)),
+            _ => None,
+        };
+        let listener =
+            UnixListener::bind(&spec.socket).step(|| format!("listening at {}", spec.socket.display()))?;
+        let entrance =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).named("listening for outgoing connections")?;
+        let path = spec.directory.join(GUEST_DIRECTORY);
+        let state = open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .step(|| format!("opening {}", path.display()))?;
+        if let Some(user) = user {
+            fchown(&state, Some(user), Some(user))
+                .step(|| format!("changing the owner of {}", path.display()))?;
+        }
+        Ok(Self { listener: listener.into(), state, entrance, user })
+    }
+}
+
+fn become_guest(
+    spec: &LaunchSpec,
+    shelter: &Shelter,
+    inheritance: &Inheritance,
+    gifts: &Gifts,
+) -> Result<Infallible, LaunchError> {
+    let port = gifts.entrance.local_addr().named("asking for the entrance's port")?.port();
+    if let Some(user) = gifts.user {
+        give_tree(shelter, user)?;
+        // Before the change of user, which takes the right to do so away.
+        privileges::drop_capabilities(CapabilitySet::SETUID | CapabilitySet::SETGID)
+            .named("dropping capabilities")?;
+    }
+    set_limits(spec, shelter, gifts.user)?;
+    if let Some(user) = gifts.user {
+        take_identity(user).step(|| format!("becoming user {user}"))?;
+    }
+    // After the change of user, which clears it. Should the owner be gone already, the next word never comes.
+    set_parent_process_death_signal(Some(Signal::KILL)).named("tying the sandbox to its launcher")?;
+    inheritance.channel.hear(Word::Limited).named("waiting for limits")?;
+    rustix::thread::set_no_new_privs(true).named("setting no_new_privs")?;
+    restrict(shelter, inheritance.guest.as_fd(), gifts.state.as_fd(), port)
+        .map_err(io::Error::other)
+        .named("applying Landlock")?;
+    privileges::install_filters(spec)?;
+    let entrance = gifts.entrance.try_clone().map(OwnedFd::from).named("copying the entrance")?;
+    let placed = [(&gifts.listener, LISTEN_FD), (&gifts.state, STATE_FD), (&entrance, ENTRANCE_FD)];
+    child::execute(spec, inheritance, &placed)
+}
+
+/// The tree was made by root and is empty but for its first directories.
+fn give_tree(shelter: &Shelter, user: u32) -> Result<(), LaunchError> {
+    let give = |path: &std::path::Path| {
+        rustix::fs::chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))
+            .step(|| format!("changing the owner of {}", path.display()))
+    };
+    give(&shelter.tree)?;
+    let entries = fs::read_dir(&shelter.tree).step(|| format!("reading {}", shelter.tree.display()))?;
+    entries.flatten().try_for_each(|entry| give(&entry.path()))
+}
+
+fn take_identity(user: u32) -> rustix::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)
+}
+
+fn set_limits(spec: &LaunchSpec, shelter: &Shelter, user: Option<u32>) -> Result<(), LaunchError> {
+    // A hard limit can only become lower.
+    let at_most = |resource, value: u64| {
+        let value = getrlimit(resource).maximum.map_or(value, |most| most.min(value));
+        setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
+    };
+    at_most(Resource::Nofile, spec.limits.open_files).named("limiting open files")?;
+    at_most(Resource::Core, 0).named("forbidding core dumps")?;
+    at_most(Resource::Data, spec.limits.memory_bytes).named("limiting the memory of one process")?;
+    // The kernel counts all of a user's. A user of its own has none but the sandbox's.
+    let others = if user.is_some() { 0 } else { threads_of_this_user() };
+    at_most(Resource::Nproc, spec.limits.pids.saturating_add(others)).named("limiting processes")?;
+    mark::put_on(shelter.mark).named("marking the sandbox's processes (RLIMIT_RTTIME)")
+}
+
+fn threads_of_this_user() -> u64 {
+    const THREADS_AFTER_NAME: usize = 17;
+    let own = rustix::process::geteuid().as_raw();
+    let threads = |entry: fs::DirEntry| -> Option<u64> {
+        entry.file_name().to_str()?.parse::<i32>().ok()?;
+        if entry.metadata().ok()?.uid() != own {
+            return None;
+        }
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        fields.split_whitespace().nth(THREADS_AFTER_NAME)?.parse().ok()
+    };
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(threads).sum()
+}
+
+/// What the guest may reach. What it runs may reach less; the guest sees to that.
+fn restrict(
+    shelter: &Shelter,
+    guest: BorrowedFd<'_>,
+    state: BorrowedFd<'_>,
+    port: u16,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let all = AccessFs::from_all(ABI::V5);
+    let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(all)?
+        .handle_access(AccessNet::from_all(ABI::V4))?
+        .scope(Scope::from_all(ABI::V6))?
+        .create()?
+        .add_rule(PathBeneath::new(guest, AccessFs::Execute | AccessFs::ReadFile))?
+        .add_rule(PathBeneath::new(state, all))?
+        .add_rule(PathBeneath::new(PathFd::new(&shelter.tree)?, all & !special_files()))?
+        .add_rule(PathBeneath::new(PathFd::new("/proc")?, AccessFs::ReadFile | AccessFs::ReadDir))?
+        .add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
+    for path in &shelter.readable {
+        let rights =
+            if path.is_dir() { AccessFs::from_read(ABI::V5) } else { AccessFs::ReadFile | AccessFs::Execute };
+        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, rights))?;
+    }
+    for path in &shelter.devices {
+        rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, device))?;
+    }
+    for path in TERMINALS {
+        if let Ok(terminals) = PathFd::new(path) {
+            rules = rules.add_rule(PathBeneath::new(terminals, device))?;
+        }
+    }
+    rules.restrict_self()?;
+    Ok(())
+}
+
+fn special_files() -> BitFlags<AccessFs> {
+    AccessFs::MakeChar | AccessFs::MakeBlock
+}

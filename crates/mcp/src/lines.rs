@@ -1,0 +1,209 @@
+//! Speaks to a process: one JSON message a line. The process may outlive whoever speaks to it.
+//!
+//! A call carries the agent's own id for it on the wire. So after a restart of this server the answer to a call that was
+//! under way is known among what the process has printed ([`Recovered`]), and the call is not made again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::RoleClient;
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::outcome::short;
+
+/// Where the agent's own id of a call stands in its request.
+pub(crate) const CALL_FIELD: &str = "caisson/call";
+/// Answers to unknown requests that are kept.
+const MOST_RECOVERED: usize = 256;
+
+/// A line for the process; the answer tells whether it was written.
+pub struct LineSender {
+    /// The line, with its end.
+    pub line: Vec<u8>,
+    /// Whether it was written.
+    pub written: oneshot::Sender<Result<(), String>>,
+}
+
+/// A line of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// What it says.
+    pub bytes: Vec<u8>,
+    /// Whether it was printed before this connection: only answers count then.
+    pub is_old: bool,
+}
+
+/// Answers that the process gave to requests of an earlier connection, and other news of its output.
+#[derive(Clone, Default)]
+pub struct Recovered {
+    shared: Arc<Mutex<Shared>>,
+    changed: Arc<watch::Sender<u64>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    answers: HashMap<String, Value>,
+    noise: Option<String>,
+}
+
+impl Recovered {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, id: String, answer: Value) {
+        let mut shared = self.lock();
+        if shared.answers.len() < MOST_RECOVERED {
+            shared.answers.insert(id, answer);
+        }
+        drop(shared);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Waits for the answer to a call of an earlier connection.
+    pub(crate) async fn answer(&self, call: &str) -> Value {
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            if let Some(answer) = self.lock().answers.remove(call) {
+                return answer;
+            }
+            // The sender lives in `self`.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// The first line that was no message, if there was one.
+    #[must_use]
+    pub fn noise(&self) -> Option<String> {
+        self.lock().noise.clone()
+    }
+
+    fn hear_noise(&self, line: &[u8]) {
+        let text = short(String::from_utf8_lossy(line).trim());
+        self.lock().noise.get_or_insert(text);
+    }
+}
+
+/// Speaks to a process by lines.
+pub struct Lines {
+    prefix: String,
+    outgoing: mpsc::Sender<LineSender>,
+    incoming: mpsc::Receiver<Line>,
+    ids: Arc<Mutex<HashMap<String, Value>>>,
+    recovered: Recovered,
+}
+
+/// A line could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("writing to the process: {0}")]
+pub struct LineError(String);
+
+impl Lines {
+    /// Speaks by these channels. The prefix makes ids of requests differ from those of earlier connections.
+    #[must_use]
+    pub fn new(
+        prefix: String,
+        outgoing: mpsc::Sender<LineSender>,
+        incoming: mpsc::Receiver<Line>,
+    ) -> (Self, Recovered) {
+        let recovered = Recovered::default();
+        let lines = Self { prefix, outgoing, incoming, ids: Arc::default(), recovered: recovered.clone() };
+        (lines, recovered)
+    }
+
+    fn ids(&self) -> std::sync::MutexGuard<'_, HashMap<String, Value>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a request its id on the wire.
+    fn rename(&self, message: &mut Value) {
+        if message["method"] == "notifications/cancelled" {
+            let ours = message["params"]["requestId"].clone();
+            let wire = self.ids().iter().find(|(_, id)| **id == ours).map(|(wire, _)| wire.clone());
+            if let Some(wire) = wire {
+                message["params"]["requestId"] = wire.into();
+            }
+            return;
+        }
+        if message.get("method").is_none() || message.get("id").is_none() {
+            return;
+        }
+        let wire = match message["params"]["_meta"][CALL_FIELD].as_str() {
+            Some(call) => call.to_owned(),
+            None => format!("{}{}", self.prefix, message["id"]),
+        };
+        let ours = std::mem::replace(&mut message["id"], wire.clone().into());
+        self.ids().insert(wire, ours);
+    }
+
+    /// A line as a message; `None` where it is nothing for this connection.
+    fn understand(&self, line: &Line) -> Option<RxJsonRpcMessage<RoleClient>> {
+        let mut message = match serde_json::from_slice::<Value>(&line.bytes) {
+            Ok(message) if message.is_object() => message,
+            _ => {
+                if !line.bytes.trim_ascii().is_empty() {
+                    self.recovered.hear_noise(&line.bytes);
+                }
+                return None;
+            }
+        };
+        let is_answer = message.get("method").is_none() && message.get("id").is_some();
+        if is_answer {
+            let wire = message["id"].as_str().unwrap_or_default().to_owned();
+            match self.ids().remove(&wire) {
+                Some(ours) => message["id"] = ours,
+                None => {
+                    self.recovered.put(wire, message);
+                    return None;
+                }
+            }
+        } else if line.is_old {
+            return None;
+        }
+        serde_json::from_value(message)
+            .inspect_err(|error| tracing::debug!(%error, "a message of an MCP server was not understood"))
+            .ok()
+    }
+}
+
+impl Transport<RoleClient> for Lines {
+    type Error = LineError;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), LineError>> + Send + 'static {
+        let encoded = serde_json::to_value(item).map(|mut message| {
+            self.rename(&mut message);
+            let mut line = message.to_string().into_bytes();
+            line.push(b'\n');
+            line
+        });
+        let outgoing = self.outgoing.clone();
+        async move {
+            let line = encoded.map_err(|error| LineError(error.to_string()))?;
+            let (written, told) = oneshot::channel();
+            let gone = || LineError("it has ended".into());
+            outgoing.send(LineSender { line, written }).await.map_err(|_| gone())?;
+            told.await.map_err(|_| gone())?.map_err(LineError)
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        loop {
+            let line = self.incoming.recv().await?;
+            if let Some(message) = self.understand(&line) {
+                return Some(message);
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), LineError> {
+        self.incoming.close();
+        Ok(())
+    }
+}

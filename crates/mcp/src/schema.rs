@@ -1,0 +1,108 @@
+//! What a tool takes, as its server says it: checked, because one schema that a provider refuses would stop every turn.
+
+use serde_json::{Map, Value};
+
+/// The largest schema that is passed on, and how deep it may be.
+const MOST_BYTES: usize = 32 * 1024;
+const MOST_DEPTH: usize = 32;
+/// What `type` may be.
+const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
+
+/// A schema that every provider takes, or what is wrong with it.
+pub(crate) fn checked(schema: Option<&Value>) -> Result<Value, String> {
+    let mut map = match schema {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(map)) => map.clone(),
+        Some(_) => return Err("its schema is no JSON object".into()),
+    };
+    map.remove("$schema");
+    map.entry("type").or_insert_with(|| "object".into());
+    if map.get("type") != Some(&Value::from("object")) {
+        return Err("its schema is not of type object".into());
+    }
+    map.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+    let value = Value::Object(map);
+    check(&value, 0)?;
+    match serde_json::to_vec(&value) {
+        Ok(bytes) if bytes.len() <= MOST_BYTES => Ok(value),
+        _ => Err(format!("its schema has more than {MOST_BYTES} bytes")),
+    }
+}
+
+fn check(schema: &Value, depth: usize) -> Result<(), String> {
+    if depth > MOST_DEPTH {
+        return Err("its schema is too deep".into());
+    }
+    let map = match schema {
+        Value::Object(map) => map,
+        // `true` and `false` are schemas.
+        Value::Bool(_) => return Ok(()),
+        _ => return Err("its schema has a part that is no schema".into()),
+    };
+    if let Some(kind) = map.get("type") {
+        let is_known = |kind: &Value| kind.as_str().is_some_and(|kind| TYPES.contains(&kind));
+        let is_fine = match kind {
+            Value::Array(kinds) => !kinds.is_empty() && kinds.iter().all(is_known),
+            kind => is_known(kind),
+        };
+        if !is_fine {
+            return Err(format!("its schema names the type {kind}, which there is not"));
+        }
+    }
+    let is_list_of_text =
+        |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));
+    if map.get("required").is_some_and(|required| !is_list_of_text(required)) {
+        return Err("`required` in its schema is no list of names".into());
+    }
+    for key in ["properties", "$defs", "definitions"] {
+        match map.get(key) {
+            None => {}
+            Some(Value::Object(parts)) => parts.values().try_for_each(|part| check(part, depth + 1))?,
+            Some(_) => return Err(format!("`{key}` in its schema is no object")),
+        }
+    }
+    for key in ["anyOf", "oneOf", "allOf"] {
+        match map.get(key) {
+            None => {}
+            Some(Value::Array(parts)) => parts.iter().try_for_each(|part| check(part, depth + 1))?,
+            Some(_) => return Err(format!("`{key}` in its schema is no list")),
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        match map.get(key) {
+            None | Some(Value::Array(_)) => {}
+            Some(part) => check(part, depth + 1)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_is_passed_on_or_refused_with_a_reason() {
+        let fine =
+            json!({"$schema": "x", "type": "object", "properties": {"a": {"type": ["string", "null"]}}});
+        assert_eq!(
+            checked(Some(&fine)).unwrap(),
+            json!({"type": "object", "properties": {"a": {"type": ["string", "null"]}}})
+        );
+        assert_eq!(checked(None).unwrap(), json!({"type": "object", "properties": {}}));
+        for (schema, words) in [
+            (json!("text"), "no JSON object"),
+            (json!({"type": "string"}), "not of type object"),
+            (json!({"properties": []}), "`properties`"),
+            (json!({"properties": {"a": {"type": "text"}}}), "the type \"text\""),
+            (json!({"properties": {"a": 3}}), "no schema"),
+            (json!({"required": "a"}), "`required`"),
+            (json!({"description": "x".repeat(40_000)}), "bytes"),
+        ] {
+            let told = checked(Some(&schema)).unwrap_err();
+            assert!(told.contains(words), "{schema}: {told}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! One connection to a server: greeting, list of tools, calls.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use egress::{Proxy, Upstream};
+use rmcp::RoleClient;
+use rmcp::handler::client::ClientHandler;
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
+    ListToolsRequest, PaginatedRequestParams, ProtocolVersion, RequestMetaObject, ServerResult,
+};
+use rmcp::service::{
+    NotificationContext, Peer, PeerRequestOptions, RunningServiceCancellationToken, ServiceError, ServiceExt,
+    serve_directly,
+};
+use rmcp::transport::{IntoTransport, Transport};
+use serde_json::{Map, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+
+use crate::error::McpError;
+use crate::http::{Web, transport};
+use crate::lines::{CALL_FIELD, Lines, Recovered};
+use crate::outcome::{ToolOutcome, short};
+use crate::spec::Headers;
+
+/// How many pages of a list are read.
+const MOST_PAGES: usize = 100;
+/// How many tools of one server are looked at.
+const MOST_TOOLS: usize = 2000;
+
+/// Hears what a server says by itself.
+struct Listener {
+    changed: Arc<Notify>,
+}
+
+impl ClientHandler for Listener {
+    fn get_info(&self) -> ClientConfig {
+        let us = Implementation::new("caisson", env!("CARGO_PKG_VERSION"));
+        let mut info = ClientConfig::new(ClientCapabilities::default(), us);
+        info.protocol_version = ProtocolVersion::LATEST_WITH_INITIALIZE;
+        info
+    }
+
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+}
+
+/// A connection to a server. Dropped, it is closed; a process goes on.
+pub struct Session {
+    peer: Peer<RoleClient>,
+    changed: Arc<Notify>,
+    closed: watch::Receiver<bool>,
+    cancel: Mutex<Option<RunningServiceCancellationToken>>,
+    recovered: Option<Recovered>,
+}
+
+impl Session {
+    /// Greets a process that was just started.
+    ///
+    /// # Errors
+    /// It does not greet back.
+    pub async fn greet(lines: Lines, recovered: Recovered, limit: Duration) -> Result<Self, McpError> {
+        Self::begin(lines, Some(recovered), limit).await
+    }
+
+    /// Goes on with a process that was greeted before.
+    #[must_use]
+    pub fn resume(lines: Lines, recovered: Recovered) -> Self {
+        let changed = Arc::new(Notify::new());
+        let listener = Listener { changed: Arc::clone(&changed) };
+        let service = serve_directly::<RoleClient, _, _, _, _>(listener, lines, None);
+        let (peer, cancel) = (service.peer().clone(), service.cancellation_token());
+        let closed = watch_end(service.waiting());
+        Self { peer, changed, closed, cancel: Mutex::new(Some(cancel)), recovered: Some(recovered) }
+    }
+
+    /// Greets a server outside, through the job's way out.
+    ///
+    /// # Errors
+    /// It may not or cannot be reached, or does not greet back.
+    pub async fn connect(
+        url: &str,
+        headers: &Headers,
+        proxy: Proxy,
+        upstream: Upstream,
+        call: String,
+        limit: Duration,
+    ) -> Result<Self, McpError> {
+        let web = Web::new(proxy, upstream, headers.clone(), call);
+        let trouble = web.trouble();
+        Self::begin(transport(web, url), None, limit).await.map_err(|error| match (error, trouble.last()) {
+            // What the way out said is clearer than what became of it on the way here.
+            (McpError::Greeting(_) | McpError::Gone(_), Some(trouble)) => McpError::Greeting(trouble),
+            (error, _) => error,
+        })
+    }
+
+    async fn begin<T, E, A>(
+        transport: T,
+        recovered: Option<Recovered>,
+        limit: Duration,
+    ) -> Result<Self, McpError>
+    where
+        T: IntoTransport<RoleClient, E, A> + Transport<RoleClient>,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let changed = Arc::new(Notify::new());
+        let listener = Listener { changed: Arc::clone(&changed) };
+        let service = match timeout(limit, listener.serve(transport)).await {
+            Ok(Ok(service)) => service,
+            Ok(Err(error)) => return Err(McpError::Greeting(short(&error.to_string()))),
+            Err(_) => return Err(McpError::Timeout { what: "answer the greeting", limit }),
+        };
+        let (peer, cancel) = (service.peer().clone(), service.cancellation_token());
+        let closed = watch_end(service.waiting());
+        Ok(Self { peer, changed, closed, cancel: Mutex::new(Some(cancel)), recovered })
+    }
+
+    /// The server's tools, as they came.
+    ///
+    /// # Errors
+    /// It does not list them, or not in time.
+    pub async fn list(&self, limit: Duration) -> Result<Vec<Value>, McpError> {
+        let listing = async {
+            let mut tools = Vec::new();
+            let mut cursor = None;
+            for _ in 0..MOST_PAGES {
+                let page = PaginatedRequestParams::default().with_cursor(cursor);
+                let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(page));
+                let result = self.peer.send_request(request).await.map_err(|error| told(&error))?;
+                let mut result = value_of(&result);
+                let Value::Array(page) = result["tools"].take() else {
+                    return Err(McpError::NotUnderstood(format!(
+                        "no list of tools in {}",
+                        short(&result.to_string())
+                    )));
+                };
+                tools.extend(page);
+                cursor = result["nextCursor"].as_str().map(ToOwned::to_owned);
+                if cursor.is_none() || tools.len() >= MOST_TOOLS {
+                    break;
+                }
+            }
+            tools.truncate(MOST_TOOLS);
+            Ok(tools)
+        };
+        let mut closed = self.closed.clone();
+        tokio::select! {
+            listed = timeout(limit, listing) => match listed {
+                Ok(listed) => listed,
+                Err(_) => Err(McpError::Timeout { what: "list its tools", limit }),
+            },
+            _ = closed.wait_for(|closed| *closed) => Err(McpError::Gone("it has ended".into())),
+        }
+    }
+
+    /// Calls a tool.
+    ///
+    /// # Errors
+    /// There is no answer; nobody knows how far the call came.
+    pub async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        call: &str,
+        limit: Duration,
+    ) -> Result<ToolOutcome, McpError> {
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let mut meta = RequestMetaObject::default();
+        meta.0.0.insert(CALL_FIELD.into(), call.into());
+        let options = PeerRequestOptions::with_timeout(limit).with_meta(meta);
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let answered = match self.peer.send_request_with_option(request, options).await {
+            Ok(handle) => handle.await_response().await,
+            Err(error) => Err(error),
+        };
+        match answered {
+            Ok(result) => read(&value_of(&result)),
+            // What the server refuses is an answer.
+            Err(ServiceError::McpError(error)) => {
+                Ok(ToolOutcome { text: error.message.to_string(), is_error: true, ..ToolOutcome::default() })
+            }
+            Err(ServiceError::Timeout { .. }) => Err(McpError::Timeout { what: "answer the call", limit }),
+            Err(error) => {
+                self.close();
+                Err(told(&error))
+            }
+        }
+    }
+
+    /// The answer to a call that an earlier connection to the same process made.
+    ///
+    /// # Errors
+    /// There is none in time, or the process is gone.
+    pub async fn recover(&self, call: &str, limit: Duration) -> Result<ToolOutcome, McpError> {
+        let Some(recovered) = &self.recovered else {
+            return Err(McpError::Gone("the connection over which it was made".into()));
+        };
+        let mut closed = self.closed.clone();
+        let answer = tokio::select! {
+            answer = recovered.answer(call) => answer,
+            _ = closed.wait_for(|closed| *closed) => return Err(McpError::Gone("it has ended".into())),
+            () = tokio::time::sleep(limit) => return Err(McpError::Timeout { what: "answer the call", limit }),
+        };
+        match answer["error"]["message"].as_str() {
+            Some(message) => {
+                Ok(ToolOutcome { text: message.to_owned(), is_error: true, ..ToolOutcome::default() })
+            }
+            None => read(&answer["result"]),
+        }
+    }
+
+    /// Returns when the list of tools has changed.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Returns when the connection is gone.
+    pub async fn closed(&self) {
+        let _ = self.closed.clone().wait_for(|closed| *closed).await;
+    }
+
+    /// Ends the connection; a process goes on.
+    pub fn close(&self) {
+        if let Some(cancel) = self.cancel.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            cancel.cancel();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn watch_end<T: Send>(waiting: impl Future<Output = T> + Send + 'static) -> watch::Receiver<bool> {
+    let (sender, closed) = watch::channel(false);
+    drop(tokio::spawn(async move {
+        waiting.await;
+        sender.send_replace(true);
+    }));
+    closed
+}
+
+fn value_of(result: &ServerResult) -> Value {
+    serde_json::to_value(result).unwrap_or_default()
+}
+
+fn read(result: &Value) -> Result<ToolOutcome, McpError> {
+    ToolOutcome::read(result).map_err(McpError::NotUnderstood)
+}
+
+fn told(error: &ServiceError) -> McpError {
+    match error {
+        ServiceError::McpError(error) => McpError::Answered(short(&error.message)),
+        ServiceError::TransportClosed => McpError::Gone("it has ended".into()),
+        other => McpError::Gone(short(&other.to_string())),
+    }
+}

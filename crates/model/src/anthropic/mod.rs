@@ -1,0 +1,60 @@
+//! Messages, as Anthropic made them.
+
+mod request;
+mod stream;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::Model;
+use crate::answer::ModelStream;
+use crate::error::ModelError;
+use crate::events;
+use crate::http::Endpoint;
+use crate::name::{Dialect, ModelName};
+use crate::price::Price;
+use crate::reader::Reader as _;
+use crate::request::ModelRequest;
+use crate::settings::ModelLimits;
+
+/// What goes with every request.
+pub(crate) const HEADERS: &[(&str, &str)] = &[("anthropic-version", "2023-06-01")];
+
+/// A model behind the messages API.
+#[derive(Debug)]
+pub(crate) struct Anthropic {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) model: String,
+    pub(crate) limits: ModelLimits,
+    pub(crate) price: Option<Price>,
+}
+
+#[async_trait]
+impl Model for Anthropic {
+    fn name(&self) -> &ModelName {
+        &self.endpoint.name
+    }
+
+    fn limits(&self) -> ModelLimits {
+        self.limits
+    }
+
+    async fn stream(&self, request: Arc<ModelRequest>) -> Result<ModelStream, ModelError> {
+        let body = request::body(&request, &self.model, &self.limits);
+        let mut events = self.endpoint.post("/messages", &body).await?;
+        let (endpoint, price) = (self.endpoint.clone(), self.price);
+        Ok(events::generate(move |emitter| async move {
+            let mut reader = stream::StreamReader::new(&endpoint);
+            reader.read_all(&mut events, &emitter).await?;
+            let draft = reader.end()?;
+            Ok(draft.finish(&endpoint.name, Dialect::Anthropic, price.as_ref()))
+        }))
+    }
+}
+
+/// What comes of these events, for the fuzz targets.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
+    stream::StreamReader::new(endpoint).after(values)?.end().ok()
+}

@@ -1,0 +1,82 @@
+//! A stream of events from a future that emits them: the future runs while somebody reads, and stops when they stop.
+
+use std::future::Future;
+use std::task::Poll;
+
+use futures::StreamExt;
+use tokio::sync::mpsc;
+
+use crate::answer::{Answer, ModelEvent, ModelStream};
+use crate::error::ModelError;
+
+/// How many events may wait for their reader.
+const WAITING_EVENTS: usize = 64;
+
+/// Hands events to whoever reads the stream.
+#[derive(Debug, Clone)]
+pub(crate) struct Emitter(mpsc::Sender<ModelEvent>);
+
+impl Emitter {
+    /// Waits while the reader is behind.
+    pub(crate) async fn emit(&self, event: ModelEvent) {
+        // The receiver lives in the same stream as the future that calls this: it cannot be gone.
+        let _ = self.0.send(event).await;
+    }
+}
+
+/// Makes a stream that ends with what the future gives. Dropping the stream drops the future.
+pub(crate) fn generate<F>(make: impl FnOnce(Emitter) -> F) -> ModelStream
+where
+    F: Future<Output = Result<Answer, ModelError>> + Send + 'static,
+{
+    let (sender, mut receiver) = mpsc::channel(WAITING_EVENTS);
+    let mut future = Some(Box::pin(make(Emitter(sender))));
+    let mut end = None;
+    futures::stream::poll_fn(move |context| {
+        if let Some(running) = &mut future
+            && let Poll::Ready(result) = running.as_mut().poll(context)
+        {
+            future = None;
+            end = Some(result.map(|answer| ModelEvent::Answer(Box::new(answer))));
+        }
+        match receiver.poll_recv(context) {
+            Poll::Ready(Some(event)) => Poll::Ready(Some(Ok(event))),
+            // All senders are gone: the future is done and every event was read.
+            Poll::Ready(None) => Poll::Ready(end.take()),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_come_in_order_and_the_error_last() {
+        let stream = generate(|emitter| async move {
+            for number in 0..200 {
+                emitter.emit(ModelEvent::Text(number.to_string())).await;
+            }
+            Err(ModelError::NoModel { advice: "end".into() })
+        });
+        let events: Vec<_> = stream.collect().await;
+        assert_eq!(events.len(), 201);
+        assert_eq!(events[199], Ok(ModelEvent::Text("199".into())));
+        assert!(events[200].is_err());
+    }
+
+    #[tokio::test]
+    async fn a_dropped_stream_drops_its_future() {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let mut stream = generate(|emitter| async move {
+            let _kept: tokio::sync::oneshot::Sender<()> = sender;
+            emitter.emit(ModelEvent::Text("a".into())).await;
+            std::future::pending().await
+        });
+        assert!(stream.next().await.is_some());
+        drop(stream);
+        assert!(receiver.await.is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! From a request to the body of generate content.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::draft::arguments_object;
+use crate::message::{Image, Message, Part, ResultPart, Role, ToolCall, ToolResult};
+use crate::name::Dialect;
+use crate::request::{Effort, ModelRequest, ToolChoice};
+use crate::settings::ModelLimits;
+
+/// What stands in for the signature of a call that another model made; the provider documents it for this.
+const FOREIGN_SIGNATURE: &str = "skip_thought_signature_validator";
+
+/// The body.
+pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) -> Value {
+    let mut body = json!({"contents": contents(request, limits)});
+    if !request.system.is_empty() {
+        body["systemInstruction"] = json!({"parts": [{"text": request.system}]});
+    }
+    if !request.tools.is_empty() {
+        let declarations: Vec<Value> = request
+            .tools
+            .iter()
+            .map(|tool| {
+                json!({"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.input_schema})
+            })
+            .collect();
+        body["tools"] = json!([{"functionDeclarations": declarations}]);
+        let calling = match &request.tool_choice {
+            ToolChoice::Auto => json!({"mode": "AUTO"}),
+            ToolChoice::Never => json!({"mode": "NONE"}),
+            ToolChoice::Required => json!({"mode": "ANY"}),
+            ToolChoice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+        };
+        body["toolConfig"] = json!({"functionCallingConfig": calling});
+    }
+    let mut generation = json!({});
+    if let Some(tokens) = request.max_output_tokens {
+        generation["maxOutputTokens"] = json!(tokens);
+    }
+    if let Some(temperature) = request.temperature {
+        generation["temperature"] = json!(temperature);
+    }
+    if limits.reasoning {
+        generation["thinkingConfig"] = json!({"includeThoughts": true});
+        let effort = match request.effort {
+            Effort::Unset => None,
+            Effort::Low => Some(("low", 1024)),
+            Effort::Medium => Some(("medium", 8192)),
+            Effort::High => Some(("high", 24_576)),
+        };
+        match effort {
+            None => {}
+            Some((_, budget)) if model.contains("gemini-2") => {
+                generation["thinkingConfig"]["thinkingBudget"] = json!(budget)
+            }
+            Some((level, _)) => generation["thinkingConfig"]["thinkingLevel"] = json!(level),
+        }
+    }
+    if let Some(output) = &request.output_schema {
+        generation["responseMimeType"] = json!("application/json");
+        generation["responseJsonSchema"] = output.schema.clone();
+    }
+    if generation.as_object().is_some_and(|object| !object.is_empty()) {
+        body["generationConfig"] = generation;
+    }
+    body
+}
+
+/// The provider's ids of calls, by ours.
+type Names<'a> = HashMap<&'a str, &'a str>;
+
+fn contents(request: &ModelRequest, limits: &ModelLimits) -> Vec<Value> {
+    let mut contents: Vec<(Role, Vec<Value>)> = Vec::new();
+    // Results name their calls only where the provider gave the calls their names, and by these: ours may be others.
+    let parts_of_all = || request.messages.iter().flat_map(|message| &message.parts);
+    let named: Names<'_> = parts_of_all()
+        .filter_map(|part| {
+            let Part::ToolCall(call) = part else { return None };
+            Some((call.id.as_str(), own_data(call)?.get("id")?.as_str()?))
+        })
+        .collect();
+    for message in &request.messages {
+        let parts = parts(message, limits, &named);
+        if parts.is_empty() {
+            continue;
+        }
+        match contents.last_mut() {
+            Some((role, known)) if *role == message.role => known.extend(parts),
+            _ => contents.push((message.role, parts)),
+        }
+    }
+    let role = |role| if role == Role::User { "user" } else { "model" };
+    contents.into_iter().map(|(who, parts)| json!({"role": role(who), "parts": parts})).collect()
+}
+
+fn parts(message: &Message, limits: &ModelLimits, named: &Names<'_>) -> Vec<Value> {
+    let mut parts = Vec::new();
+    let mut is_first_call = true;
+    for part in &message.parts {
+        match part {
+            Part::Text(text) if text.is_empty() => {}
+            Part::Text(text) => parts.push(json!({"text": text})),
+            Part::Image(image) => parts.push(picture(image, limits)),
+            Part::Reasoning(reasoning) if reasoning.opaque.dialect == Dialect::Gemini => {
+                // Only the signature is wanted back, in a part of its own as it may also come.
+                if let Some(signature) = reasoning.opaque.data.get("thoughtSignature") {
+                    parts.push(json!({"text": "", "thoughtSignature": signature}));
+                }
+            }
+            Part::Reasoning(_) => {}
+            Part::ToolCall(call) => {
+                parts.push(tool_call(call, std::mem::take(&mut is_first_call)));
+            }
+            Part::ToolResult(result) => parts.extend(tool_result(result, limits, named)),
+        }
+    }
+    parts
+}
+
+fn own_data(call: &ToolCall) -> Option<&Value> {
+    call.opaque.as_ref().filter(|opaque| opaque.dialect == Dialect::Gemini).map(|opaque| &opaque.data)
+}
+
+fn tool_call(call: &ToolCall, is_first: bool) -> Value {
+    let own =
+        call.opaque.as_ref().filter(|opaque| opaque.dialect == Dialect::Gemini).map(|opaque| &opaque.data);
+    let mut value = json!({"functionCall": {"name": call.name, "args": arguments_object(&call.arguments)}});
+    if let Some(id) = own.and_then(|data| data.get("id")) {
+        value["functionCall"]["id"] = id.clone();
+    }
+    match own.and_then(|data| data.get("thoughtSignature")) {
+        Some(signature) => value["thoughtSignature"] = signature.clone(),
+        // Of calls side by side only the first is signed. One without any is of another model.
+        None if is_first && own.is_none() => value["thoughtSignature"] = json!(FOREIGN_SIGNATURE),
+        None => {}
+    }
+    value
+}
+
+fn tool_result(result: &ToolResult, limits: &ModelLimits, named: &Names<'_>) -> Vec<Value> {
+    let mut texts = Vec::new();
+    let mut pictures = Vec::new();
+    for part in &result.parts {
+        match part {
+            ResultPart::Text(text) => texts.push(text.clone()),
+            ResultPart::Image(image) if limits.vision => pictures.push(picture(image, limits)),
+            ResultPart::Image(image) => texts.push(image.unseen()),
+        }
+    }
+    let key = if result.is_error { "error" } else { "output" };
+    let mut response = json!({"name": result.name, "response": {key: texts.join("\n")}});
+    if let Some(id) = named.get(result.id.as_str()) {
+        response["id"] = json!(id);
+    }
+    let mut parts = vec![json!({"functionResponse": response})];
+    parts.extend(pictures);
+    parts
+}
+
+fn picture(image: &Image, limits: &ModelLimits) -> Value {
+    if !limits.vision {
+        return json!({"text": image.unseen()});
+    }
+    json!({"inlineData": {"mimeType": image.media_type, "data": image.base64()}})
+}

@@ -1,0 +1,74 @@
+//! Chat completions, as OpenAI made them and vLLM, llama.cpp, Ollama, LM Studio, OpenRouter and others speak them.
+
+mod mistral;
+mod request;
+mod stream;
+mod wire;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::answer::ModelStream;
+use crate::error::ModelError;
+use crate::events;
+use crate::http::Endpoint;
+use crate::name::{Dialect, ModelName};
+use crate::price::Price;
+use crate::reader::Reader as _;
+use crate::request::ModelRequest;
+use crate::settings::ModelLimits;
+use crate::{Answer, Model};
+
+/// Whose words are meant where servers differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// OpenRouter, which tells the price and passes cache marks on.
+    OpenRouter,
+    /// Mistral itself.
+    Mistral,
+    /// Everybody else.
+    Compatible,
+}
+
+/// A model behind chat completions.
+#[derive(Debug)]
+pub(crate) struct OpenAi {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) model: String,
+    pub(crate) flavour: Flavour,
+    pub(crate) limits: ModelLimits,
+    pub(crate) price: Option<Price>,
+}
+
+#[async_trait]
+impl Model for OpenAi {
+    fn name(&self) -> &ModelName {
+        &self.endpoint.name
+    }
+
+    fn limits(&self) -> ModelLimits {
+        self.limits
+    }
+
+    async fn stream(&self, request: Arc<ModelRequest>) -> Result<ModelStream, ModelError> {
+        let body = request::body(&request, &self.model, self.flavour, &self.limits);
+        let mut events = self.endpoint.post("/chat/completions", &body).await?;
+        let letters = events.asked_bytes;
+        let (endpoint, price) = (self.endpoint.clone(), self.price);
+        Ok(events::generate(move |emitter| async move {
+            let mut reader = stream::StreamReader::new(&endpoint);
+            reader.read_all(&mut events, &emitter).await?;
+            let (mut draft, cost) = reader.end(letters)?;
+            draft.usage.output = draft.usage.output.max(draft.usage.reasoning);
+            let answer = draft.finish(&endpoint.name, Dialect::OpenAi, price.as_ref());
+            Ok(Answer { cost: answer.cost.or(cost), ..answer })
+        }))
+    }
+}
+
+/// What comes of these events, for the fuzz targets.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
+    stream::StreamReader::new(endpoint).after(values)?.end(values.len()).map(|(draft, _)| draft).ok()
+}

@@ -1,0 +1,228 @@
+//! Tool calls for models that have none of their own: tools are told in the prompt, calls come back as JSON in the
+//! text. Where the server can, the text is held to a schema; else it is read with mercy, and what cannot be read is
+//! asked for again.
+
+mod read;
+mod render;
+mod schema;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+
+use crate::Model;
+use crate::answer::{Answer, ModelEvent, ModelStream, StopReason};
+use crate::error::ModelError;
+use crate::events::{self, Emitter};
+use crate::message::{Message, Part};
+use crate::name::ModelName;
+use crate::request::ModelRequest;
+use crate::settings::ModelLimits;
+use read::Reading;
+
+/// How often an answer that cannot be read is asked for again.
+const MOST_REPAIRS: u32 = 2;
+
+/// How calls are made at the moment. Only moves on: a server that cannot do one way will not learn it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Way {
+    /// By the server's own calls, until it says that it has none.
+    Native = 0,
+    /// In the text, held to a schema.
+    Schema = 1,
+    /// In the text.
+    Plain = 2,
+}
+
+/// So many calls that were written instead of made, and none made, say that a model cannot make them.
+const WRITTEN_UNTIL_PROMPTED: u8 = 3;
+/// A model that has made a call can make them.
+const HAS_CALLED: u8 = u8::MAX;
+
+/// A model whose calls are made in its text.
+pub(crate) struct Prompted {
+    inner: Arc<dyn Model>,
+    way: Arc<AtomicU8>,
+    /// How many calls it wrote instead of making them, or [`HAS_CALLED`]. All jobs of a server share a model: what one of them
+    /// makes it say must not change how the others are served.
+    written: Arc<AtomicU8>,
+}
+
+impl Prompted {
+    /// Wraps a model.
+    pub(crate) fn new(inner: Arc<dyn Model>, way: Way) -> Self {
+        Self { inner, way: Arc::new(AtomicU8::new(way as u8)), written: Arc::default() }
+    }
+}
+
+fn way_of(number: u8) -> Way {
+    match number {
+        0 => Way::Native,
+        1 => Way::Schema,
+        _ => Way::Plain,
+    }
+}
+
+#[async_trait]
+impl Model for Prompted {
+    fn name(&self) -> &ModelName {
+        self.inner.name()
+    }
+
+    fn limits(&self) -> ModelLimits {
+        let native_tools = way_of(self.way.load(Ordering::Relaxed)) == Way::Native;
+        ModelLimits { native_tools, ..self.inner.limits() }
+    }
+
+    async fn stream(&self, request: Arc<ModelRequest>) -> Result<ModelStream, ModelError> {
+        let (inner, way, written) =
+            (Arc::clone(&self.inner), Arc::clone(&self.way), Arc::clone(&self.written));
+        Ok(events::generate(move |emitter| async move {
+            loop {
+                let now = way_of(way.load(Ordering::Relaxed));
+                let error = match ask(inner.as_ref(), &request, now, &emitter).await {
+                    Err(error @ ModelError::Rejected { .. }) => error,
+                    Ok(answer) if now == Way::Native => {
+                        let answer = with_written_call(answer, &request, &written);
+                        if (WRITTEN_UNTIL_PROMPTED..HAS_CALLED).contains(&written.load(Ordering::Relaxed)) {
+                            way.fetch_max(Way::Schema as u8, Ordering::Relaxed);
+                        }
+                        return Ok(answer);
+                    }
+                    other => return other,
+                };
+                let Some(next) = next_way(now, &request, &error) else { return Err(error) };
+                tracing::info!(model = %inner.name(), ?next, "calls are made in another way from now on: {error}");
+                way.fetch_max(next as u8, Ordering::Relaxed);
+            }
+        }))
+    }
+}
+
+/// A model with calls of its own that writes one instead is understood, where its answer is nothing else; where it does so
+/// again and again, it is asked in text from then on. Only the first call counts: what follows was written without having
+/// seen its result.
+fn with_written_call(answer: Answer, request: &ModelRequest, written: &AtomicU8) -> Answer {
+    if answer.tool_calls().next().is_some() {
+        written.store(HAS_CALLED, Ordering::Relaxed);
+        return answer;
+    }
+    let Some(call) = read::written_call(&answer.text(), request) else { return answer };
+    let more = |count: u8| (count < HAS_CALLED - 1).then(|| count + 1);
+    let _ = written.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    let thought = answer.parts.into_iter().filter(|part| matches!(part, Part::Reasoning(_)));
+    let parts = thought.chain([Part::ToolCall(call)]).collect();
+    Answer { parts, stop_reason: StopReason::ToolCalls, ..answer }
+}
+
+/// What else to try when a server does not take the request.
+fn next_way(now: Way, request: &ModelRequest, error: &ModelError) -> Option<Way> {
+    let words = error.to_string().to_lowercase();
+    match now {
+        Way::Native if !request.tools.is_empty() && (words.contains("tool") || words.contains("jinja")) => {
+            Some(Way::Schema)
+        }
+        Way::Schema
+            if ["response_format", "schema", "grammar", "json"].iter().any(|word| words.contains(word)) =>
+        {
+            Some(Way::Plain)
+        }
+        _ => None,
+    }
+}
+
+async fn ask(
+    inner: &dyn Model,
+    request: &Arc<ModelRequest>,
+    way: Way,
+    emitter: &Emitter,
+) -> Result<Answer, ModelError> {
+    if way == Way::Native || request.tools.is_empty() {
+        let request = match way {
+            Way::Plain => Arc::new(ModelRequest { output_schema: None, ..ModelRequest::clone(request) }),
+            Way::Native | Way::Schema => Arc::clone(request),
+        };
+        return pass_on(inner.stream(request).await?, emitter, Show::All).await;
+    }
+    let mut asked = render::request(request, inner.limits().vision);
+    if way == Way::Schema {
+        asked.output_schema = Some(schema::output(request));
+    }
+    let mut before: Option<Answer> = None;
+    for repair in 0..=MOST_REPAIRS {
+        let answer = pass_on(inner.stream(Arc::new(asked.clone())).await?, emitter, Show::Reasoning).await?;
+        let (text, is_cut) = (answer.text(), answer.stop_reason == StopReason::MaxTokens);
+        let answer = with_earlier(before.take(), answer);
+        if answer.tool_calls().next().is_some() {
+            // It can make calls after all: what was made counts, not what was said beside it.
+            let said =
+                answer.parts.iter().filter(|part| !matches!(part, Part::Reasoning(_))).cloned().collect();
+            return Ok(finished(answer, said, emitter).await);
+        }
+        match read::read(&text, request) {
+            Reading::Said(parts) => return Ok(finished(answer, parts, emitter).await),
+            Reading::Broken(why) if repair < MOST_REPAIRS && answer.stop_reason != StopReason::Refused => {
+                let why = if is_cut { "it was cut off because it was too long" } else { why };
+                asked.say(Message::assistant(vec![Part::Text(text)]));
+                asked.say(Message::user(render::repair(why)));
+                before = Some(answer);
+            }
+            Reading::Broken(_) => return Ok(finished(answer, vec![Part::Text(text)], emitter).await),
+        }
+    }
+    Err(ModelError::Malformed { model: inner.name().to_string(), detail: "no answer could be read".into() })
+}
+
+/// Tokens and money of the turns before go to the last.
+fn with_earlier(before: Option<Answer>, answer: Answer) -> Answer {
+    let Some(before) = before else { return answer };
+    let cost = answer.cost.zip(before.cost).map(|(one, other)| one + other);
+    Answer { usage: answer.usage + before.usage, cost, ..answer }
+}
+
+/// Puts the parts that were meant where the text was, and shows them.
+async fn finished(answer: Answer, said: Vec<Part>, emitter: &Emitter) -> Answer {
+    let mut index = 0;
+    let mut has_calls = false;
+    for part in &said {
+        match part {
+            Part::Text(text) => emitter.emit(ModelEvent::Text(text.clone())).await,
+            Part::ToolCall(call) => {
+                let (name, arguments) = (call.name.clone(), call.arguments.to_string());
+                emitter.emit(ModelEvent::ToolCall { index, name, arguments }).await;
+                index += 1;
+                has_calls = true;
+            }
+            Part::Image(_) | Part::Reasoning(_) | Part::ToolResult(_) => {}
+        }
+    }
+    let thought = answer.parts.into_iter().filter(|part| matches!(part, Part::Reasoning(_)));
+    let stop_reason = if has_calls { StopReason::ToolCalls } else { answer.stop_reason };
+    Answer { parts: thought.chain(said).collect(), stop_reason, ..answer }
+}
+
+#[derive(PartialEq)]
+enum Show {
+    All,
+    Reasoning,
+}
+
+async fn pass_on(mut stream: ModelStream, emitter: &Emitter, show: Show) -> Result<Answer, ModelError> {
+    while let Some(event) = stream.next().await {
+        match event? {
+            ModelEvent::Answer(answer) => return Ok(*answer),
+            event @ ModelEvent::Reasoning(_) => emitter.emit(event).await,
+            event if show == Show::All => emitter.emit(event).await,
+            _ => {}
+        }
+    }
+    let lost = crate::answer::Usage::default();
+    Err(ModelError::Cut {
+        model: "the model".into(),
+        detail: "the stream ended without an answer".into(),
+        lost,
+    })
+}

@@ -1,0 +1,58 @@
+//! Responses, OpenAI's newer way: its thinking models call tools only here. Nothing is stored at the provider; what
+//! the model thought comes back encrypted and is sent again.
+
+mod request;
+mod stream;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::Model;
+use crate::answer::ModelStream;
+use crate::error::ModelError;
+use crate::events;
+use crate::http::Endpoint;
+use crate::name::{Dialect, ModelName};
+use crate::price::Price;
+use crate::reader::Reader as _;
+use crate::request::ModelRequest;
+use crate::settings::ModelLimits;
+
+/// A model behind the responses API.
+#[derive(Debug)]
+pub(crate) struct Responses {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) model: String,
+    pub(crate) limits: ModelLimits,
+    pub(crate) price: Option<Price>,
+}
+
+#[async_trait]
+impl Model for Responses {
+    fn name(&self) -> &ModelName {
+        &self.endpoint.name
+    }
+
+    fn limits(&self) -> ModelLimits {
+        self.limits
+    }
+
+    async fn stream(&self, request: Arc<ModelRequest>) -> Result<ModelStream, ModelError> {
+        let body = request::body(&request, &self.model, &self.limits);
+        let mut events = self.endpoint.post("/responses", &body).await?;
+        let (endpoint, price) = (self.endpoint.clone(), self.price);
+        Ok(events::generate(move |emitter| async move {
+            let mut reader = stream::StreamReader::new(&endpoint);
+            reader.read_all(&mut events, &emitter).await?;
+            let draft = reader.end()?;
+            Ok(draft.finish(&endpoint.name, Dialect::Responses, price.as_ref()))
+        }))
+    }
+}
+
+/// What comes of these events, for the fuzz targets.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
+    stream::StreamReader::new(endpoint).after(values)?.end().ok()
+}

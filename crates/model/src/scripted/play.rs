@@ -1,0 +1,108 @@
+//! Which answer comes next.
+
+use super::script::{Order, Script, ScriptedAnswer, When};
+use super::view::View;
+
+/// How often each answer was begun and not given back.
+#[derive(Debug, Default)]
+pub(super) struct Played(Vec<u32>);
+
+impl Played {
+    /// Takes the next answer for a request; its place in the script.
+    pub(super) fn take(&mut self, script: &Script, view: &View) -> Option<usize> {
+        self.0.resize(script.answers.len(), 0);
+        let place = match script.order {
+            Order::Sequence => {
+                let mut answers = script.answers.iter().enumerate();
+                answers.find(|(place, answer)| self.is_left(*place, answer) && fits(&answer.when, view))?.0
+            }
+            Order::Turns => self.place_of_turn(script, view.turns)?,
+        };
+        self.0[place] += 1;
+        Some(place)
+    }
+
+    /// Gives an answer back that did not reach its reader.
+    pub(super) fn give_back(&mut self, place: usize) {
+        if let Some(count) = self.0.get_mut(place) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// How many answers are left.
+    pub(super) fn remaining(&self, script: &Script) -> usize {
+        let count = |place: usize| self.0.get(place).copied().unwrap_or(0);
+        script.answers.iter().enumerate().filter(|(place, answer)| count(*place) < answer.times.0).count()
+    }
+
+    fn is_left(&self, place: usize, answer: &ScriptedAnswer) -> bool {
+        answer.times.0 == 0 || self.0[place] < answer.times.0
+    }
+
+    /// Faults take no turn: they come before the answer that follows them, as often as they say.
+    fn place_of_turn(&self, script: &Script, turn: usize) -> Option<usize> {
+        let mut turns = 0;
+        for (place, answer) in script.answers.iter().enumerate() {
+            match answer.fault {
+                Some(_) if turns == turn && self.is_left(place, answer) => return Some(place),
+                Some(_) => {}
+                None if turns == turn => return Some(place),
+                None => turns += 1,
+            }
+        }
+        None
+    }
+}
+
+fn fits(when: &When, view: &View) -> bool {
+    let holds =
+        |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|wanted| text.contains(wanted));
+    holds(&when.system_contains, &view.system)
+        && holds(&when.user_contains, &view.user)
+        && when
+            .result_contains
+            .as_ref()
+            .is_none_or(|wanted| view.results.iter().any(|text| text.contains(wanted)))
+        && when.offers.as_ref().is_none_or(|wanted| view.tools.contains(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::{Fault, Times};
+    use super::*;
+
+    fn fault() -> ScriptedAnswer {
+        ScriptedAnswer::fault(Fault::Overflow)
+    }
+
+    #[test]
+    fn answers_come_in_order_when_their_request_fits() {
+        let when = When { result_contains: Some("ok".into()), ..When::default() };
+        let script = Script::of(vec![
+            ScriptedAnswer { when, ..ScriptedAnswer::text("after ok") },
+            ScriptedAnswer { times: Times(2), ..ScriptedAnswer::text("twice") },
+        ]);
+        let mut played = Played::default();
+        let plain = View::default();
+        let with_result = View { results: vec!["it is ok".into()], ..View::default() };
+        assert_eq!(played.take(&script, &plain), Some(1));
+        assert_eq!(played.take(&script, &with_result), Some(0));
+        assert_eq!(played.take(&script, &with_result), Some(1));
+        assert_eq!(played.take(&script, &with_result), None);
+        assert_eq!(played.remaining(&script), 0);
+        played.give_back(1);
+        assert_eq!(played.take(&script, &plain), Some(1));
+    }
+
+    #[test]
+    fn by_turns_any_number_of_conversations_are_served() {
+        let answers = vec![ScriptedAnswer::text("0"), fault(), ScriptedAnswer::text("1")];
+        let script = Script { order: Order::Turns, ..Script::of(answers) };
+        let mut played = Played::default();
+        let mut at = |turns| played.take(&script, &View { turns, ..View::default() });
+        assert_eq!(
+            [at(0), at(0), at(1), at(1), at(1), at(2)],
+            [Some(0), Some(0), Some(1), Some(2), Some(2), None]
+        );
+    }
+}

@@ -1,0 +1,12 @@
+//! The crate against the scripted server, over real HTTP, in every dialect.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod answers;
+mod chain;
+mod faults;
+mod found;
+mod keys;
+mod kinds;
+mod prompted;
+mod requests;
+mod support;

@@ -1,0 +1,178 @@
+//! Who may do what: keys, the roles that they give, and what a key may use.
+//!
+//! A server without keys asks nobody who they are: whoever reaches it may do everything. With the first key that ends.
+//! This module knows keys and roles; which route needs which role is the server's affair.
+
+mod allowance;
+mod keyring;
+mod people;
+mod seal;
+mod token;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::written::only_object;
+
+pub use allowance::KeyUse;
+pub(crate) use keyring::{KeyRing, Turn};
+pub use keyring::{StoredKeys, check_limits};
+pub(crate) use seal::Seal;
+pub use seal::SealedFor;
+pub use token::Token;
+
+/// What a caller may do. Each role may do what those before it may, for every job; a submitter alone is bound to its
+/// own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Looks at every job and changes nothing.
+    Viewer,
+    /// Hands in jobs, and sees and steers these alone.
+    Submitter,
+    /// Sees and steers every job.
+    Operator,
+    /// Gives out and takes back keys, too.
+    Admin,
+}
+
+impl Role {
+    /// All roles, weakest first.
+    pub const ALL: [Self; 4] = [Self::Viewer, Self::Submitter, Self::Operator, Self::Admin];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Submitter => "submitter",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.map(Self::name).join(", ");
+        Self::ALL
+            .into_iter()
+            .find(|role| role.name() == text)
+            .ok_or_else(|| format!("`{text}` is not a role; there are {known}"))
+    }
+}
+
+/// Names a key; not secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct KeyId(pub(crate) String);
+
+impl KeyId {
+    /// As a text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for KeyId {
+    fn from(id: String) -> Self {
+        Self(id)
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// What a key may use; what is absent is not bounded beyond what holds for everybody.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeyLimits {
+    /// Jobs and sandboxes of this key that work at once.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
+    /// Jobs of this key that wait.
+    #[schema(maximum = 1_000_000)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queued: Option<u32>,
+    /// Requests in a second.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<u32>,
+    /// What the models of its jobs may cost in any 24 hours, in US dollars.
+    #[schema(minimum = 0)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dollars_per_day: Option<f64>,
+}
+
+/// A key without its secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Key {
+    /// Names it.
+    pub id: KeyId,
+    /// Whose it is, for people.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: KeyLimits,
+    /// Milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// A key to be made.
+#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewKey {
+    /// Whose it is: 1 to 64 letters, digits, `.`, `-`, `_` or `@`. No two keys have the same.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// What it may use.
+    #[serde(default, deserialize_with = "only_object")]
+    pub limits: KeyLimits,
+}
+
+/// Who handed a job in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Submitter {
+    /// The key.
+    pub key: KeyId,
+    /// Its name when the job came.
+    pub name: String,
+}
+
+impl From<&Key> for Submitter {
+    fn from(key: &Key) -> Self {
+        Self { key: key.id.clone(), name: key.name.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_read_by_name() {
+        for role in Role::ALL {
+            assert_eq!(role.name().parse(), Ok(role));
+        }
+        assert!("root".parse::<Role>().unwrap_err().contains("viewer, submitter, operator, admin"));
+    }
+}

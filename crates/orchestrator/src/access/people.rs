@@ -1,0 +1,93 @@
+//! Those who log in with accounts elsewhere: which role each has had at the last login, and what a role may use. They have no
+//! key, so what they may use is set by role.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{PoisonError, RwLock};
+
+use super::{KeyId, KeyLimits, Role};
+use crate::error::OrchestratorError;
+use crate::orchestrator::Orchestrator;
+
+/// The people that this server knows.
+#[derive(Debug, Default)]
+pub(crate) struct People {
+    roles: RwLock<HashMap<KeyId, Role>>,
+    limits: RwLock<BTreeMap<Role, KeyLimits>>,
+}
+
+impl People {
+    /// Sets what each role may use.
+    pub(super) fn bound(&self, limits: BTreeMap<Role, KeyLimits>) {
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    fn of_role(&self, role: Role) -> KeyLimits {
+        let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
+        limits.get(&role).copied().unwrap_or_default()
+    }
+
+    /// Remembers a role; whether it is news.
+    pub(crate) fn meet(&self, id: &KeyId, role: Role) -> bool {
+        if self.roles.read().unwrap_or_else(PoisonError::into_inner).get(id) == Some(&role) {
+            return false;
+        }
+        self.roles.write().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), role);
+        true
+    }
+
+    /// What a person may use, where this is one.
+    pub(super) fn limits(&self, id: &KeyId) -> Option<KeyLimits> {
+        let role = self.roles.read().unwrap_or_else(PoisonError::into_inner).get(id).copied();
+        role.map(|role| self.of_role(role))
+    }
+
+    /// Those whose jobs may not all work at once, with how many may.
+    pub(super) fn with_running_limit(&self) -> Vec<(KeyId, u32)> {
+        let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let most = |role: &Role| limits.get(role).and_then(|limits| limits.max_running);
+        if limits.values().all(|limits| limits.max_running.is_none()) {
+            return Vec::new();
+        }
+        let roles = self.roles.read().unwrap_or_else(PoisonError::into_inner);
+        roles.iter().filter_map(|(id, role)| Some((id.clone(), most(role)?))).collect()
+    }
+}
+
+impl Orchestrator {
+    /// Remembers the role of somebody who has logged in with an account elsewhere, also for the next server: their jobs
+    /// may wait while they are away.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn meet_person(&self, id: &KeyId, role: Role) -> Result<(), OrchestratorError> {
+        if self.core.keys.people.meet(id, role) {
+            self.core.store.put_person(id.clone(), role).await?;
+        }
+        Ok(())
+    }
+
+    /// What somebody with this role may use who has logged in with an account elsewhere.
+    #[must_use]
+    pub fn limits_of_people(&self, role: Role) -> KeyLimits {
+        self.core.keys.people.of_role(role)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_may_use_what_their_last_role_may() {
+        let (people, ada) = (People::default(), KeyId("oidc-ada".into()));
+        let bounded = KeyLimits { max_running: Some(2), ..KeyLimits::default() };
+        people.bound([(Role::Submitter, bounded)].into());
+        assert_eq!(people.limits(&ada), None, "nobody knows them yet");
+        assert!(people.meet(&ada, Role::Submitter) && !people.meet(&ada, Role::Submitter));
+        assert_eq!(people.limits(&ada), Some(bounded));
+        assert_eq!(people.with_running_limit(), [(ada.clone(), 2)]);
+        assert!(people.meet(&ada, Role::Operator));
+        assert_eq!(people.limits(&ada), Some(KeyLimits::default()));
+        assert!(people.with_running_limit().is_empty());
+    }
+}

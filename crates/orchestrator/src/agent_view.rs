@@ -1,0 +1,130 @@
+//! What people and programs see of the agent of a task job: computed from the log with the rest of the view.
+
+use std::collections::BTreeMap;
+
+use agent::{Budget, Finished, PersonRequest, Plan, Spent};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::event::{Event, EventBody};
+use crate::hold::Holder;
+use crate::mcp_view::McpServers;
+use crate::state::JobState;
+
+/// The agent of a job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AgentView {
+    /// Who answered last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What it has spent.
+    pub spent: Spent,
+    /// What it may spend.
+    pub budget: Budget,
+    /// Milliseconds of work up to the last time that it waited.
+    #[serde(default)]
+    pub worked_ms: i64,
+    /// Since when it works; milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_since_ms: Option<i64>,
+    /// Its plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
+    /// What waits for a person, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<PersonRequest>,
+    /// The person who works in the sandbox; the agent waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_over_by: Option<String>,
+    /// The lock that this person has on the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Holder>,
+    /// How it ended its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Finished>,
+    /// Its MCP servers, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mcp: McpServers,
+    /// Whether answers of the model are a recording.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
+}
+
+impl AgentView {
+    /// The agent of a job that was just created.
+    pub(crate) fn new(budget: Budget) -> Self {
+        Self { budget, ..Self::default() }
+    }
+
+    /// Takes one more event in; whether anything changed.
+    pub(crate) fn apply(&mut self, event: &Event) -> bool {
+        match &event.body {
+            EventBody::ModelAnswered(answered) => {
+                let answer = &answered.answer;
+                let usage = answer.usage + answer.lost;
+                self.model = Some(answer.model.to_string());
+                self.recorded |= answered.recorded;
+                self.spent.turns += 1;
+                self.spend(usage, answer.cost);
+            }
+            EventBody::AnswerLost(lost) => self.spend(lost.usage, lost.cost),
+            EventBody::SummaryMade(made) => self.spend(made.usage, made.cost),
+            EventBody::CallEnded(_) => {
+                let is_own = event.call.as_ref().is_some_and(|call| is_agent_call(&call.id));
+                if !is_own {
+                    return false;
+                }
+                self.spent.tool_calls += 1;
+            }
+            EventBody::PlanChanged { plan, .. } => self.plan = Some(plan.clone()),
+            EventBody::RequestOpened(request) => self.requests.push(request.clone()),
+            EventBody::RequestAnswered { id, .. } => self.requests.retain(|request| request.id != *id),
+            EventBody::BudgetChanged { budget } => self.budget = *budget,
+            EventBody::AgentFinished(finished) => self.finished = Some(finished.clone()),
+            EventBody::TakenOver { by, lock } => {
+                self.taken_over_by = Some(by.clone());
+                self.holder = Some(Holder { by: by.clone(), lock: lock.clone(), since: event.sequence });
+            }
+            EventBody::HandedBack { .. } => {
+                self.taken_over_by = None;
+                self.holder = None;
+            }
+            EventBody::McpChanged(change) => drop(self.mcp.insert(change.server.clone(), change.clone())),
+            _ => return false,
+        }
+        true
+    }
+
+    fn spend(&mut self, usage: model::Usage, cost: Option<model::Money>) {
+        self.spent.input_tokens += usage.prompt();
+        self.spent.output_tokens += usage.output;
+        self.spent.cached_tokens += usage.cached_input;
+        self.spent.cost_nanodollars += cost.map_or(0, model::Money::nanodollars);
+    }
+
+    /// The job has changed its state: work is what it does while it runs.
+    pub(crate) fn count_work(&mut self, state: JobState, time_ms: i64) {
+        if let Some(since) = self.working_since_ms.take() {
+            self.worked_ms += time_ms.saturating_sub(since).max(0);
+        }
+        if state == JobState::Running {
+            self.working_since_ms = Some(time_ms);
+        }
+        if state.is_over() {
+            self.requests.clear();
+            self.taken_over_by = None;
+            self.holder = None;
+        }
+    }
+
+    /// How long it has worked, in milliseconds.
+    #[must_use]
+    pub fn worked_until(&self, now_ms: i64) -> i64 {
+        self.worked_ms + self.working_since_ms.map_or(0, |since| now_ms.saturating_sub(since).max(0))
+    }
+}
+
+/// Whether a call is one that the model asked for.
+pub(crate) fn is_agent_call(call: &str) -> bool {
+    call.starts_with("turn-")
+}

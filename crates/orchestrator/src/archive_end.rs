@@ -1,0 +1,127 @@
+//! How many entries a zip claims to have, read before its directory is: whoever reads that keeps all of it in memory.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+/// The record at the end, without its comment, and how long that comment may be.
+const END_BYTES: u64 = 22;
+const COMMENT_BYTES: u64 = 65_535;
+const END: &[u8] = b"PK\x05\x06";
+/// The records of archives that are too large for the one above, and what points at the first of them.
+const LARGE_END: &[u8] = b"PK\x06\x06";
+const LOCATOR: &[u8] = b"PK\x06\x07";
+const LOCATOR_BYTES: u64 = 20;
+/// Where the number of entries is in the two records.
+const COUNT_AT: usize = 10;
+const LARGE_COUNT_AT: usize = 32;
+/// How much is looked through at a time; two pieces overlap by one record.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The most entries that any record at the end of a zip claims. There may be more than one that looks like it, and which
+/// of them a reader believes is its own business.
+pub(crate) fn most_entries(file: &mut File) -> io::Result<u64> {
+    let length = file.seek(SeekFrom::End(0))?;
+    let start = length.saturating_sub(END_BYTES + COMMENT_BYTES + 4);
+    let tail = read_at(file, start, length - start)?;
+    let mut most = 0;
+    for at in positions(&tail, END) {
+        most = most.max(u64::from(u16::from_le_bytes(number(&tail, at + COUNT_AT))));
+        let Some(locator_at) = (start + at as u64).checked_sub(LOCATOR_BYTES) else { continue };
+        let locator = read_at(file, locator_at, LOCATOR_BYTES)?;
+        if locator.starts_with(LOCATOR) {
+            let from = u64::from_le_bytes(number(&locator, 8));
+            most = most.max(most_of_large_records(file, from, locator_at)?);
+        }
+    }
+    file.seek(SeekFrom::Start(0))?;
+    Ok(most)
+}
+
+/// What lies before an archive may move its records further on than the locator says.
+fn most_of_large_records(file: &mut File, from: u64, to: u64) -> io::Result<u64> {
+    let (mut most, mut position) = (0, from);
+    while position < to {
+        let piece = read_at(file, position, (to - position).min(PIECE_BYTES as u64))?;
+        for at in positions(&piece, LARGE_END) {
+            most = most.max(u64::from_le_bytes(number(&piece, at + LARGE_COUNT_AT)));
+        }
+        if position + piece.len() as u64 >= to || piece.len() < PIECE_BYTES {
+            break;
+        }
+        position += (PIECE_BYTES - LARGE_COUNT_AT - 8) as u64;
+    }
+    Ok(most)
+}
+
+fn read_at(file: &mut File, position: u64, length: u64) -> io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(position))?;
+    let mut bytes = Vec::new();
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn positions<'a>(bytes: &'a [u8], mark: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    bytes.windows(mark.len()).enumerate().filter(move |(_, window)| *window == mark).map(|(at, _)| at)
+}
+
+/// The bytes of a number; one that is cut off counts as nothing.
+fn number<const SIZE: usize>(bytes: &[u8], at: usize) -> [u8; SIZE] {
+    bytes.get(at..at + SIZE).and_then(|part| part.try_into().ok()).unwrap_or([0; SIZE])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn most(bytes: &[u8]) -> u64 {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        most_entries(&mut file).unwrap()
+    }
+
+    fn end(count: u16, comment: &[u8]) -> Vec<u8> {
+        let mut record = END.to_vec();
+        record.extend([0; 4]);
+        record.extend(count.to_le_bytes());
+        record.extend(count.to_le_bytes());
+        record.extend([0; 8]);
+        record.extend(u16::try_from(comment.len()).unwrap().to_le_bytes());
+        record.extend(comment);
+        record
+    }
+
+    /// An archive whose large record stands `shift` bytes after where its locator says.
+    fn large(count: u64, shift: usize) -> Vec<u8> {
+        let mut bytes = vec![b'x'; shift];
+        bytes.extend(LARGE_END);
+        bytes.extend([0; LARGE_COUNT_AT - 4]);
+        bytes.extend(count.to_le_bytes());
+        bytes.extend([0; 16]);
+        bytes.extend(LOCATOR);
+        bytes.extend([0; 16]);
+        bytes.extend(end(u16::MAX, b""));
+        bytes
+    }
+
+    #[test]
+    fn the_count_is_read_whatever_lies_around_the_record() {
+        assert_eq!(most(b""), 0);
+        assert_eq!(most(&end(7, b"a comment")), 7);
+        assert_eq!(most(&[end(9, b""), end(7, b"PK\x05\x06")].concat()), 9);
+        assert_eq!(most(&large(5_000_000, 0)), 5_000_000);
+        for shift in [100, PIECE_BYTES - 20, PIECE_BYTES, 3 * PIECE_BYTES + 11] {
+            assert_eq!(most(&large(5_000_000, shift)), 5_000_000, "{shift}");
+        }
+    }
+
+    #[test]
+    fn a_real_archive_is_counted() {
+        let mut writer = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+        for name in ["a", "b", "c"] {
+            writer.start_file(name, zip::write::SimpleFileOptions::default().large_file(true)).unwrap();
+        }
+        assert_eq!(most(&writer.finish().unwrap().into_inner()), 3);
+    }
+}

@@ -1,0 +1,144 @@
+//! The key that signs heads. It lies in the data folder, made at first use; its public half lies beside it for everybody.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+
+use super::dropped::DropStatement;
+use super::head::{SignedHead, from_hex, hex};
+use super::trust::trust_old_keys;
+use crate::clock::now_ms;
+use crate::error::OrchestratorError;
+use crate::ids::{JobId, Sequence};
+
+const SECRET_KEY_FILE: &str = "audit.key";
+/// The public half, in hexadecimal, in the data folder.
+pub const PUBLIC_KEY_FILE: &str = "audit.pub";
+
+/// Signs heads.
+pub(crate) struct SigningKey {
+    pair: Ed25519KeyPair,
+    public: String,
+}
+
+impl SigningKey {
+    /// The key of a data folder, made where there is none.
+    pub(crate) fn of(folder: &Path) -> Result<Self, OrchestratorError> {
+        let path = folder.join(SECRET_KEY_FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => make(folder)?,
+            Err(error) => return Err(OrchestratorError::io(format!("reading {}", path.display()))(error)),
+        };
+        let seed = from_hex(text.trim()).filter(|seed| seed.len() == 32);
+        let pair = seed.and_then(|seed| Ed25519KeyPair::from_seed_unchecked(&seed).ok());
+        let pair = pair.ok_or_else(|| OrchestratorError::Unreadable {
+            what: format!("the key in {}: it must be 64 hexadecimal digits", path.display()),
+            source: "no key".into(),
+        })?;
+        let public = hex(pair.public_key().as_ref());
+        let public_path = folder.join(PUBLIC_KEY_FILE);
+        let before = fs::read_to_string(&public_path).ok();
+        if before.as_deref().map(str::trim) != Some(&public) {
+            // What was signed before the key was replaced stays good.
+            trust_old_keys(folder, &before.iter().map(|key| key.trim().to_owned()).collect::<Vec<_>>())?;
+            fs::write(&public_path, format!("{public}\n"))
+                .map_err(OrchestratorError::io(format!("writing {}", public_path.display())))?;
+        }
+        Ok(Self { pair, public })
+    }
+
+    /// Signs the hash of an event.
+    pub(crate) fn sign(&self, job: JobId, sequence: Sequence, hash: &[u8]) -> SignedHead {
+        let mut head = SignedHead {
+            job,
+            sequence,
+            hash: hex(hash),
+            time_ms: now_ms(),
+            key: self.public.clone(),
+            signature: String::new(),
+        };
+        head.signature = hex(self.pair.sign(&head.message()).as_ref());
+        head
+    }
+
+    /// Signs that the payloads of a job were dropped.
+    pub(crate) fn sign_drop(&self, job: JobId) -> DropStatement {
+        let mut statement =
+            DropStatement { job, time_ms: now_ms(), key: self.public.clone(), signature: String::new() };
+        statement.signature = hex(self.pair.sign(&statement.message()).as_ref());
+        statement
+    }
+}
+
+/// Writes a new key, readable for nobody else; complete or not at all.
+fn make(folder: &Path) -> Result<String, OrchestratorError> {
+    let mut seed = [0; 32];
+    SystemRandom::new()
+        .fill(&mut seed)
+        .map_err(|_| OrchestratorError::io("making a key")(std::io::Error::other("no random numbers")))?;
+    let text = format!("{}\n", hex(&seed));
+    let (path, partial) = (folder.join(SECRET_KEY_FILE), folder.join("audit.key.partial"));
+    let write = || {
+        let mut file =
+            OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&partial, &path)
+    };
+    write().map_err(OrchestratorError::io(format!("writing {}", path.display())))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_its_signature_holds_for_what_it_signed_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = JobId::generate();
+        let head = SigningKey::of(folder.path()).unwrap().sign(job, 7, b"hash");
+        assert!(head.is_signed());
+        assert_eq!(SigningKey::of(folder.path()).unwrap().sign(job, 7, b"hash").key, head.key);
+        let public = fs::read_to_string(folder.path().join(PUBLIC_KEY_FILE)).unwrap();
+        assert_eq!(public.trim(), head.key);
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &fs::metadata(folder.path().join(SECRET_KEY_FILE)).unwrap().permissions(),
+        );
+        assert_eq!(mode & 0o777, 0o600);
+        for changed in [
+            SignedHead { sequence: 8, ..head.clone() },
+            SignedHead { job: JobId::generate(), ..head.clone() },
+            SignedHead { hash: "00".into(), ..head.clone() },
+            SignedHead { time_ms: 0, ..head.clone() },
+            SignedHead { key: "00".repeat(32), ..head.clone() },
+            SignedHead { signature: "zz".into(), ..head },
+        ] {
+            assert!(!changed.is_signed(), "{changed:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_was_replaced_still_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = SigningKey::of(folder.path()).unwrap().public;
+        fs::remove_file(folder.path().join(SECRET_KEY_FILE)).unwrap();
+        let new = SigningKey::of(folder.path()).unwrap().public;
+        let trusted = super::super::TrustedKeys::of_folder(folder.path());
+        assert!(old != new && trusted.has(&old) && trusted.has(&new));
+        assert!(!trusted.has(&"00".repeat(32)));
+    }
+
+    #[test]
+    fn a_damaged_key_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(SECRET_KEY_FILE), "no key").unwrap();
+        let error = SigningKey::of(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("audit.key"), "{error}");
+    }
+}

@@ -1,0 +1,299 @@
+//! A connection to one page of Chromium: calls with answers, events beside them. All of it bounded.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use protocol::ByteStream;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::{BrowserError, PORT};
+
+/// The longest answer to a question over HTTP, and the longest message.
+const MAX_LIST_BYTES: usize = 1024 * 1024;
+const MAX_MESSAGE_BYTES: usize = 48 * 1024 * 1024;
+/// Events that are kept while an answer is waited for.
+const MAX_EVENTS: usize = 4096;
+/// Dialogs of a page that are told of.
+const MAX_DIALOGS: usize = 50;
+/// The most characters of what a dialog says.
+const MAX_DIALOG_TEXT: usize = 2000;
+/// How long one answer may take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is asked over HTTP.
+const ASKING: &str = "asking the browser for its pages";
+const NEW_PAGE: &str = "/json/new?about:blank";
+
+type Stream = Box<dyn ByteStream>;
+
+fn failed(doing: &str, error: &(impl std::fmt::Display + ?Sized)) -> BrowserError {
+    BrowserError::Refused(format!("{doing}: {error}"))
+}
+
+/// A page of the browser.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Page {
+    id: String,
+    /// Where it is.
+    pub(super) url: String,
+}
+
+impl Page {
+    fn parse(page: &Value) -> Result<Self, BrowserError> {
+        let text = |name: &str| page[name].as_str().unwrap_or_default().to_owned();
+        let (id, url) = (text("id"), text("url"));
+        if (1..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            Ok(Self { id, url })
+        } else {
+            Err(BrowserError::Refused("the browser has no page".into()))
+        }
+    }
+
+    /// Where it is spoken to.
+    pub(super) fn path(&self) -> String {
+        format!("/devtools/page/{}", self.id)
+    }
+}
+
+/// The page that was used last; a new one where there is none.
+pub(super) async fn find_page(mut stream: Stream) -> Result<Page, BrowserError> {
+    let asking = async {
+        let pages = ask(&mut stream, "GET", "/json/list").await?;
+        let is_page = |page: &&Value| page["type"] == "page";
+        let found = pages.as_array().and_then(|pages| pages.iter().find(is_page).cloned());
+        match found {
+            Some(page) => Ok(page),
+            None => ask(&mut stream, "PUT", NEW_PAGE).await,
+        }
+    };
+    Page::parse(&within_patience(asking).await?)
+}
+
+/// Closes a page that does not answer and gives an empty one in its place.
+pub(super) async fn replace_page(mut stream: Stream, old: &Page) -> Result<Page, BrowserError> {
+    let asking = async {
+        let new = Page::parse(&ask(&mut stream, "PUT", NEW_PAGE).await?)?;
+        tell(&mut stream, &format!("/json/close/{}", old.id)).await?;
+        Ok(new)
+    };
+    within_patience(asking).await
+}
+
+/// Hides a page behind another for a moment: the browser then takes away a dialog that holds the page up. Only a
+/// connection that was there when a dialog opened could answer it.
+pub(super) async fn hide_and_show(mut stream: Stream, page: &Page) -> Result<(), BrowserError> {
+    let asking = async {
+        let other = Page::parse(&ask(&mut stream, "PUT", NEW_PAGE).await?)?;
+        tell(&mut stream, &format!("/json/activate/{}", page.id)).await?;
+        tell(&mut stream, &format!("/json/close/{}", other.id)).await
+    };
+    within_patience(asking).await
+}
+
+async fn within_patience<T>(
+    asking: impl Future<Output = Result<T, BrowserError>>,
+) -> Result<T, BrowserError> {
+    let answered = tokio::time::timeout(ANSWER_PATIENCE, asking).await;
+    answered.map_err(|_| BrowserError::Timeout("the browser does not answer about its pages".into()))?
+}
+
+/// One question over HTTP; the connection stays open.
+async fn ask(stream: &mut Stream, method: &str, path: &str) -> Result<Value, BrowserError> {
+    let body = exchange(stream, method, path).await?;
+    serde_json::from_slice(&body).map_err(|error| failed(ASKING, &error))
+}
+
+/// One order over HTTP, whose answer is a sentence.
+async fn tell(stream: &mut Stream, path: &str) -> Result<(), BrowserError> {
+    exchange(stream, "GET", path).await.map(|_| ())
+}
+
+async fn exchange(stream: &mut Stream, method: &str, path: &str) -> Result<Vec<u8>, BrowserError> {
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{PORT}\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(|error| failed(ASKING, &error))?;
+    stream.flush().await.map_err(|error| failed(ASKING, &error))?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() > 16 * 1024 {
+            return Err(failed(ASKING, "the answer has no end"));
+        }
+        head.push(stream.read_u8().await.map_err(|error| failed(ASKING, &error))?);
+    }
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+    let length: usize = length.filter(|length| *length <= MAX_LIST_BYTES).unwrap_or(0);
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.map_err(|error| failed(ASKING, &error))?;
+    Ok(body)
+}
+
+/// Whether a document was loaded after that of this loader had begun.
+fn is_loaded(events: &VecDeque<Value>, loader: &str) -> bool {
+    let is_ours = |event: &&Value| {
+        event["method"] == "Page.frameNavigated" && event["params"]["frame"]["loaderId"] == loader
+    };
+    let since = events.iter().skip_while(|event| !is_ours(event));
+    since.into_iter().any(|event| event["method"] == "Page.loadEventFired")
+}
+
+/// A connection to one page.
+pub(super) struct DevTools {
+    socket: WebSocketStream<Stream>,
+    next_id: u64,
+    events: VecDeque<Value>,
+    dialogs: Vec<Value>,
+}
+
+impl DevTools {
+    /// Connects to a page.
+    pub(super) async fn connect(stream: Stream, page: &Page) -> Result<Self, BrowserError> {
+        let address = format!("ws://127.0.0.1:{PORT}{}", page.path());
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(MAX_MESSAGE_BYTES))
+            .max_frame_size(Some(MAX_MESSAGE_BYTES));
+        let connecting = tokio_tungstenite::client_async_with_config(address, stream, Some(config));
+        let connected = tokio::time::timeout(ANSWER_PATIENCE, connecting).await;
+        let connected = connected.map_err(|_| BrowserError::Timeout("the page does not answer".into()))?;
+        let (socket, _) = connected.map_err(|error| failed("connecting to the page", &error))?;
+        Ok(Self { socket, next_id: 1, events: VecDeque::new(), dialogs: Vec::new() })
+    }
+
+    /// Asks the page to do something; what it gave.
+    pub(super) async fn call(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError> {
+        self.call_within(method, parameters, ANSWER_PATIENCE).await
+    }
+
+    /// The same, with another patience.
+    pub(super) async fn call_within(
+        &mut self,
+        method: &str,
+        parameters: Value,
+        patience: Duration,
+    ) -> Result<Value, BrowserError> {
+        let id = self.send(method, parameters).await?;
+        let answered = tokio::time::timeout(patience, self.answer_to(id)).await;
+        let busy = |_| BrowserError::Timeout(format!("{method}: the page is busy; open another one"));
+        let answer = answered.map_err(busy)??;
+        match answer.get("error") {
+            Some(error) => Err(failed(method, error["message"].as_str().unwrap_or("refused"))),
+            None => Ok(answer["result"].clone()),
+        }
+    }
+
+    async fn send(&mut self, method: &str, parameters: Value) -> Result<u64, BrowserError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let text = json!({ "id": id, "method": method, "params": parameters }).to_string();
+        let sent = self.socket.send(Message::text(text)).await;
+        sent.map_err(|error| failed(method, &error))?;
+        Ok(id)
+    }
+
+    async fn answer_to(&mut self, id: u64) -> Result<Value, BrowserError> {
+        loop {
+            let message = self.next_message().await?;
+            if message["id"] == id {
+                return Ok(message);
+            }
+            self.keep(message);
+        }
+    }
+
+    fn keep(&mut self, message: Value) {
+        if message.get("method").is_some() {
+            if self.events.len() == MAX_EVENTS {
+                self.events.pop_front();
+            }
+            self.events.push_back(message);
+        }
+    }
+
+    /// The next message that is for others than dialogs, which are answered here: a page stands still behind one.
+    async fn next_message(&mut self) -> Result<Value, BrowserError> {
+        loop {
+            let message = self.read_message().await?;
+            if message["method"] != "Page.javascriptDialogOpening" {
+                return Ok(message);
+            }
+            self.accept(&message["params"]).await?;
+        }
+    }
+
+    async fn read_message(&mut self) -> Result<Value, BrowserError> {
+        loop {
+            match self.socket.next().await {
+                Some(Ok(Message::Text(text))) => {
+                    return serde_json::from_str(&text)
+                        .map_err(|error| failed("reading from the page", &error));
+                }
+                Some(Err(Error::Capacity(_))) => {
+                    let message = format!("the answer is too large: more than {MAX_MESSAGE_BYTES} bytes");
+                    return Err(BrowserError::Refused(message));
+                }
+                Some(Ok(Message::Close(_)) | Err(_)) | None => {
+                    let message = "the page was closed, or the browser has crashed";
+                    return Err(BrowserError::Refused(message.into()));
+                }
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// Says yes to a dialog, with the text that it proposes, and keeps what it said. The answer is not waited for.
+    async fn accept(&mut self, dialog: &Value) -> Result<(), BrowserError> {
+        if self.dialogs.len() < MAX_DIALOGS {
+            let message = dialog["message"].as_str().unwrap_or_default();
+            let message: String = message.chars().take(MAX_DIALOG_TEXT).collect();
+            self.dialogs.push(json!({ "type": dialog["type"], "message": message }));
+        }
+        let parameters =
+            json!({ "accept": true, "promptText": dialog["defaultPrompt"].as_str().unwrap_or_default() });
+        self.send("Page.handleJavaScriptDialog", parameters).await.map(|_| ())
+    }
+
+    /// The dialogs that were answered so far.
+    pub(super) fn take_dialogs(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.dialogs)
+    }
+
+    /// Takes in what the page tells, for a time.
+    pub(super) async fn listen(&mut self, time: Duration) -> Result<(), BrowserError> {
+        let listening = async {
+            loop {
+                let message = self.next_message().await?;
+                self.keep(message);
+            }
+        };
+        tokio::time::timeout(time, listening).await.unwrap_or(Ok(()))
+    }
+
+    /// Waits until the document of this loader, or one that it led to, is there whole. What was shown before tells of its own
+    /// end, too, where it was still loading.
+    pub(super) async fn wait_for_load(&mut self, loader: &str, limit: Duration) -> Result<(), BrowserError> {
+        let waiting = async {
+            while !is_loaded(&self.events, loader) {
+                let message = self.next_message().await?;
+                self.keep(message);
+            }
+            Ok(())
+        };
+        let waited = tokio::time::timeout(limit, waiting).await;
+        waited.map_err(|_| {
+            BrowserError::Timeout(format!("the page was not ready after {} s", limit.as_secs()))
+        })?
+    }
+
+    /// Events of this name that have come so far.
+    pub(super) fn take_events(&mut self, methods: &[&str]) -> Vec<Value> {
+        let is_wanted = |event: &Value| methods.iter().any(|method| event["method"] == *method);
+        let (wanted, rest): (VecDeque<Value>, VecDeque<Value>) =
+            std::mem::take(&mut self.events).into_iter().partition(is_wanted);
+        self.events = rest;
+        wanted.into()
+    }
+}

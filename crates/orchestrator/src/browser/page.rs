@@ -1,0 +1,41 @@
+//! The page as a step sees it: our own script beside the page's, in a world that the page cannot reach.
+
+use serde_json::{Value, json};
+
+use super::BrowserError;
+use super::devtools::DevTools;
+
+const SCRIPT: &str = include_str!("page.js");
+/// The name of our world.
+const WORLD: &str = "caisson";
+
+impl DevTools {
+    /// The number of our world in the page as it is now, with our script in it.
+    async fn world(&mut self) -> Result<Value, BrowserError> {
+        let tree = self.call("Page.getFrameTree", json!({})).await?;
+        let frame = tree["frameTree"]["frame"]["id"].clone();
+        let parameters = json!({ "frameId": frame, "worldName": WORLD });
+        let world = self.call("Page.createIsolatedWorld", parameters).await?["executionContextId"].clone();
+        let parameters = json!({ "expression": SCRIPT, "contextId": world });
+        self.call("Runtime.evaluate", parameters).await?;
+        Ok(world)
+    }
+
+    /// Calls one of our own functions in the page.
+    pub(super) async fn ask_page(&mut self, name: &str, arguments: &[Value]) -> Result<Value, BrowserError> {
+        let world = self.world().await?;
+        let arguments: Vec<String> = arguments.iter().map(Value::to_string).collect();
+        let expression = format!("caisson.{name}({})", arguments.join(","));
+        let parameters = json!({ "expression": expression, "contextId": world, "returnByValue": true });
+        let done = self.call("Runtime.evaluate", parameters).await?;
+        value_of(&done)
+    }
+}
+
+/// The value that a script gave, or the exception that it threw.
+pub(super) fn value_of(done: &Value) -> Result<Value, BrowserError> {
+    let Some(exception) = done.get("exceptionDetails") else { return Ok(done["result"]["value"].clone()) };
+    let description = exception["exception"]["description"].as_str();
+    let text = description.or(exception["text"].as_str()).unwrap_or("the script has failed");
+    Err(BrowserError::Refused(text.chars().take(4000).collect()))
+}

@@ -1,0 +1,301 @@
+//! What people may do with a job that works: say something, let it wait, let it go on, work in its sandbox, answer.
+
+use agent::{Budget, Notice, NoticeCode, PersonAnswer, PersonRequest};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent_view::is_agent_call;
+use crate::error::OrchestratorError;
+use crate::event::{Event, EventBody, Fence, NewEvent, Wish};
+use crate::handback::{MOST_NAMED, Snapshot, describe_changes};
+use crate::hold::{Visitor, lock_of, new_token};
+use crate::ids::{JobId, Sequence};
+use crate::orchestrator::Orchestrator;
+use crate::request::{InvalidField, invalid};
+use crate::scheduler::start_driver;
+use crate::state::JobState;
+use crate::view::JobView;
+
+/// The longest message.
+const MAX_MESSAGE_BYTES: usize = 100 * 1024;
+/// Events that are read at a time.
+const PAGE: usize = 512;
+
+/// Something that a person says to the agent.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    /// What; the agent reads it in its next turn.
+    pub text: String,
+}
+
+/// Who takes a sandbox over.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Takeover {
+    /// A name for others to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// Who hands a sandbox back.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Handback {
+    /// Also where somebody else has it: for a holder who is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+/// A sandbox that was taken over.
+#[derive(Debug)]
+pub struct TakenOver {
+    /// The job now.
+    pub view: JobView,
+    /// What the holder's clients show; told once.
+    pub token: String,
+}
+
+impl Orchestrator {
+    /// Says something to the agent of a job.
+    ///
+    /// # Errors
+    /// The job is over, has no agent, or the message is empty.
+    pub async fn message(&self, id: JobId, message: Message) -> Result<JobView, OrchestratorError> {
+        if message.text.trim().is_empty() || message.text.len() > MAX_MESSAGE_BYTES {
+            return Err(invalid("text", format!("must have 1 to {MAX_MESSAGE_BYTES} bytes")).into());
+        }
+        self.agent_job(id).await?;
+        self.tell(id, vec![EventBody::MessageReceived { text: message.text }.into()]).await
+    }
+
+    /// Wants a job to wait, from its next call on.
+    ///
+    /// # Errors
+    /// The job is over.
+    pub async fn pause(&self, id: JobId) -> Result<JobView, OrchestratorError> {
+        let view = self.unfinished_job(id).await?;
+        if view.wish.is_some() {
+            return Ok(view);
+        }
+        self.tell(id, vec![EventBody::Wished { wish: Wish::Pause }.into()]).await?;
+        self.attend(id, &view).await
+    }
+
+    /// Wants a job to go on, perhaps with another budget.
+    ///
+    /// # Errors
+    /// The job does not wait, or the budget cannot be accepted.
+    pub async fn resume(&self, id: JobId, budget: Option<Budget>) -> Result<JobView, OrchestratorError> {
+        let view = self.unfinished_job(id).await?;
+        let waits = view.state == JobState::Paused || view.wish == Some(Wish::Pause);
+        if !waits {
+            return Err(wrong_state(&view, "it does not wait"));
+        }
+        let mut events: Vec<NewEvent> = Vec::new();
+        if let Some(new) = budget {
+            new.check().map_err(|(field, problem)| invalid(format!("budget.{field}"), problem))?;
+            let Some(agent) = &view.agent else {
+                return Err(invalid("budget", "belongs to a job with `task`; steps have no agent").into());
+            };
+            // More to spend is asked for: not for a key whose day is spent.
+            self.check_spending(self.core.store.spec(id).await?.submitter.as_ref()).await?;
+            events.push(EventBody::BudgetChanged { budget: agent.budget.overridden_by(new) }.into());
+        }
+        events.push(EventBody::Wished { wish: Wish::Resume }.into());
+        self.tell(id, events).await?;
+        self.attend(id, &view).await
+    }
+
+    /// What waits for a person.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub async fn requests(&self, id: JobId) -> Result<Vec<PersonRequest>, OrchestratorError> {
+        let view = self.core.store.job(id).await?;
+        let mut requests = view.agent.map(|agent| agent.requests).unwrap_or_default();
+        requests.extend(view.egress.requests);
+        Ok(requests)
+    }
+
+    /// Answers what waits for a person.
+    ///
+    /// # Errors
+    /// There is no such request, or the answer does not fit it.
+    pub async fn answer(
+        &self,
+        id: JobId,
+        request: &str,
+        answer: PersonAnswer,
+    ) -> Result<JobView, OrchestratorError> {
+        let open = self.requests(id).await?;
+        let missing = || OrchestratorError::NoRequest { job: id, request: request.to_owned() };
+        let asked = open.iter().find(|open| open.id == request).ok_or_else(missing)?;
+        answer.check(asked).map_err(|unfit| invalid(unfit.field, unfit.problem))?;
+        let event = EventBody::RequestAnswered { id: request.to_owned(), answer: Some(answer) };
+        self.tell(id, vec![event.into()]).await
+    }
+
+    /// Gives a person the sandbox of a job: the agent waits from its next call on.
+    ///
+    /// # Errors
+    /// The job has no agent or no sandbox now, or somebody else has it.
+    pub async fn takeover(&self, id: JobId, takeover: Takeover) -> Result<TakenOver, OrchestratorError> {
+        let by = takeover.by.unwrap_or_else(|| "a person".to_owned());
+        if by.trim().is_empty() || by.chars().count() > 100 {
+            return Err(invalid("by", "must have 1 to 100 characters").into());
+        }
+        self.free_job(id).await?;
+        let (_, client) = self.reach(id).await?;
+        let snapshot = Snapshot::take(&client).await?;
+        // Of two who come at once one is the first: it is looked again where nobody can come between.
+        let _turn = self.core.holding.lock().await;
+        self.free_job(id).await?;
+        let path = self.core.folder.job(id).join("takeover.json");
+        let text = serde_json::to_vec(&snapshot).unwrap_or_default();
+        tokio::fs::write(&path, text)
+            .await
+            .map_err(OrchestratorError::io(format!("writing {}", path.display())))?;
+        let token = new_token();
+        let view = self.tell(id, vec![EventBody::TakenOver { by, lock: lock_of(&token) }.into()]).await?;
+        self.show_holder(&view);
+        Ok(TakenOver { view, token })
+    }
+
+    /// A job whose sandbox nobody has.
+    async fn free_job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
+        let view = self.agent_job(id).await?;
+        match view.agent.as_ref().and_then(|agent| agent.taken_over_by.clone()) {
+            Some(by) => Err(OrchestratorError::TakenOver { job: id, by }),
+            None => Ok(view),
+        }
+    }
+
+    /// Lets the gates of the sandbox know who has it.
+    fn show_holder(&self, view: &JobView) {
+        if let Some(live) = self.core.live.get(view.job_id) {
+            live.holder.send_replace(view.agent.as_ref().and_then(|agent| agent.holder.clone()));
+        }
+    }
+
+    /// Gives the sandbox back to the agent and tells it what changed.
+    ///
+    /// # Errors
+    /// Nobody has it, or somebody else.
+    pub async fn handback(
+        &self,
+        id: JobId,
+        caller: &Visitor,
+        handback: &Handback,
+    ) -> Result<JobView, OrchestratorError> {
+        let _turn = self.core.holding.lock().await;
+        let view = self.agent_job(id).await?;
+        let Some(holder) = view.agent.as_ref().and_then(|agent| agent.holder.clone()) else {
+            return Err(wrong_state(&view, "nobody has taken it over"));
+        };
+        if !handback.force && !caller.is(&holder) {
+            return Err(OrchestratorError::TakenOver { job: id, by: holder.by });
+        }
+        let by = holder.by.clone();
+        let path = self.core.folder.job(id).join("takeover.json");
+        let before: Option<Snapshot> =
+            tokio::fs::read(&path).await.ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let after = match self.reach(id).await {
+            Ok((_, client)) => Some(Snapshot::take(&client).await?),
+            Err(_) => None,
+        };
+        let commands = self.commands_since(id, holder.since).await?;
+        let text = describe_changes(&by, before.as_ref().zip(after.as_ref()), &commands);
+        let events = vec![
+            EventBody::AgentTold(Notice { code: NoticeCode::HandedBack, text }).into(),
+            EventBody::HandedBack { by }.into(),
+        ];
+        let view = self.tell(id, events).await?;
+        self.show_holder(&view);
+        let _ = tokio::fs::remove_file(&path).await;
+        Ok(view)
+    }
+
+    /// What people have run and done since an event, in words; the log is read page by page.
+    async fn commands_since(&self, id: JobId, since: Sequence) -> Result<Vec<String>, OrchestratorError> {
+        let mut commands: Vec<String> = Vec::new();
+        let mut after = since;
+        loop {
+            let page = self.core.store.events(id, after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(commands) };
+            after = last.sequence;
+            for event in page.iter().filter(|event| !is_call_of_agent(event)) {
+                if let EventBody::CallStarted { tool, input, .. } = &event.body
+                    && let Some(words) = deed(tool, input)
+                {
+                    commands.push(words);
+                }
+            }
+            // What is told is bounded; so is what is kept for it.
+            commands.truncate(MOST_NAMED + 1);
+        }
+    }
+
+    /// Writes what a person does to the log of a job: through its driver, where there is one.
+    async fn tell(&self, id: JobId, events: Vec<NewEvent>) -> Result<JobView, OrchestratorError> {
+        match self.core.live.get(id) {
+            Some(live) => drop(live.recorder.append(events).await?),
+            None => {
+                self.core.store.append(id, Fence::Anybody, events).await?;
+                // A driver may have begun just now.
+                if let Some(live) = self.core.live.get(id) {
+                    live.recorder.catch_up().await?;
+                }
+            }
+        }
+        self.core.store.job(id).await
+    }
+
+    /// A job that nobody drives is looked at once: it may be able to wait, or to go on.
+    async fn attend(&self, id: JobId, before: &JobView) -> Result<JobView, OrchestratorError> {
+        if matches!(before.state, JobState::Queued | JobState::Paused) && !self.core.live.contains(id) {
+            start_driver(&self.core, id).await?;
+        }
+        self.core.store.job(id).await
+    }
+
+    async fn unfinished_job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
+        let view = self.core.store.job(id).await?;
+        if view.state.is_over() {
+            return Err(wrong_state(&view, "it is over"));
+        }
+        Ok(view)
+    }
+
+    async fn agent_job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
+        let view = self.unfinished_job(id).await?;
+        if view.agent.is_none() {
+            return Err(InvalidField {
+                field: "id".into(),
+                problem: "the job has steps and no agent".into(),
+            }
+            .into());
+        }
+        Ok(view)
+    }
+}
+
+fn is_call_of_agent(event: &Event) -> bool {
+    event.call.as_ref().is_some_and(|call| is_agent_call(&call.id))
+}
+
+/// What a person did, for the agent.
+fn deed(tool: &str, input: &serde_json::Value) -> Option<String> {
+    let field = |name: &str| input[name].as_str().map(ToOwned::to_owned);
+    match tool {
+        "exec" => field("command").or_else(|| Some(input["argv"].to_string())),
+        "terminal" => Some("a shell on a terminal".into()),
+        "code" | "python" | "typescript" => field("code").map(|code| format!("{tool}: {code}")),
+        "gui" => field("action").map(|action| format!("on the desktop: {action}")),
+        _ => None,
+    }
+}
+
+fn wrong_state(view: &JobView, problem: &str) -> OrchestratorError {
+    OrchestratorError::WrongState { job: view.job_id, state: view.state, problem: problem.to_owned() }
+}

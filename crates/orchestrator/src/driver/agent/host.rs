@@ -1,0 +1,413 @@
+//! The agent's host: the log, the sandbox and the clock of one job.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent::{
+    AgentEvent, BrowserReport, CodeOrder, CodeReport, Conversation, DesktopReport, ExecOrder, ExecReport,
+    ExtraTools, Host, Logged, Picture, Stopped, ToolEnd, ToolStatus, Typed,
+};
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use model::ModelRequest;
+use protocol::{
+    CallKey, CallStatus as GuestCallStatus, FileError, FileOperation, FileReply, FileResult, GuiAction,
+    ProtocolError,
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
+
+use super::super::exec::wait_for_cancel;
+use super::super::pause::{self, Pause};
+use super::super::{Driver, Stop};
+use super::mcp::Hub;
+use super::memory::Memory;
+use super::recall::into_text;
+use super::{events, open_outputs, stopped, transcript};
+use crate::clock::now_ms;
+use crate::error::OrchestratorError;
+use crate::event::{Event, EventBody, Wish};
+use crate::recorder::Why;
+
+/// How long to wait before asking again after an operation that another link has begun.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Events that are read at a time.
+const PAGE: usize = 512;
+
+/// What an agent works with.
+pub(in crate::driver) struct AgentHost<'a> {
+    pub(super) driver: &'a Driver,
+    pub(super) deadline: Instant,
+    memory: Memory,
+    past: Mutex<HashMap<String, Vec<Event>>>,
+    blamed: Mutex<sandbox::Usage>,
+    worked: Mutex<(Duration, Option<i64>)>,
+    calls_done: Mutex<usize>,
+    /// Whether there is a desktop that programs can show themselves on.
+    pub(super) has_desktop: AtomicBool,
+    mcp: Option<Hub>,
+}
+
+impl<'a> AgentHost<'a> {
+    /// The host of a job whose log is this.
+    pub(in crate::driver) async fn new(driver: &'a Driver, log: &[Event]) -> Result<Self, OrchestratorError> {
+        let past = open_outputs(driver.core.store.as_ref(), driver.recorder.job(), log).await?;
+        let (worked_ms, since) = driver
+            .recorder
+            .look(|view| {
+                view.agent.as_ref().map_or((0, None), |agent| (agent.worked_ms, agent.working_since_ms))
+            })
+            .await;
+        let calls_done =
+            driver.recorder.look(|view| view.agent.as_ref().map_or(0, |agent| agent.spent.tool_calls)).await;
+        Ok(Self {
+            driver,
+            deadline: driver.deadline().await,
+            memory: Memory::new(&driver.core.folder.job(driver.recorder.job())),
+            past: Mutex::new(past),
+            blamed: Mutex::new(driver.blamed),
+            worked: Mutex::new((Duration::from_millis(u64::try_from(worked_ms).unwrap_or(0)), since)),
+            has_desktop: AtomicBool::new(log.iter().any(uses_desktop)),
+            calls_done: Mutex::new(usize::try_from(calls_done).unwrap_or(usize::MAX)),
+            mcp: None,
+        })
+    }
+
+    /// Starts the job's MCP servers, or finds them again, and waits for what they offer.
+    pub(super) async fn start_tools(&mut self, log: &[Event]) -> Result<(), Stop> {
+        if self.driver.spec.mcp.is_empty() {
+            return Ok(());
+        }
+        let hub = Hub::start(self.driver, log);
+        let mut wish = self.driver.wish.clone();
+        tokio::select! {
+            () = hub.settle() => {}
+            () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+            () = sleep_until(self.deadline) => return Err(Stop::Deadline),
+            stop = self.keep_link() => return Err(stop),
+        }
+        self.mcp = Some(hub);
+        Ok(())
+    }
+
+    /// Opens the link again whenever it breaks; returns when that cannot be done.
+    async fn keep_link(&self) -> Stop {
+        loop {
+            match self.driver.guest().await {
+                Ok(client) => client.link().closed().await,
+                Err(stop) => return stop,
+            }
+        }
+    }
+
+    /// What the log has of a call that was in flight; handed out once.
+    pub(super) fn take_past(&self, call: &str) -> Option<Vec<Event>> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner).remove(call)
+    }
+
+    /// Figures of the sandbox that were already blamed on a call.
+    pub(super) fn blamed(&self) -> sandbox::Usage {
+        *self.blamed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn blame(&self, usage: sandbox::Usage) {
+        *self.blamed.lock().unwrap_or_else(PoisonError::into_inner) = usage;
+    }
+
+    /// Writes the files that tell of the agent's memory, here and in the sandbox.
+    pub(super) async fn save_memory(&self, conversation: &Conversation) {
+        self.memory.keep(conversation);
+        let client = self.driver.guest.borrow().clone();
+        self.memory.save(client).await;
+    }
+
+    async fn look_for_stop(&self) -> Result<(), Stop> {
+        if self.driver.is_cancelled() {
+            return Err(Stop::Cancelled);
+        }
+        if Instant::now() >= self.deadline {
+            return Err(Stop::Deadline);
+        }
+        let (wish, taken_over) = self
+            .driver
+            .recorder
+            .look(|view| (view.wish, view.agent.as_ref().and_then(|agent| agent.taken_over_by.clone())))
+            .await;
+        if let Some(by) = taken_over {
+            let why =
+                Why::new("takeover", format!("{by} works in the sandbox; `handback` lets the agent go on"));
+            return Err(Stop::Paused(Pause { why, retry_after: None }));
+        }
+        if wish == Some(Wish::Pause) {
+            return Err(Stop::Paused(pause::by_wish()));
+        }
+        let done = *self.calls_done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.driver.checkpoint_if_due(done, usize::MAX).await
+    }
+
+    /// Asks the guest until the link holds.
+    async fn ask<T, F>(&self, ask: impl Fn(protocol::GuestClient) -> F) -> Result<Result<T, String>, Stopped>
+    where
+        F: Future<Output = Result<T, ProtocolError>>,
+    {
+        loop {
+            let client = self.driver.guest().await.map_err(stopped)?;
+            match ask(client).await {
+                Ok(answer) => return Ok(Ok(answer)),
+                Err(ProtocolError::Refused(message)) => return Ok(Err(message)),
+                Err(error) => self.driver.after_break(error).await.map_err(stopped)?,
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Host for AgentHost<'_> {
+    async fn record(&self, new: Vec<AgentEvent>) -> Result<(), Stopped> {
+        let ended = new.iter().filter(|event| matches!(event, AgentEvent::CallEnded { .. })).count();
+        for event in &new {
+            if let AgentEvent::CallEnded { end, .. } = event {
+                self.driver.rhythm().worked(Duration::from_millis(end.duration_ms));
+            }
+        }
+        let entries = new.into_iter().map(events::entry).collect();
+        self.driver.recorder.append(entries).await.map_err(stopped)?;
+        *self.calls_done.lock().unwrap_or_else(PoisonError::into_inner) += ended;
+        Ok(())
+    }
+
+    async fn news(&self) -> Result<Vec<Logged>, Stopped> {
+        let news = self.driver.recorder.take_news().await;
+        Ok(news.iter().filter_map(events::logged).collect())
+    }
+
+    async fn check(&self) -> Result<(), Stopped> {
+        self.look_for_stop().await.map_err(stopped)
+    }
+
+    async fn must_stop(&self) -> Stopped {
+        let mut wish = self.driver.wish.clone();
+        let stop = tokio::select! {
+            () = wait_for_cancel(&mut wish) => Stop::Cancelled,
+            () = sleep_until(self.deadline) => Stop::Deadline,
+        };
+        stopped(stop)
+    }
+
+    async fn file(
+        &self,
+        key: Option<CallKey>,
+        operation: FileOperation,
+    ) -> Result<Result<FileReply, FileError>, Stopped> {
+        loop {
+            let client = self.driver.guest().await.map_err(stopped)?;
+            let asked = match &key {
+                None => client.file(None, operation.clone()).await,
+                Some(key) => match client.call_status(key.clone()).await {
+                    Ok(GuestCallStatus::Unknown) => client.file(Some(key.clone()), operation.clone()).await,
+                    Ok(GuestCallStatus::File(FileResult::Ok(reply))) => Ok(reply),
+                    Ok(GuestCallStatus::File(FileResult::Error(error))) => Err(error.into()),
+                    Ok(GuestCallStatus::Running { .. }) => {
+                        tokio::time::sleep(ASK_AGAIN).await;
+                        continue;
+                    }
+                    Ok(GuestCallStatus::Ended(_) | GuestCallStatus::Answered) => {
+                        Err(ProtocolError::Unexpected("a process for a file operation".into()))
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            match asked {
+                Ok(reply) => return Ok(Ok(reply)),
+                Err(ProtocolError::File(error)) => return Ok(Err(error)),
+                Err(error) => self.driver.after_break(error).await.map_err(stopped)?,
+            }
+        }
+    }
+
+    async fn finished_file(&self, key: CallKey) -> Result<Option<Result<FileReply, FileError>>, Stopped> {
+        let status = self.ask(|client| {
+            let key = key.clone();
+            async move { client.call_status(key).await }
+        });
+        Ok(match status.await? {
+            Ok(GuestCallStatus::File(result)) => Some(result.into()),
+            _ => None,
+        })
+    }
+
+    async fn execute(&self, order: ExecOrder) -> Result<ExecReport, Stopped> {
+        self.run(order).await.map_err(stopped)
+    }
+
+    async fn type_into(&self, key: CallKey, text: &str) -> Result<Result<Typed, String>, Stopped> {
+        let open = self.ask(|client| {
+            let key = key.clone();
+            async move { client.input(key).await }
+        });
+        let mut input = match open.await? {
+            Ok(input) => input,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        // What may have been typed is not typed again.
+        match input.write(text.as_bytes()).await {
+            Ok(()) => Ok(Ok(Typed::Surely)),
+            Err(ProtocolError::Refused(message)) => Ok(Err(message)),
+            Err(error) => {
+                self.driver.after_break(error).await.map_err(stopped)?;
+                Ok(Ok(Typed::Perhaps))
+            }
+        }
+    }
+
+    async fn kill(&self, key: CallKey) -> Result<Result<(), String>, Stopped> {
+        self.ask(|client| {
+            let key = key.clone();
+            async move { client.kill(key).await }
+        })
+        .await
+    }
+
+    async fn run_code(&self, order: CodeOrder) -> Result<CodeReport, Stopped> {
+        self.code(order).await.map_err(stopped)
+    }
+
+    async fn desktop(
+        &self,
+        key: Option<CallKey>,
+        action: GuiAction,
+    ) -> Result<Result<DesktopReport, String>, Stopped> {
+        self.act(key, action).await.map_err(stopped)
+    }
+
+    async fn browse(&self, action: serde_json::Value) -> Result<Result<BrowserReport, String>, Stopped> {
+        self.browse_page(action).await.map_err(stopped)
+    }
+
+    async fn keep_picture(&self, image: model::Image) -> Result<Picture, Stopped> {
+        self.keep_image(image).await.map_err(stopped)
+    }
+
+    async fn picture(&self, digest: &str) -> Result<Option<Vec<u8>>, Stopped> {
+        let job = self.driver.recorder.job();
+        self.driver.core.store.blob(job, digest.to_owned()).await.map_err(stopped)
+    }
+
+    async fn keep_text(&self, text: String) -> Result<(String, context::Blob), Stopped> {
+        let mut bytes = text.into_bytes();
+        // What lies beside the log is covered like what stands in it.
+        self.driver.recorder.redactor().cover(&mut bytes);
+        let text = into_text(bytes);
+        let blob = context::output::blob_of(&text);
+        let job = self.driver.recorder.job();
+        self.driver.core.store.put_blob(job, text.clone().into_bytes()).await.map_err(stopped)?;
+        Ok((text, blob))
+    }
+
+    async fn kept_text(&self, digest: &str) -> Result<Option<String>, Stopped> {
+        Ok(self.picture(digest).await?.map(into_text))
+    }
+
+    async fn save_file(&self, path: &str, bytes: &[u8]) -> Result<Result<(), String>, Stopped> {
+        self.put_file(path, bytes).await.map_err(stopped)
+    }
+
+    fn hear(&self, turn: u64, event: &model::ModelEvent) {
+        self.driver.speech.hear(turn, event);
+    }
+
+    fn extra_tools(&self) -> ExtraTools {
+        self.mcp.as_ref().map(Hub::tools).unwrap_or_default()
+    }
+
+    async fn call_extra(&self, tool: &str, input: Value, call: &str) -> Result<ToolEnd, Stopped> {
+        let Some(hub) = &self.mcp else {
+            return Ok(ToolEnd::failed(format!("there is no tool `{tool}`")));
+        };
+        let called = tokio::select! {
+            called = hub.call(tool, input, call) => called,
+            stop = self.must_stop() => return Err(stop),
+            stop = self.keep_link() => return Err(stopped(stop)),
+        };
+        let outcome = match called {
+            Ok(outcome) => outcome,
+            Err(end) => return Ok(end),
+        };
+        let mut images = Vec::new();
+        for image in outcome.images {
+            images.push(self.keep_image(image).await.map_err(stopped)?);
+        }
+        let status = if outcome.is_error { ToolStatus::Failed } else { ToolStatus::Done };
+        Ok(ToolEnd { status, text: outcome.text, images, ..ToolEnd::default() })
+    }
+
+    async fn output_of(&self, call: &str, after: u64, until: u64) -> Result<Option<String>, Stopped> {
+        let mut bytes = Vec::new();
+        let mut after = after;
+        while after < until {
+            let left = usize::try_from(until - after).unwrap_or(PAGE).min(PAGE);
+            let page = self.driver.core.store.events(self.driver.recorder.job(), after, left).await;
+            let page = page.map_err(stopped)?;
+            let Some(last) = page.last() else { break };
+            after = last.sequence;
+            for event in page.iter().filter(|event| event.call.as_ref().is_some_and(|of| of.id == call)) {
+                bytes.extend(printed(&event.body));
+            }
+        }
+        Ok((!bytes.is_empty()).then(|| into_text(bytes)))
+    }
+
+    fn show(&self, request: Arc<ModelRequest>, conversation: &Conversation) {
+        self.memory.show(request, conversation, self.driver.guest.borrow().clone());
+    }
+
+    fn worked(&self) -> Duration {
+        let (before, since) = *self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = since.map_or(0, |since| now_ms().saturating_sub(since));
+        before + Duration::from_millis(u64::try_from(now).unwrap_or(0))
+    }
+
+    fn now_ms(&self) -> i64 {
+        now_ms()
+    }
+}
+
+/// What an event says that a call has printed.
+fn printed(body: &EventBody) -> Vec<u8> {
+    match body {
+        EventBody::CallOutput { text, base64: true, .. } => STANDARD.decode(text).unwrap_or_default(),
+        EventBody::CallOutput { text, .. } => text.clone().into_bytes(),
+        EventBody::CallOutputDropped { bytes, .. } => transcript::dropped(*bytes).into_bytes(),
+        EventBody::CallDisplay { shown, .. } => format!("{}\n", shown.text).into_bytes(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether an event is of a call that needs the desktop.
+fn uses_desktop(event: &Event) -> bool {
+    matches!(&event.body, EventBody::CallStarted { tool, .. } if ["gui", "browser", "screenshot"].contains(&tool.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_are_not_utf_8_are_part_of_what_a_call_has_printed() {
+        let piece = |text: &str, base64| EventBody::CallOutput {
+            stream: "stdout".into(),
+            next_chunk: 1,
+            text: text.into(),
+            base64,
+            held_bytes: 0,
+        };
+        let dropped = EventBody::CallOutputDropped { bytes: 9, next_chunk: 3 };
+        let events = [piece("first\n", false), piece("YWz/bGUK", true), dropped, piece("last\n", false)];
+        let text = into_text(events.iter().flat_map(printed).collect());
+        assert_eq!(text, "first\nal\u{fffd}le\n\n[9 bytes of the output were too much to keep]\nlast\n");
+    }
+}

@@ -1,0 +1,115 @@
+//! `AGENTS.md`: instructions that lie in the workspace are read once, before the first turn.
+
+use agent::{AgentEvent, Host, Notice, NoticeCode, Stopped};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use protocol::{FileKind, FileOperation, FileReply};
+
+use super::super::Stop;
+use super::host::AgentHost;
+use crate::event::{Event, EventBody};
+use crate::workspace_path::UNLISTED;
+
+const NAME: &str = "AGENTS.md";
+/// How deep it is looked for.
+const DEPTH: u32 = 4;
+const MOST_ENTRIES: u32 = 5000;
+/// The most that is read of one file, and the most files.
+const MOST_BYTES: u64 = 16 * 1024;
+const MOST_FILES: usize = 8;
+
+impl AgentHost<'_> {
+    /// Tells the agent what the workspace's instructions say, where that was not done before.
+    pub(super) async fn read_instructions(&self, log: &[Event]) -> Result<(), Stop> {
+        let is_done = log.iter().any(|event| match &event.body {
+            EventBody::TurnStarted(_) => true,
+            EventBody::AgentTold(notice) => notice.code == NoticeCode::Instructions,
+            _ => false,
+        });
+        if is_done {
+            return Ok(());
+        }
+        self.find_instructions().await.map_err(|Stopped(stop)| match stop.downcast::<Stop>() {
+            Ok(stop) => *stop,
+            Err(_) => Stop::Cancelled,
+        })
+    }
+
+    async fn find_instructions(&self) -> Result<(), Stopped> {
+        let list = FileOperation::List {
+            path: String::new(),
+            depth: DEPTH,
+            limit: MOST_ENTRIES,
+            skip: UNLISTED.map(str::to_owned).to_vec(),
+        };
+        let Ok(FileReply::Entries { entries, truncated }) = self.file(None, list).await? else {
+            return Ok(());
+        };
+        let mut files: Vec<&str> = entries
+            .iter()
+            .filter(|entry| entry.stat.kind == FileKind::File)
+            .map(|entry| entry.path.as_str())
+            .filter(|path| path.rsplit('/').next() == Some(NAME))
+            .collect();
+        // The one at the top is for everything: a list that was cut may not have come to it.
+        if truncated && !files.contains(&NAME) {
+            files.insert(0, NAME);
+        }
+        let mut text = String::new();
+        for path in files.iter().take(MOST_FILES) {
+            let read = FileOperation::Read { path: (*path).to_owned(), offset: 0, limit_bytes: MOST_BYTES };
+            if let Ok(FileReply::Content { content, base64, size }) = self.file(None, read).await? {
+                text += &section(path, &content, base64, size);
+            }
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        if let Some(others) = files.get(MOST_FILES..).filter(|others| !others.is_empty()) {
+            text += &format!("\n\n[Not shown: {}]", others.join(", "));
+        }
+        if truncated {
+            text += &format!(
+                "\n\n[The workspace has many files: there may be further {NAME} files in its folders]"
+            );
+        }
+        let text = format!("[From the workspace] Follow these instructions of the project.{text}");
+        self.record(vec![AgentEvent::Told(Notice { code: NoticeCode::Instructions, text })]).await
+    }
+}
+
+/// What one file says, and for what; with a remark where it says more than is shown.
+fn section(path: &str, content: &str, is_base64: bool, size: u64) -> String {
+    // A text that was cut within a character comes as bytes.
+    let decoded = is_base64.then(|| STANDARD.decode(content).unwrap_or_default());
+    let content = match &decoded {
+        Some(bytes) => String::from_utf8_lossy(bytes),
+        None => content.into(),
+    };
+    let folder = path.strip_suffix(NAME).unwrap_or_default();
+    let place = if folder.is_empty() { "everything".to_owned() } else { format!("{folder}...") };
+    let mut text = format!(
+        "\n\n{path} (for {place}):\n{}",
+        content.trim().trim_end_matches(char::REPLACEMENT_CHARACTER)
+    );
+    if size > MOST_BYTES {
+        text += &format!("\n[These are the first {MOST_BYTES} of {size} bytes; `read_file` shows the rest]");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_shown_of_a_file_is_said() {
+        let whole = section("AGENTS.md", "be kind\n", false, 8);
+        assert_eq!(whole, "\n\nAGENTS.md (for everything):\nbe kind");
+        let cut = section("web/AGENTS.md", &STANDARD.encode(b"na\xc3"), true, 20_000);
+        assert!(
+            cut.starts_with("\n\nweb/AGENTS.md (for web/...):\nna\n[These are the first 16384 of 20000"),
+            "{cut}"
+        );
+    }
+}

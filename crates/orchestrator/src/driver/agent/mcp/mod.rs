@@ -1,0 +1,181 @@
+//! The MCP servers of a job: which it has, what they offer now, and calls of their tools.
+
+mod desk;
+mod keeper;
+mod process;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::{Effect, ExtraTool, ExtraTools, ToolEnd, ToolStatus};
+use egress::Upstream;
+use mcp::{Headers, McpError, Reach, ServerChoice, ServerSpec, ToolOutcome};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use self::desk::Desk;
+use self::keeper::{Keeper, WayOut};
+use super::super::Driver;
+use super::open_calls;
+use crate::agent_view::is_agent_call;
+use crate::event::{Event, EventBody};
+use crate::mcp_view::McpState;
+
+/// How much longer than a server's own time its first answer is waited for.
+const SETTLE_SLACK: Duration = Duration::from_secs(5);
+
+/// The MCP servers of one job. Dropped, nobody speaks to them any more; their processes go on.
+pub(super) struct Hub {
+    desks: Vec<Arc<Desk>>,
+    version: Arc<watch::Sender<u64>>,
+    /// Calls that were begun before this run of the agent.
+    begun: BTreeSet<String>,
+    patience: Duration,
+    _keepers: JoinSet<()>,
+}
+
+impl Hub {
+    /// Starts the servers of a job whose log is this, or finds them again.
+    pub(super) fn start(driver: &Driver, log: &[Event]) -> Self {
+        let settings = driver.core.settings();
+        let version = Arc::new(watch::Sender::new(0));
+        let mut keepers = JoinSet::new();
+        let mut desks = Vec::new();
+        let mut patience = Duration::ZERO;
+        let known = last_processes(log);
+        for (name, choice) in &driver.spec.mcp {
+            let found: Option<(ServerSpec, Headers)> = match choice {
+                ServerChoice::Own(server) => Some(((**server).clone(), Headers::new())),
+                ServerChoice::Configured => settings
+                    .defaults
+                    .mcp
+                    .get(name)
+                    .map(|configured| (configured.server.clone(), configured.headers.clone())),
+            };
+            let Some((spec, headers)) = found else {
+                let desk = Desk::new(name, Duration::ZERO, Arc::clone(&version));
+                desk.shut("it is not in the configuration any more".into());
+                desks.push(Arc::new(desk));
+                continue;
+            };
+            let desk = Arc::new(Desk::new(name, spec.call_timeout, Arc::clone(&version)));
+            desks.push(Arc::clone(&desk));
+            let way_out = match (&spec.reach, Upstream::load(&settings.extra_ca)) {
+                (Reach::Stdio { .. }, _) => None,
+                (Reach::Http { .. }, Ok(upstream)) => driver.outward.as_ref().map(|outward| WayOut {
+                    proxy: outward.proxy(),
+                    upstream,
+                    headers,
+                }),
+                (Reach::Http { .. }, Err(error)) => {
+                    desk.shut(error.to_string());
+                    continue;
+                }
+            };
+            patience = patience.max(spec.start_timeout * 2 + SETTLE_SLACK);
+            let (process, state) = known.get(name.as_str()).copied().unwrap_or((0, McpState::Failed));
+            let keeper = Keeper {
+                desk,
+                spec,
+                guest: driver.guest.subscribe(),
+                recorder: Arc::clone(&driver.recorder),
+                job: Arc::clone(&driver.spec),
+                way_out,
+                process,
+                may_resume: process > 0 && state == McpState::Connected,
+            };
+            keepers.spawn(keeper.run());
+        }
+        let begun = open_calls(log).into_iter().map(|call| call.id).filter(|id| is_agent_call(id)).collect();
+        Self { desks, version, begun, patience, _keepers: keepers }
+    }
+
+    /// Waits until each server has answered or failed once: the first turn shall know what there is.
+    pub(super) async fn settle(&self) {
+        let mut version = self.version.subscribe();
+        let settling = async {
+            while !self.desks.iter().all(|desk| desk.is_settled()) {
+                if version.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(self.patience, settling).await;
+    }
+
+    /// What there is now.
+    pub(super) fn tools(&self) -> ExtraTools {
+        // Read first: what changes meanwhile is seen the next time.
+        let version = *self.version.borrow();
+        let tool = |tool: mcp::OfferedTool| ExtraTool {
+            spec: tool.spec,
+            effect: if tool.only_looks { Effect::ReadOnly } else { Effect::Changes },
+        };
+        ExtraTools {
+            version,
+            is_expected: !self.desks.is_empty(),
+            tools: self.desks.iter().flat_map(|desk| desk.tools()).map(tool).collect(),
+            notes: self.desks.iter().flat_map(|desk| desk.notes()).collect(),
+        }
+    }
+
+    /// Calls a tool. A call that was begun before is never made again: its answer is looked for.
+    /// The error is what the model is told instead of an outcome.
+    pub(super) async fn call(&self, tool: &str, input: Value, call: &str) -> Result<ToolOutcome, ToolEnd> {
+        let found = self.desks.iter().find_map(|desk| Some((desk, desk.own_name(tool)?)));
+        let was_begun = self.begun.contains(call);
+        let Some((desk, own_name)) = found else {
+            return Err(match was_begun {
+                true => interrupted("its MCP server is not there any more"),
+                false => ToolEnd::failed(format!("{tool}: the MCP server has no such tool any more")),
+            });
+        };
+        let name = &desk.name;
+        let session = match desk.session() {
+            Ok(session) => session,
+            Err(why) if was_begun => return Err(interrupted(&format!("the MCP server `{name}`: {why}"))),
+            Err(why) => {
+                let text = format!("not done: the MCP server `{name}` does not answer, {why}");
+                return Err(ToolEnd::failed(text));
+            }
+        };
+        let answered = if was_begun {
+            session.recover(call, desk.call_timeout).await
+        } else {
+            let arguments = match input {
+                Value::Object(arguments) => arguments,
+                _ => serde_json::Map::new(),
+            };
+            session.call(&own_name, arguments, call, desk.call_timeout).await
+        };
+        answered.map_err(|error| match error {
+            McpError::NotUnderstood(_) => ToolEnd::failed(format!("the MCP server `{name}`: {error}")),
+            error => interrupted(&format!("the MCP server `{name}`: {error}")),
+        })
+    }
+}
+
+fn interrupted(why: &str) -> ToolEnd {
+    let text = format!("{why}. Nobody knows how far the call came; look before you do it again");
+    ToolEnd { status: ToolStatus::Interrupted, text, ..ToolEnd::default() }
+}
+
+/// The newest process of each server, and how it was last seen.
+fn last_processes(log: &[Event]) -> BTreeMap<&str, (u32, McpState)> {
+    let mut known: HashMap<&str, (u32, McpState)> = HashMap::new();
+    for event in log {
+        match &event.body {
+            EventBody::McpChanged(change) => {
+                known.insert(&change.server, (change.process, change.state));
+            }
+            // What ran in a sandbox that is gone is gone.
+            EventBody::SandboxLost { .. } => {
+                known.values_mut().for_each(|(_, state)| *state = McpState::Failed);
+            }
+            _ => {}
+        }
+    }
+    known.into_iter().collect()
+}

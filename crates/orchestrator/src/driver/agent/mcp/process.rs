@@ -1,0 +1,213 @@
+//! Carries lines between an MCP server that is a process in the sandbox and whoever speaks to it, through breaks of the
+//! link. The process itself goes on when nobody does.
+
+use std::sync::Arc;
+
+use mcp::{Line, LineSender, Lines, Recovered};
+use protocol::{
+    CallFollower, CallInput, CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient,
+    OutputStream, ProtocolError,
+};
+use tokio::sync::{mpsc, watch};
+
+/// The longest line, and what is kept of standard error.
+const MOST_LINE_BYTES: usize = 16 * 1024 * 1024;
+const STDERR_BYTES: usize = 2000;
+/// Lines that wait on either side.
+const WAITING: usize = 64;
+
+/// The guest of a job, through breaks of the link.
+pub(super) type Guest = watch::Receiver<Option<GuestClient>>;
+
+/// Why a process is gone, once it is.
+pub(super) type Fate = watch::Receiver<Option<String>>;
+
+/// How to begin.
+pub(super) enum Beginning {
+    /// Start it.
+    Start(Box<Exec>),
+    /// It runs; what it printed before this number is old.
+    Attach(u64),
+}
+
+/// The guest, as soon as there is a link to it.
+pub(super) async fn reach(guest: &mut Guest) -> Option<GuestClient> {
+    loop {
+        let client = guest.borrow_and_update().clone();
+        if let Some(client) = client.filter(|client| !client.link().is_closed()) {
+            return Some(client);
+        }
+        guest.changed().await.ok()?;
+    }
+}
+
+/// Connects to a process.
+pub(super) fn connect(guest: &Guest, key: &CallKey, begin: Beginning) -> (Lines, Recovered, Fate) {
+    let (outgoing, lines_out) = mpsc::channel(WAITING);
+    let (lines_in, incoming) = mpsc::channel(WAITING);
+    let (fate_sender, fate) = watch::channel(None);
+    // What is written before the process is there is lost.
+    let (started, is_started) = watch::channel(matches!(begin, Beginning::Attach(_)));
+    // Ids of requests differ from those of every other connection to the same process.
+    let prefix = format!("{}-", uuid::Uuid::now_v7().simple());
+    let (lines, recovered) = Lines::new(prefix, outgoing, incoming);
+    let is_old_before = match &begin {
+        Beginning::Start(_) => 0,
+        Beginning::Attach(number) => *number,
+    };
+    let reader = Reader {
+        key: key.clone(),
+        next: 0,
+        is_old_before,
+        buffer: Vec::new(),
+        stderr: Vec::new(),
+        started,
+        lines_in,
+    };
+    drop(tokio::spawn(reader.run(guest.clone(), begin, fate_sender)));
+    drop(tokio::spawn(write(guest.clone(), key.clone(), lines_out, is_started, fate.clone())));
+    (lines, recovered, fate)
+}
+
+struct Reader {
+    key: CallKey,
+    next: u64,
+    is_old_before: u64,
+    buffer: Vec<u8>,
+    stderr: Vec<u8>,
+    started: watch::Sender<bool>,
+    lines_in: mpsc::Sender<Line>,
+}
+
+impl Reader {
+    async fn run(mut self, mut guest: Guest, begin: Beginning, fate: watch::Sender<Option<String>>) {
+        let lines_in = self.lines_in.clone();
+        let mut exec = match begin {
+            Beginning::Start(exec) => Some(exec),
+            Beginning::Attach(_) => None,
+        };
+        let told = tokio::select! {
+            told = self.follow(&mut guest, &mut exec) => told,
+            // Nobody listens any more.
+            () = lines_in.closed() => return,
+        };
+        fate.send_replace(Some(told));
+    }
+
+    /// Follows the process to its end.
+    async fn follow(&mut self, guest: &mut Guest, exec: &mut Option<Box<Exec>>) -> String {
+        loop {
+            let Some(client) = reach(guest).await else { return "the job has ended".into() };
+            let followed = match exec.take() {
+                Some(exec) => client.exec(*exec, Follow::Live).await,
+                None => client.follow(self.key.clone(), self.next, Follow::Live).await,
+            };
+            let broken = match followed {
+                Ok(mut follower) => match self.take_all(&mut follower).await {
+                    Ok(end) => return self.told(&end),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            match broken {
+                ProtocolError::Refused(message) => return message,
+                error if error.is_retryable() => {}
+                error => return error.to_string(),
+            }
+        }
+    }
+
+    async fn take_all(&mut self, follower: &mut CallFollower) -> Result<ExecEnd, ProtocolError> {
+        loop {
+            match follower.next().await? {
+                ExecUpdate::Event(ExecEvent::Ended(outcome)) => return Ok(outcome.end),
+                ExecUpdate::Event(ExecEvent::Gap { to_sequence, .. }) => {
+                    // The line that was under way has lost its middle.
+                    self.buffer.clear();
+                    self.next = to_sequence;
+                }
+                ExecUpdate::Event(ExecEvent::Started { .. }) => drop(self.started.send_replace(true)),
+                ExecUpdate::Event(ExecEvent::Progress { .. }) => {}
+                ExecUpdate::Output(chunk) => {
+                    self.next = chunk.sequence + 1;
+                    let is_old = chunk.sequence < self.is_old_before;
+                    match chunk.stream {
+                        OutputStream::Stdout => self.take_lines(&chunk.bytes, is_old).await,
+                        _ => self.take_stderr(&chunk.bytes),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn take_lines(&mut self, bytes: &[u8], is_old: bool) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if self.buffer.len() + piece.len() > MOST_LINE_BYTES {
+                self.buffer.clear();
+                continue;
+            }
+            self.buffer.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                let line = Line { bytes: std::mem::take(&mut self.buffer), is_old };
+                // Whoever has stopped listening is noticed elsewhere.
+                let _ = self.lines_in.send(line).await;
+            }
+        }
+    }
+
+    fn take_stderr(&mut self, bytes: &[u8]) {
+        self.stderr.extend_from_slice(bytes);
+        let excess = self.stderr.len().saturating_sub(STDERR_BYTES);
+        self.stderr.drain(..excess);
+    }
+
+    fn told(&self, end: &ExecEnd) -> String {
+        let how = match end {
+            ExecEnd::Code(code) => format!("its process ended with exit code {code}"),
+            ExecEnd::Signal(signal) => format!("its process was ended by signal {signal}"),
+            ExecEnd::NotStarted(why) => format!("its process could not be started: {why}"),
+            other => format!("its process is gone: {other:?}"),
+        };
+        let said = String::from_utf8_lossy(&self.stderr);
+        match said.trim().lines().last() {
+            Some(line) => format!("{how}; it said last: {}", line.chars().take(300).collect::<String>()),
+            None => how,
+        }
+    }
+}
+
+/// Writes lines to the process, one after another. A line whose fate is unknown is not written again.
+async fn write(
+    mut guest: Guest,
+    key: CallKey,
+    mut lines: mpsc::Receiver<LineSender>,
+    mut started: watch::Receiver<bool>,
+    mut fate: Fate,
+) {
+    let mut input: Option<(Arc<GuestClient>, CallInput)> = None;
+    while let Some(LineSender { line, written }) = lines.recv().await {
+        let writing = async {
+            if started.wait_for(|started| *started).await.is_err() {
+                return Err("the process was not started".into());
+            }
+            let open = input.take().filter(|(client, _)| !client.link().is_closed());
+            let (client, mut open) = match open {
+                Some(open) => open,
+                None => {
+                    let client = reach(&mut guest).await.ok_or("the job has ended")?;
+                    let open = client.input(key.clone()).await.map_err(|error| error.to_string())?;
+                    (Arc::new(client), open)
+                }
+            };
+            open.write(&line).await.map_err(|error| error.to_string())?;
+            input = Some((client, open));
+            Ok::<(), String>(())
+        };
+        let result = tokio::select! {
+            result = writing => result,
+            // A process that has ended reads nothing, and would be waited for without an end.
+            _ = fate.wait_for(Option::is_some) => Err("the process has ended".into()),
+        };
+        let _ = written.send(result);
+    }
+}

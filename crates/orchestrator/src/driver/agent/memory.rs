@@ -1,0 +1,129 @@
+//! `context.txt` (what the model last saw) and `memory.json` (what happened so far): in the job's folder, and for the
+//! agent itself in its sandbox. Both can be made again from the log, so they are written beside the work.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use agent::Conversation;
+use model::ModelRequest;
+use protocol::{FileOperation, GuestClient};
+
+use super::Shared;
+use crate::ids::JobId;
+
+/// Where the agent finds them.
+const FOLDER: &str = ".caisson";
+/// How often they are written while the agent works.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// How long the sandbox may take to keep one.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The guest takes files of this size in one message.
+const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// Writes the files of one job.
+pub(super) struct Memory {
+    folder: PathBuf,
+    state: Shared<State>,
+    /// Held by who writes the files.
+    writing: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    request: Option<Arc<ModelRequest>>,
+    memory: Option<String>,
+    written: Option<Instant>,
+}
+
+impl Memory {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), state: Arc::default(), writing: Arc::default() }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the model sees next; writes it where the last time is long enough ago.
+    pub(super) fn show(
+        &self,
+        request: Arc<ModelRequest>,
+        conversation: &Conversation,
+        client: Option<GuestClient>,
+    ) {
+        let mut state = self.lock();
+        state.request = Some(request);
+        let is_due = state.written.is_none_or(|written| written.elapsed() >= INTERVAL);
+        if !is_due {
+            return;
+        }
+        // Taken here and not in the task: who writes later has newer things to say.
+        let Ok(turn) = Arc::clone(&self.writing).try_lock_owned() else { return };
+        state.written = Some(Instant::now());
+        state.memory = Some(text_of(conversation));
+        let (request, memory) = (state.request.clone(), state.memory.take());
+        drop(state);
+        let folder = self.folder.clone();
+        tokio::spawn(async move {
+            write(folder, request, memory, client).await;
+            drop(turn);
+        });
+    }
+
+    /// Takes the history as it is now.
+    pub(super) fn keep(&self, conversation: &Conversation) {
+        self.lock().memory = Some(text_of(conversation));
+    }
+
+    /// Writes both and waits for it.
+    pub(super) async fn save(&self, client: Option<GuestClient>) {
+        let _turn = self.writing.lock().await;
+        let (request, memory) = {
+            let mut state = self.lock();
+            (state.request.clone(), state.memory.take())
+        };
+        write(self.folder.clone(), request, memory, client).await;
+    }
+}
+
+fn text_of(conversation: &Conversation) -> String {
+    let document = serde_json::json!({
+        "plan": conversation.plan(),
+        "spent": conversation.spent(),
+        "budget": conversation.budget(),
+        "history": conversation.records(),
+    });
+    serde_json::to_string_pretty(&document).unwrap_or_default()
+}
+
+async fn write(
+    folder: PathBuf,
+    request: Option<Arc<ModelRequest>>,
+    memory: Option<String>,
+    client: Option<GuestClient>,
+) {
+    let context = request.map(|request| agent::context_text(&request));
+    for (name, content) in [("context.txt", context), ("memory.json", memory)] {
+        let Some(content) = content else { continue };
+        let target = folder.join(name);
+        let copy = content.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            let partial = target.with_extension("partial");
+            std::fs::write(&partial, copy).and_then(|()| std::fs::rename(&partial, &target))
+        });
+        if let Ok(Err(error)) = written.await {
+            // The folder is named after the job.
+            let job = folder.ancestors().find_map(|part| part.file_name()?.to_str()?.parse::<JobId>().ok());
+            tracing::warn!(job = job.map(tracing::field::display), %error, name, "the file cannot be written");
+        }
+        if let Some(client) = &client
+            && content.len() < MOST_BYTES
+        {
+            let path = format!("{FOLDER}/{name}");
+            let operation = FileOperation::Write { path, content, mode: None };
+            // A full disk or a lost sandbox is told elsewhere.
+            let _ = tokio::time::timeout(PATIENCE, client.file(None, operation)).await;
+        }
+    }
+}

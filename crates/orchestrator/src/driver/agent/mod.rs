@@ -1,0 +1,218 @@
+//! Runs the agent of a task job: gives it a log, a computer and a clock, and does what its endings mean for the job.
+
+mod abilities;
+mod code;
+pub(crate) mod events;
+mod execute;
+mod host;
+mod instructions;
+mod mcp;
+mod memory;
+mod recall;
+mod screen;
+mod transcript;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use agent::{Agent, AgentParts, Ending, Host, Logged, Stopped, Toolbox, tools};
+use sandbox::Ended;
+
+pub(super) use self::host::AgentHost;
+use super::pause::{Pause, with_remedy};
+use super::{Driver, Stop, describe};
+use crate::agent_view::is_agent_call;
+use crate::error::OrchestratorError;
+use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
+use crate::ids::JobId;
+use crate::recorder::Why;
+use crate::request::Work;
+use crate::store::{CALLS, Kinds, OUTPUT, PAGE, Store};
+
+/// What an agent is told of when its sandbox is lost.
+const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&["call_started", "checkpoint"]);
+/// Codes of a model whose server may be there no more.
+const GONE: [&str; 2] = ["model_unreachable", "model_cut"];
+
+impl Driver {
+    /// Works until the agent is done. `None`: the task is done; otherwise why the job has failed.
+    pub(super) async fn run_agent(&mut self) -> Result<Option<Why>, Stop> {
+        self.settle_foreign_calls().await?;
+        let log = self.recorder.follow_news().await?;
+        self.past.clear();
+        let settings = self.spec.agent.clone();
+        self.tried_settings = Some(*self.core.models.changes().borrow());
+        let model = match self.core.models.get(settings.model.as_deref()).await {
+            Ok(model) => model,
+            Err(error) => {
+                let why = Why::new(error.code(), with_remedy(error.code(), error.to_string()));
+                let retry_after = error.is_retryable().then(|| error.retry_after().unwrap_or_default());
+                return Err(Stop::Paused(Pause { why, retry_after }));
+            }
+        };
+        // Wanted soon, and a while in coming.
+        context::tokens::prepare();
+        let abilities = self.abilities().await?;
+        let mut host = AgentHost::new(self, &log).await?;
+        host.read_instructions(&log).await?;
+        host.start_tools(&log).await?;
+        let parts = AgentParts {
+            toolbox: Toolbox::new(tools::standard(), &abilities),
+            extra: host.extra_tools(),
+            settings,
+            model: Arc::clone(&model),
+            egress: outside_text(&self.spec),
+            cache_key: self.recorder.job().to_string(),
+            recall: self.recall(),
+            summaries: self.core.settings().context.summaries,
+        };
+        let past: Vec<Logged> = log.iter().filter_map(events::logged).collect();
+        drop(log);
+        let mut agent = Agent::new(parts, &past)
+            .map_err(|error| Stop::Failed(OrchestratorError::Agent { why: describe(&error) }))?;
+        drop(past);
+        let turns_before = agent.conversation().spent().turns;
+        let ended = Box::pin(agent.run(&host)).await;
+        self.speech.fall_silent();
+        host.save_memory(agent.conversation()).await;
+        let result = ended_as(ended);
+        let has_answered = agent.conversation().spent().turns > turns_before;
+        drop(host);
+        if has_answered {
+            self.model_failures = 0;
+        }
+        if let Err(stop) = &result {
+            if matches!(stop, Stop::Paused(pause) if GONE.contains(&pause.why.code.as_str())) {
+                self.core.models.forget(self.spec.agent.model.as_deref(), &model);
+            }
+            self.end_calls(stop).await?;
+        }
+        result
+    }
+
+    /// Calls that were stopped with the job have an end.
+    async fn end_calls(&self, stop: &Stop) -> Result<(), Stop> {
+        let (code, reason) = match stop {
+            Stop::Cancelled => ("cancelled", "the job was cancelled"),
+            Stop::Deadline => ("deadline", "the job's time was over"),
+            Stop::Paused(_) | Stop::Lost(_) | Stop::Failed(_) => return Ok(()),
+        };
+        let log = self.core.store.all_events(self.recorder.job(), CALLS, 0).await?;
+        for call in open_calls(&log).into_iter().filter(|call| is_agent_call(&call.id)) {
+            let end = CallEnd {
+                status: CallStatus::Failed,
+                code: Some(code.into()),
+                reason: Some(reason.into()),
+                ..CallEnd::default()
+            };
+            self.recorder.record(EventBody::CallEnded(end).of(&call)).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the agent which of its calls were undone with the sandbox.
+    pub(super) async fn tell_of_loss(&self, ended: &Ended) -> Result<Vec<NewEvent>, OrchestratorError> {
+        if !matches!(self.spec.work, Work::Task(_)) {
+            return Ok(Vec::new());
+        }
+        let log = self.core.store.all_events(self.recorder.job(), CALLS_AND_CHECKPOINTS, 0).await?;
+        Ok(vec![EventBody::AgentTold(events::loss_notice(&log, ended)).into()])
+    }
+}
+
+/// What the end of a run means for the job.
+fn ended_as(ended: Result<Ending, Stopped>) -> Result<Option<Why>, Stop> {
+    match ended {
+        Ok(Ending::Finished(finished)) if finished.is_done() => Ok(None),
+        Ok(Ending::Finished(finished)) => Ok(Some(Why::new("gave_up", finished.summary))),
+        Ok(Ending::Stuck(why)) => Ok(Some(Why::new("stuck", why))),
+        Ok(Ending::Waiting(request)) => {
+            let reason = format!("{} (`caisson requests` shows it, {})", request.text, request.id);
+            Err(Stop::Paused(Pause { why: Why::new(request.kind.pause_code(), reason), retry_after: None }))
+        }
+        Ok(Ending::Paused { code, reason, retry_after }) => {
+            let reason = with_remedy(&code, reason);
+            Err(Stop::Paused(Pause { why: Why { code, reason }, retry_after }))
+        }
+        Err(Stopped(stop)) => Err(match stop.downcast::<Stop>() {
+            Ok(stop) => *stop,
+            Err(_) => {
+                Stop::Failed(OrchestratorError::Agent { why: "the agent stopped without a reason".into() })
+            }
+        }),
+    }
+}
+
+/// What the outside is for the model: the policy, and the secrets that it has without seeing them.
+fn outside_text(spec: &crate::request::JobSpec) -> String {
+    let mut text = egress_text(&spec.egress);
+    for (name, secret) in &spec.outward.secrets {
+        let hosts: Vec<String> = secret.hosts.iter().map(ToString::to_string).collect();
+        text += &format!(
+            " ${name} holds a placeholder of a secret: send it in a header over https to {} and nowhere else, it \
+             becomes the real value on its way.",
+            hosts.join(", ")
+        );
+    }
+    text
+}
+
+/// The egress policy in words for the model.
+fn egress_text(mode: &egress::Mode) -> String {
+    let shown = serde_json::to_string(mode).unwrap_or_default();
+    match shown.trim_matches('"') {
+        "off" => "no connection to the outside is possible.".into(),
+        "packages" => {
+            "package registries (npm, PyPI, crates.io, Debian and the like) can be reached, nothing else."
+                .into()
+        }
+        "open" | "learn" => "the internet can be reached.".into(),
+        other => format!("only what this policy allows can be reached: {other}"),
+    }
+}
+
+/// A stop as the agent carries it.
+pub(super) fn stopped(stop: impl Into<Stop>) -> Stopped {
+    Stopped(Box::new(stop.into()))
+}
+
+/// The calls that have begun and not ended.
+fn open_calls(log: &[Event]) -> Vec<CallRef> {
+    let mut open: Vec<CallRef> = Vec::new();
+    for event in log {
+        match (&event.body, &event.call) {
+            (EventBody::CallStarted { .. }, Some(call)) => open.push(call.clone()),
+            (EventBody::CallEnded(_), Some(call)) => open.retain(|other| other != call),
+            _ => {}
+        }
+    }
+    open
+}
+
+/// The output of calls that have begun and not ended, by call; also that of their parts.
+pub(super) async fn open_outputs(
+    store: &dyn Store,
+    job: JobId,
+    log: &[Event],
+) -> Result<HashMap<String, Vec<Event>>, OrchestratorError> {
+    let open = open_calls(log);
+    let mut outputs: HashMap<String, Vec<Event>> = HashMap::new();
+    let is_open = |event: &&Event| event.call.as_ref().is_some_and(|call| open.contains(call));
+    let Some(first) = log.iter().find(is_open) else { return Ok(outputs) };
+    let belongs =
+        |id: &str| open.iter().any(|call| id == call.id || id.starts_with(&format!("{}-", call.id)));
+    let mut after = first.sequence;
+    loop {
+        let page = store.events_of(job, OUTPUT, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(outputs) };
+        after = last.sequence;
+        for event in page {
+            if let Some(call) = event.call.as_ref().filter(|call| belongs(&call.id)) {
+                outputs.entry(call.id.clone()).or_default().push(event);
+            }
+        }
+    }
+}
+
+/// Shared by what writes in the background.
+type Shared<T> = Arc<std::sync::Mutex<T>>;

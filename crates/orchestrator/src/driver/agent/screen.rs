@@ -1,0 +1,123 @@
+//! The desktop and the browser of a job, and pictures, for its agent.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use agent::{BrowserReport, DesktopReport, Picture};
+use protocol::{CallKey, GuiAction, ProtocolError};
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
+
+use super::super::Stop;
+use super::super::exec::wait_for_cancel;
+use super::host::AgentHost;
+use crate::browser::{self, BrowserInput};
+use crate::desktop::desktop_spec;
+
+/// Longer than any action may wait.
+const PATIENCE: Duration = Duration::from_secs(660);
+/// How long the guest may take to keep a file.
+const FILE_PATIENCE: Duration = Duration::from_secs(60);
+
+impl AgentHost<'_> {
+    /// Does something on the desktop. A key that the guest knows gives its result again: nothing is done twice.
+    pub(super) async fn act(
+        &self,
+        key: Option<CallKey>,
+        action: GuiAction,
+    ) -> Result<Result<DesktopReport, String>, Stop> {
+        let desktop = desktop_spec(&self.driver.spec);
+        let until = Instant::now() + PATIENCE;
+        let mut wish = self.driver.wish.clone();
+        loop {
+            let client = self.driver.guest().await?;
+            let asking = client.act_on_desktop(desktop.clone(), key.clone(), action.clone());
+            let asked = tokio::select! {
+                asked = asking => asked,
+                () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+                () = sleep_until(self.deadline) => return Err(Stop::Deadline),
+                () = sleep_until(until) => return Ok(Err("it did not end in time".into())),
+            };
+            match asked {
+                Ok((reply, png)) => {
+                    self.has_desktop.store(true, Ordering::Relaxed);
+                    if let Some(key) = key {
+                        let client = client.clone();
+                        tokio::spawn(async move {
+                            let _ = client.forget(key).await;
+                        });
+                    }
+                    let image = reply.image.is_some().then(|| png_image(png.to_vec()));
+                    return Ok(Ok(DesktopReport { reply, image }));
+                }
+                Err(ProtocolError::Gui(error)) => return Ok(Err(error.message)),
+                Err(error @ (ProtocolError::Io(_) | ProtocolError::Closed)) => {
+                    self.driver.after_break(error).await?;
+                }
+                Err(error) => return Ok(Err(error.to_string())),
+            }
+        }
+    }
+
+    /// Does something in the browser.
+    pub(super) async fn browse_page(&self, action: Value) -> Result<Result<BrowserReport, String>, Stop> {
+        let input: BrowserInput = match serde_json::from_value(action) {
+            Ok(input) => input,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        if let Err(error) = input.check() {
+            return Ok(Err(error.to_string()));
+        }
+        let client = self.driver.guest().await?;
+        let until = Instant::now() + PATIENCE;
+        let mut wish = self.driver.wish.clone();
+        let done = tokio::select! {
+            done = browser::perform(&client, &self.driver.spec, &input) => done,
+            () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+            () = sleep_until(self.deadline) => return Err(Stop::Deadline),
+            () = sleep_until(until) => return Ok(Err("it did not end in time".into())),
+        };
+        self.has_desktop.store(true, Ordering::Relaxed);
+        Ok(match done {
+            Ok(shown) => Ok(BrowserReport {
+                facts: shown.facts,
+                image: shown.picture.map(|png| png_image(png.to_vec())),
+            }),
+            Err(error) => Err(error.explain()),
+        })
+    }
+
+    /// Keeps a picture in the store.
+    pub(super) async fn keep_image(&self, image: model::Image) -> Result<Picture, Stop> {
+        let job = self.driver.recorder.job();
+        let digest = self.driver.core.store.put_blob(job, image.bytes.clone()).await?;
+        Ok(Picture::of(&image, digest))
+    }
+
+    /// Puts a file that is no text into the workspace.
+    pub(super) async fn put_file(&self, path: &str, bytes: &[u8]) -> Result<Result<(), String>, Stop> {
+        loop {
+            let client = self.driver.guest().await?;
+            let writing = async {
+                let mut upload = client.upload(path.to_owned(), None).await?;
+                for piece in bytes.chunks(64 * 1024) {
+                    upload.write(piece).await?;
+                }
+                upload.finish().await
+            };
+            match tokio::time::timeout(FILE_PATIENCE, writing).await {
+                Ok(Ok(_)) => return Ok(Ok(())),
+                Ok(Err(error @ (ProtocolError::Io(_) | ProtocolError::Closed))) => {
+                    self.driver.after_break(error).await?;
+                }
+                Ok(Err(ProtocolError::File(error))) => return Ok(Err(error.message)),
+                Ok(Err(error)) => return Ok(Err(error.to_string())),
+                Err(_) => return Ok(Err("it did not end in time".into())),
+            }
+        }
+    }
+}
+
+fn png_image(bytes: Vec<u8>) -> model::Image {
+    model::Image { media_type: "image/png".into(), bytes }
+}

@@ -1,0 +1,100 @@
+//! What a zip says of its files, within bounds: names come from the sandbox and are kept in memory until the zip is written.
+
+use std::collections::HashSet;
+use std::io;
+
+use serde::Serialize;
+
+use crate::outward::Download;
+
+/// What every name has in which something was covered.
+const COVERED: &str = "********";
+/// So many files may be called the same once that is covered.
+const MOST_ALIKE: u32 = 1000;
+/// What all names and targets of one archive may take: they are kept in memory until it is written.
+const MAX_NAME_BYTES: usize = 64 * 1024 * 1024;
+/// The most names of what is left out, and what is told of each.
+const MAX_LEFT_OUT: usize = 1000;
+const MAX_TOLD_BYTES: usize = 300;
+
+#[derive(Serialize)]
+pub(super) struct Manifest {
+    pub(super) job: String,
+    pub(super) files: Vec<ManifestFile>,
+    pub(super) links: Vec<ManifestLink>,
+    pub(super) left_out: Vec<String>,
+    /// What was downloaded where the proxy could read it.
+    pub(super) provenance: Vec<Download>,
+    /// Names in which something was covered; two of them may have become the same.
+    #[serde(skip)]
+    covered: HashSet<String>,
+    /// What names and targets have taken so far.
+    #[serde(skip)]
+    name_bytes: usize,
+}
+
+impl Manifest {
+    pub(super) fn new(job: String, provenance: Vec<Download>) -> Self {
+        Self {
+            job,
+            files: Vec::new(),
+            links: Vec::new(),
+            left_out: Vec::new(),
+            provenance,
+            covered: HashSet::new(),
+            name_bytes: 0,
+        }
+    }
+
+    /// Notes what is not in the archive; after a thousand the rest is left unsaid.
+    pub(super) fn leave_out(&mut self, mut name: String) {
+        if self.left_out.len() >= MAX_LEFT_OUT {
+            return;
+        }
+        if name.len() > MAX_TOLD_BYTES {
+            let end = (0..=MAX_TOLD_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+            name.truncate(end);
+            name.push_str("...");
+            name.shrink_to_fit();
+        }
+        self.left_out.push(name);
+    }
+
+    /// Counts what an entry takes in memory.
+    pub(super) fn take_room(&mut self, bytes: usize) -> io::Result<()> {
+        self.name_bytes = self.name_bytes.saturating_add(bytes);
+        if self.name_bytes > MAX_NAME_BYTES {
+            return Err(io::Error::other(format!(
+                "the names of the workspace take more than {} MiB",
+                MAX_NAME_BYTES / 1024 / 1024
+            )));
+        }
+        Ok(())
+    }
+
+    /// Files whose names differ only in what is covered, or in what no letters stand for, get a number, as long as there are not too many of them.
+    pub(super) fn told_apart(&mut self, name: &str) -> Option<String> {
+        if !name.contains(COVERED) && !name.contains(char::REPLACEMENT_CHARACTER) {
+            return Some(name.to_owned());
+        }
+        let numbered = (2..MOST_ALIKE).map(|number| format!("{name}-{number}"));
+        let free =
+            std::iter::once(name.to_owned()).chain(numbered).find(|name| !self.covered.contains(name))?;
+        self.covered.insert(free.clone());
+        Some(free)
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct ManifestFile {
+    pub(super) path: String,
+    pub(super) size: u64,
+    pub(super) mode: String,
+    pub(super) sha256: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct ManifestLink {
+    pub(super) path: String,
+    pub(super) target: String,
+}

@@ -1,0 +1,233 @@
+//! Turns the tar stream of a workspace into a zip with a manifest. The stream comes from the sandbox and is treated
+//! as hostile: names are checked, links stay links, sizes are bounded.
+
+mod manifest;
+mod tar_source;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Component, Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use tar::{Archive, Entry, EntryType};
+use time::OffsetDateTime;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use self::manifest::{Manifest, ManifestFile, ManifestLink};
+pub(crate) use self::tar_source::{ChannelReader, Piece, TarSource, open_tar, save_tar};
+use crate::event::Artifact;
+use crate::outward::Provenance;
+use crate::tar_extension::Told;
+
+/// Where we put what belongs to us in the zip.
+const OWN_FOLDER: &str = ".caisson";
+const MANIFEST: &str = ".caisson/manifest.json";
+const NETWORK_LOG: &str = ".caisson/audit/network.jsonl";
+const FILE_LOG: &str = ".caisson/audit/files.jsonl";
+const LEARNED: &str = ".caisson/learned-egress.json";
+/// What a job cannot put in their place.
+const OWN_FILES: [&str; 4] = [MANIFEST, NETWORK_LOG, FILE_LOG, LEARNED];
+/// The most entries of one archive.
+const MAX_ENTRIES: u64 = 2_000_000;
+/// The longest name, and the longest target of a link; what the kernel takes in one call.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// What a zip says of itself beside its files.
+pub(super) struct About {
+    /// The job.
+    pub(super) job: String,
+    /// Where the files come from.
+    pub(super) source: &'static str,
+    /// Where they were before.
+    pub(super) provenance: Provenance,
+    /// The list of connections, where there is one.
+    pub(super) network_log: PathBuf,
+    /// The list of files that were touched, where there is one.
+    pub(super) file_log: PathBuf,
+}
+
+/// Writes `output.zip` from a tar stream: complete or not at all.
+pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) -> io::Result<Artifact> {
+    let partial = target.with_extension("zip.partial");
+    let mut zip = ZipWriter::new(BufWriter::new(File::create(&partial)?));
+    let mut manifest = Manifest::new(about.job.clone(), about.provenance.downloads.clone());
+    let mut archive = Archive::new(BufReader::with_capacity(256 * 1024, tar));
+    let mut count = 0;
+    let mut next = Told::default();
+    for entry in archive.entries()?.raw(true) {
+        let mut entry = entry?;
+        if next.hear(&mut entry)? {
+            continue;
+        }
+        count += 1;
+        if count > MAX_ENTRIES {
+            return Err(io::Error::other(format!("the workspace has more than {MAX_ENTRIES} entries")));
+        }
+        add_entry(&mut zip, &mut manifest, entry, std::mem::take(&mut next))?;
+    }
+    archive.into_inner().into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name));
+    add_own(&mut zip, about)?;
+    zip.start_file(MANIFEST, options(0o644, 0, None)).map_err(io::Error::other)?;
+    let mut out = BufWriter::new(&mut zip);
+    serde_json::to_writer_pretty(&mut out, &manifest)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    let file = zip.finish().map_err(io::Error::other)?.into_inner().map_err(io::Error::other)?;
+    file.sync_all()?;
+    let bytes = file.metadata()?.len();
+    drop(file);
+    let sha256 = hash_file(&partial)?;
+    std::fs::rename(&partial, target)?;
+    sync_folder(target)?;
+    Ok(Artifact {
+        name: "output.zip".into(),
+        bytes,
+        files: manifest.files.len() as u64,
+        sha256,
+        source: about.source.to_owned(),
+    })
+}
+
+/// Adds what belongs to us and is no part of the workspace.
+fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &About) -> io::Result<()> {
+    for (path, name) in [(&about.network_log, NETWORK_LOG), (&about.file_log, FILE_LOG)] {
+        if let Ok(mut log) = File::open(path)
+            && log.metadata().is_ok_and(|facts| facts.len() > 0)
+        {
+            zip.start_file(name, options(0o644, 0, None)).map_err(io::Error::other)?;
+            io::copy(&mut log, zip)?;
+        }
+    }
+    if let Some(learned) = &about.provenance.learned {
+        zip.start_file(LEARNED, options(0o644, 0, None)).map_err(io::Error::other)?;
+        zip.write_all(&serde_json::to_vec_pretty(&serde_json::json!({ "egress": learned }))?)?;
+    }
+    Ok(())
+}
+
+fn add_entry(
+    zip: &mut ZipWriter<BufWriter<File>>,
+    manifest: &mut Manifest,
+    mut entry: Entry<'_, impl Read>,
+    told: Told,
+) -> io::Result<()> {
+    let raw = told.name.unwrap_or_else(|| entry.path_bytes().into_owned());
+    let Some(name) = clean_name(&String::from_utf8_lossy(&raw)) else {
+        return Ok(());
+    };
+    if OWN_FILES.contains(&name.as_str()) {
+        return Ok(());
+    }
+    let size = entry.header().size()?;
+    if told.size.is_some_and(|other| other != size) {
+        return Err(io::Error::other(format!("`{name}` has two sizes")));
+    }
+    if name.len() > MAX_PATH_BYTES {
+        manifest.leave_out(name);
+        return Ok(());
+    }
+    manifest.take_room(name.len())?;
+    let Some(name) = manifest.told_apart(&name) else {
+        manifest.leave_out(name);
+        return Ok(());
+    };
+    let mode = entry.header().mode().unwrap_or(0o644) & 0o777;
+    let modified = entry.header().mtime().ok();
+    match entry.header().entry_type() {
+        EntryType::Regular | EntryType::Continuous => {
+            zip.start_file(&name, options(mode, size, modified)).map_err(io::Error::other)?;
+            let sha256 = copy_hashed(&mut entry, zip)?;
+            manifest.files.push(ManifestFile { path: name, size, mode: format!("{mode:o}"), sha256 });
+        }
+        EntryType::Directory => {
+            zip.add_directory(&name, options(mode, 0, modified)).map_err(io::Error::other)?
+        }
+        EntryType::Symlink => {
+            let target = told.target.or_else(|| entry.link_name_bytes().map(|target| target.into_owned()));
+            let target = String::from_utf8_lossy(&target.unwrap_or_default()).into_owned();
+            if target.len() > MAX_PATH_BYTES {
+                manifest.leave_out(name);
+                return Ok(());
+            }
+            manifest.take_room(target.len())?;
+            zip.add_symlink(&name, &target, options(0o777, 0, modified)).map_err(io::Error::other)?;
+            manifest.links.push(ManifestLink { path: name, target });
+        }
+        _ => manifest.leave_out(name),
+    }
+    Ok(())
+}
+
+fn options(mode: u32, size: u64, modified_s: Option<u64>) -> SimpleFileOptions {
+    SimpleFileOptions::default()
+        .last_modified_time(modified_s.and_then(zip_time).unwrap_or_default())
+        .compression_method(CompressionMethod::Deflated)
+        .compression_level(Some(3))
+        .unix_permissions(mode)
+        .large_file(size > u64::from(u32::MAX) / 2)
+}
+
+/// Seconds since 1970 as a zip has them: in UTC, from 1980 on.
+fn zip_time(seconds: u64) -> Option<zip::DateTime> {
+    let time = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()?;
+    let year = u16::try_from(time.year()).ok()?;
+    zip::DateTime::from_date_and_time(
+        year,
+        time.month().into(),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second(),
+    )
+    .ok()
+}
+
+fn copy_hashed(from: &mut impl Read, to: &mut impl Write) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 128 * 1024];
+    loop {
+        let count = from.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(hex(&hash.finalize()));
+        }
+        hash.update(&buffer[..count]);
+        to.write_all(&buffer[..count])?;
+    }
+}
+
+/// A name that stays inside wherever the archive is unpacked; `None` for the root and for what leads out.
+fn clean_name(name: &str) -> Option<String> {
+    let mut clean = PathBuf::new();
+    for part in Path::new(name).components() {
+        match part {
+            Component::Normal(part) => clean.push(part),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    let clean = clean.to_str()?.to_owned();
+    (!clean.is_empty() && !clean.contains('\0')).then_some(clean)
+}
+
+fn hash_file(path: &Path) -> io::Result<String> {
+    copy_hashed(&mut File::open(path)?, &mut io::sink())
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Makes a rename durable.
+fn sync_folder(file: &Path) -> io::Result<()> {
+    match file.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Whether a name in a zip is ours and not the job's.
+pub(crate) fn is_own(name: &str) -> bool {
+    name == OWN_FOLDER || OWN_FILES.contains(&name) || name == ".caisson/audit"
+}

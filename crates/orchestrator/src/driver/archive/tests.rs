@@ -1,0 +1,207 @@
+//! Workspaces of all kinds, hostile ones too, and the zips that come of them.
+
+use super::*;
+
+fn about() -> About {
+    let provenance = Provenance::default();
+    About {
+        job: "job".into(),
+        source: "workspace",
+        provenance,
+        network_log: "/nowhere".into(),
+        file_log: "/nowhere".into(),
+    }
+}
+
+impl TarSource for &[u8] {
+    fn finish(self) -> io::Result<Vec<String>> {
+        Ok(vec!["pipe".into()])
+    }
+}
+
+fn tar_of(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    build(&mut builder);
+    builder.into_inner().unwrap()
+}
+
+fn add(builder: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]) {
+    add_raw(builder, name.as_bytes(), content);
+}
+
+fn add_raw(builder: &mut tar::Builder<Vec<u8>>, name: &[u8], content: &[u8]) {
+    let mut header = tar::Header::new_gnu();
+    header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name);
+    header.set_size(content.len() as u64);
+    header.set_mode(0o640);
+    header.set_cksum();
+    builder.append(&header, content).unwrap();
+}
+
+#[test]
+fn files_arrive_with_their_hash_in_the_manifest() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let tar = tar_of(|builder| add(builder, "a/b.txt", b"hello"));
+    let artifact = zip_from_tar(tar.as_slice(), &target, &about()).unwrap();
+    assert_eq!(artifact.files, 1);
+    let mut zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
+    let mut text = String::new();
+    zip.by_name("a/b.txt").unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hello");
+    let manifest: serde_json::Value = serde_json::from_reader(zip.by_name(MANIFEST).unwrap()).unwrap();
+    assert_eq!(manifest["left_out"][0], "pipe");
+    assert_eq!(manifest["files"][0]["size"], 5);
+    assert_eq!(
+        manifest["files"][0]["sha256"],
+        "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+    );
+}
+
+#[test]
+fn files_whose_names_are_covered_alike_are_both_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let tar = tar_of(|builder| {
+        add(builder, "a/*********", b"one");
+        add(builder, "a/*********", b"two");
+    });
+    assert_eq!(zip_from_tar(tar.as_slice(), &target, &about()).unwrap().files, 2);
+    let mut zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
+    let mut text = String::new();
+    zip.by_name("a/*********-2").unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "two");
+}
+
+#[test]
+fn files_whose_names_no_letters_stand_for_are_both_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let tar = tar_of(|builder| {
+        add_raw(builder, b"\xff", b"one");
+        add_raw(builder, b"\xfe", b"two");
+    });
+    assert_eq!(zip_from_tar(tar.as_slice(), &target, &about()).unwrap().files, 2);
+    let mut zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
+    let mut text = String::new();
+    zip.by_name("\u{fffd}-2").unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "two");
+}
+
+#[test]
+fn names_that_lead_out_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let tar = tar_of(|builder| {
+        add(builder, "../evil", b"x");
+        add(builder, "/etc/evil", b"x");
+        add(builder, "good/../../evil", b"x");
+        add(builder, "good", b"x");
+    });
+    assert_eq!(zip_from_tar(tar.as_slice(), &target, &about()).unwrap().files, 1);
+}
+
+fn add_long(builder: &mut tar::Builder<Vec<u8>>, name: &str) {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    header.set_mode(0o644);
+    builder.append_data(&mut header, name, io::empty()).unwrap();
+}
+
+fn manifest_of(zip: &Path) -> serde_json::Value {
+    let mut zip = zip::ZipArchive::new(File::open(zip).unwrap()).unwrap();
+    serde_json::from_reader(zip.by_name(MANIFEST).unwrap()).unwrap()
+}
+
+#[test]
+fn long_names_and_targets_of_both_kinds_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let (gnu, pax) = ("g/".repeat(100) + "file", "p/".repeat(100) + "file");
+    let tar = tar_of(|builder| {
+        add_long(builder, &gnu);
+        builder.append_pax_extensions([("path", pax.as_bytes())]).unwrap();
+        add(builder, "short", b"x");
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(EntryType::Symlink);
+        header.set_size(0);
+        builder.append_link(&mut header, "link", &gnu).unwrap();
+    });
+    assert_eq!(zip_from_tar(tar.as_slice(), &target, &about()).unwrap().files, 2);
+    let manifest = manifest_of(&target);
+    assert_eq!((&manifest["files"][0]["path"], &manifest["files"][1]["path"]), (&gnu.into(), &pax.into()));
+    assert_eq!(manifest["links"][0]["target"], "g/".repeat(100) + "file");
+}
+
+#[test]
+fn a_name_longer_than_a_path_can_be_is_left_out_and_told_in_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let tar = tar_of(|builder| {
+        for number in 0..1100 {
+            add_long(builder, &format!("{number}/{}", "ä/".repeat(2000)));
+        }
+        add(builder, "good", b"x");
+    });
+    assert_eq!(zip_from_tar(tar.as_slice(), &target, &about()).unwrap().files, 1);
+    let left_out = manifest_of(&target)["left_out"].as_array().unwrap().clone();
+    assert_eq!(left_out.len(), MAX_LEFT_OUT);
+    for name in &left_out {
+        let name = name.as_str().unwrap();
+        assert!(name.len() <= MAX_TOLD_BYTES + 3 && name.ends_with("..."), "{name}");
+    }
+}
+
+#[test]
+fn names_that_take_more_memory_than_they_may_end_it() {
+    let mut manifest = Manifest {
+        job: String::new(),
+        files: Vec::new(),
+        links: Vec::new(),
+        left_out: Vec::new(),
+        provenance: Vec::new(),
+        covered: HashSet::new(),
+        name_bytes: MAX_NAME_BYTES - 2 * 1024 - 5,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut zip = ZipWriter::new(BufWriter::new(File::create(folder.path().join("zip")).unwrap()));
+    let tar = tar_of(|builder| {
+        add(builder, "short", b"x");
+        add_long(builder, &"d/".repeat(1025));
+    });
+    let mut archive = Archive::new(tar.as_slice());
+    let added: Vec<io::Result<()>> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| add_entry(&mut zip, &mut manifest, entry.unwrap(), Told::default()))
+        .collect();
+    assert!(added[0].is_ok());
+    let error = added[1].as_ref().unwrap_err().to_string();
+    assert!(error.contains("names of the workspace take more than 64 MiB"), "{error}");
+}
+
+#[test]
+fn a_header_that_is_longer_than_any_name_is_refused_before_it_is_read() {
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader, EntryType::XGlobalHeader]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("output.zip");
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(1 << 40);
+        header.set_cksum();
+        let error = zip_from_tar(header.as_bytes().as_slice(), &target, &about()).unwrap_err();
+        assert!(error.to_string().contains("a header of 1099511627776 bytes"), "{kind:?}: {error}");
+        assert!(!target.exists());
+    }
+}
+
+#[test]
+fn a_stream_that_breaks_off_leaves_no_zip() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let mut tar = tar_of(|builder| add(builder, "a", &[7; 5000]));
+    tar.truncate(2000);
+    assert!(zip_from_tar(tar.as_slice(), &target, &about()).is_err());
+    assert!(!target.exists());
+}

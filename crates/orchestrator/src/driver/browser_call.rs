@@ -1,0 +1,68 @@
+//! Does something in the browser for a step.
+//!
+//! The guest keeps no journal of it: the page is spoken to from here. So a step that was under way when the server died
+//! is not done again; it ends as interrupted, which fails it unless it may be tried again.
+
+use std::time::{Duration, Instant as Clock};
+
+use tokio::time::{Instant, sleep_until};
+
+use super::exec::wait_for_cancel;
+use super::{Driver, Stop};
+use crate::browser::{BrowserError, BrowserInput, Shown, perform};
+use crate::desktop::picture_facts;
+use crate::event::{CallEnd, CallStatus};
+use crate::step::Step;
+
+/// Whether a step was under way when the last server died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    Now,
+    Before,
+}
+
+impl Driver {
+    /// Carries out a `browser` step.
+    pub(super) async fn run_browser_step(
+        &mut self,
+        step: &Step,
+        input: &BrowserInput,
+        begun: Begun,
+    ) -> Result<CallEnd, Stop> {
+        if begun == Begun::Before {
+            return Ok(failed("interrupted", "the server was restarted while the browser worked".into()));
+        }
+        let started = Clock::now();
+        let deadline = self.deadline().await;
+        let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
+        let expiry = Instant::now() + Duration::from_secs_f64(timeout);
+        let client = self.guest().await?;
+        let done = tokio::select! {
+            done = perform(&client, &self.spec, input) => done,
+            () = wait_for_cancel(&mut self.wish) => return Err(Stop::Cancelled),
+            () = sleep_until(deadline) => return Err(Stop::Deadline),
+            () = sleep_until(expiry) => Err(BrowserError::Timeout(format!("it took longer than {timeout} s"))),
+        };
+        let mut end = match done {
+            Ok(Shown { mut facts, picture }) => {
+                if let Some(png) = picture {
+                    let store = std::sync::Arc::clone(&self.core.store);
+                    facts["screenshot"] = picture_facts(&*store, self.recorder.job(), &png).await?;
+                }
+                CallEnd { result: Some(facts), ..CallEnd::default() }
+            }
+            Err(error) => failed(error.code(), error.explain()),
+        };
+        end.duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(end)
+    }
+}
+
+fn failed(code: &str, reason: String) -> CallEnd {
+    CallEnd {
+        status: CallStatus::Failed,
+        code: Some(code.to_owned()),
+        reason: Some(reason),
+        ..CallEnd::default()
+    }
+}

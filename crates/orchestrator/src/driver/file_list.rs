@@ -1,0 +1,263 @@
+//! `audit/files.jsonl`: which files a job touched. Where the backend lists them as it happens, that list; elsewhere the difference between
+//! the workspace at its start and at its end. The first line says which of the two it is.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use egress::Redactor;
+use protocol::{FileEntry, FileKind, FileOperation, FileReply, GuestClient};
+use sandbox::SandboxId;
+use serde_json::json;
+
+use super::{Driver, Stop};
+use crate::clock::now_ms;
+use crate::error::OrchestratorError;
+use crate::outward::cover_all;
+
+/// The most files that are compared; with more the list says that it is cut.
+const MOST_FILES: u32 = 200_000;
+/// How long the list may take where the sandbox is about to be removed; a guest may be past answering.
+const LIST_PATIENCE: Duration = Duration::from_secs(10);
+/// Deeper than any tree that fits a path.
+const ALL_LEVELS: u32 = 2048;
+
+/// What is compared of a file: kind, size, mode, time, target.
+type Facts = (FileKind, u64, u32, i64, Option<String>);
+
+impl Driver {
+    /// Keeps what the workspace holds before the job does anything, where nobody lists what it does.
+    pub(super) async fn remember_files(&self, client: &GuestClient) -> Result<(), Stop> {
+        let path = self.core.folder.files_before(self.recorder.job());
+        if self.lists_files().await || path.exists() {
+            return Ok(());
+        }
+        // A list that cannot be had is said at the end; it stops no job.
+        if let Some(listed) = listing(client, &self.recorder.redactor()).await {
+            let text = serde_json::to_vec(&listed).unwrap_or_default();
+            write_whole(&path, &text)
+                .map_err(OrchestratorError::io(format!("writing {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    async fn lists_files(&self) -> bool {
+        let sandbox = self.recorder.view().await.sandbox;
+        sandbox.is_some_and(|sandbox| self.core.backend.file_list(sandbox).is_some())
+    }
+
+    /// Writes the list of a job whose sandbox is about to go. A failure is told in the list's place and stops no job.
+    pub(super) async fn keep_file_list(&self) {
+        let job = self.recorder.job();
+        let target = self.core.folder.file_log(job);
+        let sandbox = self.recorder.view().await.sandbox;
+        if let Some(sandbox) = sandbox {
+            self.core.backend.settle_file_list(sandbox).await;
+        }
+        let result = match sandbox.and_then(|sandbox| self.core.backend.file_list(sandbox)) {
+            Some(list) => {
+                let sandbox = sandbox.map(|it| it.to_string()).unwrap_or_default();
+                keep(&list, &target, &sandbox, &self.recorder.redactor())
+            }
+            None if target.exists() => Ok(()),
+            None => self.write_difference(&target).await,
+        };
+        if let Err(error) = result {
+            tracing::warn!(%job, %error, "the list of files could not be written");
+        }
+    }
+
+    /// Writes the list of what ends without being collected, such as a bare sandbox.
+    pub(super) async fn keep_file_list_once(&self) {
+        if !self.core.folder.file_log(self.recorder.job()).exists()
+            && tokio::time::timeout(LIST_PATIENCE, self.keep_file_list()).await.is_err()
+        {
+            tracing::warn!(job = %self.recorder.job(), "the list of files could not be had in time");
+        }
+    }
+
+    /// Keeps what was listed of a sandbox that is lost, before it is removed.
+    pub(super) fn keep_list_of(&self, sandbox: SandboxId) {
+        let Some(list) = self.core.backend.file_list(sandbox) else { return };
+        let job = self.recorder.job();
+        if let Err(error) =
+            keep(&list, &self.core.folder.file_log(job), &sandbox.to_string(), &self.recorder.redactor())
+        {
+            tracing::warn!(%job, %error, "the list of files could not be kept");
+        }
+    }
+
+    async fn write_difference(&self, target: &Path) -> io::Result<()> {
+        let before = fs::read(self.core.folder.files_before(self.recorder.job())).ok();
+        let before: Option<(Vec<FileEntry>, bool)> =
+            before.and_then(|text| serde_json::from_slice(&text).ok());
+        let client = self.guest().await.ok();
+        let after = match &client {
+            Some(client) => listing(client, &self.recorder.redactor()).await,
+            None => None,
+        };
+        let begin = json!({"time_ms": now_ms(), "event": "begin", "method": "difference"});
+        let mut text = format!("{begin}\n");
+        match (before, after) {
+            (Some((before, was_cut)), Some((after, is_cut))) => {
+                for (event, path) in difference(&before, &after) {
+                    text += &format!("{}\n", json!({"event": event, "path": format!("/workspace/{path}")}));
+                }
+                if is_cut || was_cut {
+                    let reason = "the workspace has more files than are listed";
+                    text += &format!("{}\n", json!({"event": "gap", "reason": reason}));
+                }
+            }
+            _ => {
+                text +=
+                    &format!("{}\n", json!({"event": "gap", "reason": "the workspace could not be listed"}))
+            }
+        }
+        write_whole(target, text.as_bytes())
+    }
+}
+
+/// What the workspace holds, with the values of secrets covered, and whether there is more.
+async fn listing(client: &GuestClient, redactor: &Redactor) -> Option<(Vec<FileEntry>, bool)> {
+    let operation =
+        FileOperation::List { path: String::new(), depth: ALL_LEVELS, limit: MOST_FILES, skip: Vec::new() };
+    match client.file(None, operation).await {
+        Ok(FileReply::Entries { entries, truncated }) => Some((cover_all(entries, redactor)?, truncated)),
+        _ => None,
+    }
+}
+
+fn difference(before: &[FileEntry], after: &[FileEntry]) -> Vec<(&'static str, String)> {
+    let facts = |entry: &FileEntry| -> Facts {
+        let stat = &entry.stat;
+        // The time of a directory changes with what is in it, which is told itself.
+        let time = if stat.kind == FileKind::Directory { 0 } else { stat.modified_ms };
+        let size = if stat.kind == FileKind::Directory { 0 } else { stat.size };
+        (stat.kind, size, stat.mode, time, stat.link_target.clone())
+    };
+    let table = |entries: &[FileEntry]| -> BTreeMap<String, Facts> {
+        entries.iter().map(|entry| (entry.path.clone(), facts(entry))).collect()
+    };
+    let (before, after) = (table(before), table(after));
+    let mut changes: Vec<(&'static str, String)> = Vec::new();
+    for (path, facts) in &after {
+        match before.get(path) {
+            None => changes.push(("created", path.clone())),
+            Some(earlier) if earlier != facts => changes.push(("written", path.clone())),
+            Some(_) => {}
+        }
+    }
+    changes.extend(
+        before.keys().filter(|path| !after.contains_key(*path)).map(|path| ("deleted", path.clone())),
+    );
+    changes
+}
+
+/// Keeps the list of one sandbox, and writes the job's from all of them: a job that lost its sandbox has had several. May
+/// be done again after a crash.
+fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::Result<()> {
+    let folder = target.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    copy_covered(list, &folder.join(format!("files-{sandbox}.jsonl")), redactor)?;
+    let _ = fs::remove_file(target.with_extension("live"));
+    let mut lists: Vec<_> = fs::read_dir(folder)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|it| it == "jsonl") && has_prefix(path, "files-"))
+        .collect();
+    lists.sort();
+    let partial = target.with_extension("partial");
+    let mut whole = File::create(&partial)?;
+    for path in lists {
+        io::copy(&mut File::open(path)?, &mut whole)?;
+    }
+    whole.sync_all()?;
+    fs::rename(partial, target)
+}
+
+/// Copies a list with the values of secrets covered: a name may hold one. Whole or not at all.
+pub(crate) fn copy_covered(list: &Path, target: &Path, redactor: &Redactor) -> io::Result<()> {
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Several may ask at once.
+    let partial = target.with_extension(format!("{}.partial", uuid::Uuid::now_v7()));
+    let mut copy = File::create(&partial)?;
+    let mut cover = redactor.stream();
+    let mut list = File::open(list)?;
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = list.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        copy.write_all(&cover.push(Bytes::copy_from_slice(&buffer[..count])))?;
+    }
+    copy.write_all(&cover.finish())?;
+    copy.sync_all()?;
+    fs::rename(partial, target)
+}
+
+fn has_prefix(path: &Path, prefix: &str) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
+}
+
+fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let partial = path.with_extension("partial");
+    let mut file = File::create(&partial)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(partial, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::FileStat;
+
+    use super::*;
+
+    fn entry(path: &str, kind: FileKind, size: u64, modified_ms: i64) -> FileEntry {
+        FileEntry {
+            path: path.into(),
+            stat: FileStat { kind, size, mode: 0o644, modified_ms, link_target: None },
+        }
+    }
+
+    #[test]
+    fn a_name_that_holds_the_value_of_a_secret_is_covered_in_the_list() {
+        let folder = tempfile::tempdir().unwrap();
+        let (list, target) = (folder.path().join("list"), folder.path().join("audit/files.jsonl"));
+        fs::write(&list, "{\"path\": \"/workspace/canary-7f3a-value.txt\"}\n").unwrap();
+        keep(&list, &target, "one", &Redactor::new(["canary-7f3a-value"])).unwrap();
+        let covered = "{\"path\": \"/workspace/*****************.txt\"}\n";
+        assert_eq!(fs::read_to_string(&target).unwrap(), covered);
+        assert_eq!(fs::read_to_string(folder.path().join("audit/files-one.jsonl")).unwrap(), covered);
+        assert_eq!(fs::read_dir(folder.path().join("audit")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_came_changed_and_went_is_told_and_nothing_else() {
+        use FileKind::{Directory, File};
+        let before = [
+            entry("same", File, 1, 1),
+            entry("grown", File, 1, 1),
+            entry("gone", File, 1, 1),
+            entry("d", Directory, 9, 1),
+        ];
+        let after = [
+            entry("same", File, 1, 1),
+            entry("grown", File, 2, 2),
+            entry("d", Directory, 4096, 5),
+            entry("d/new", File, 0, 3),
+        ];
+        let told = difference(&before, &after);
+        let told: Vec<(&str, &str)> = told.iter().map(|(event, path)| (*event, path.as_str())).collect();
+        assert_eq!(told, [("created", "d/new"), ("written", "grown"), ("deleted", "gone")]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Does something on the desktop for a step, once, through breaks of the link and restarts of the server.
+
+use std::time::{Duration, Instant as Clock};
+
+use protocol::{CallKey, GuiAction, ProtocolError};
+use tokio::time::{Instant, sleep_until};
+
+use super::exec::wait_for_cancel;
+use super::{Driver, Stop};
+use crate::desktop::{GuiInput, desktop_spec, end_of_action};
+use crate::desktop_script::explain_script;
+use crate::event::{CallEnd, CallRef, CallStatus};
+use crate::step::Step;
+
+impl Driver {
+    /// Carries out a `gui` step.
+    pub(super) async fn run_gui_step(
+        &mut self,
+        call: &CallRef,
+        step: &Step,
+        input: &GuiInput,
+    ) -> Result<CallEnd, Stop> {
+        match input {
+            GuiInput::Action(action) => {
+                let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
+                self.run_action(call, action, Duration::from_secs_f64(timeout)).await
+            }
+            GuiInput::Script { .. } => {
+                if let Some(end) = self.start_desktop().await? {
+                    return Ok(end);
+                }
+                let (mut end, stderr) = self.run_process(call, step).await?;
+                if end.status == CallStatus::Failed {
+                    end.reason = end.reason.map(|reason| explain_script(&reason, &stderr));
+                }
+                Ok(end)
+            }
+        }
+    }
+
+    /// Starts the desktop; how the call ends where that fails.
+    async fn start_desktop(&mut self) -> Result<Option<CallEnd>, Stop> {
+        let started = Clock::now();
+        let desktop = desktop_spec(&self.spec);
+        loop {
+            let client = self.guest().await?;
+            match client.start_desktop(desktop.clone()).await {
+                Ok(()) => return Ok(None),
+                Err(error) if error.is_retryable() => self.after_break(error).await?,
+                Err(error) => {
+                    let store = std::sync::Arc::clone(&self.core.store);
+                    let end = end_of_action(&*store, &self.recorder, Err(error), started).await?;
+                    return Ok(Some(end));
+                }
+            }
+        }
+    }
+
+    async fn run_action(
+        &mut self,
+        call: &CallRef,
+        action: &GuiAction,
+        timeout: Duration,
+    ) -> Result<CallEnd, Stop> {
+        let started = Clock::now();
+        let deadline = self.deadline().await;
+        let expiry = Instant::now() + timeout;
+        let key = CallKey::new(call.id.clone(), call.attempt);
+        let desktop = desktop_spec(&self.spec);
+        let done = loop {
+            let client = self.guest().await?;
+            // A key that the guest knows gives its result again: nothing is done twice.
+            let asking = client.act_on_desktop(desktop.clone(), Some(key.clone()), action.clone());
+            let asked = tokio::select! {
+                asked = asking => asked,
+                () = wait_for_cancel(&mut self.wish) => return Err(Stop::Cancelled),
+                () = sleep_until(deadline) => return Err(Stop::Deadline),
+                () = sleep_until(expiry) => {
+                    let end = CallEnd {
+                        status: CallStatus::Failed,
+                        code: Some("timeout".into()),
+                        reason: Some(format!("it took longer than {} s", timeout.as_secs_f64())),
+                        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                        ..CallEnd::default()
+                    };
+                    return Ok(end);
+                }
+            };
+            match asked {
+                Err(error @ (ProtocolError::Io(_) | ProtocolError::Closed)) => {
+                    self.after_break(error).await?
+                }
+                settled => break settled,
+            }
+        };
+        let store = std::sync::Arc::clone(&self.core.store);
+        Ok(end_of_action(&*store, &self.recorder, done, started).await?)
+    }
+}

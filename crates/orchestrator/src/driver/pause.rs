@@ -1,0 +1,191 @@
+//! Jobs that wait: for a person, for a larger budget, for a model. The sandbox stays, the link too, and a person may use
+//! both.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use agent::PersonRequest;
+use tokio::time::Instant;
+
+use super::exec::wait_for_cancel;
+use super::{Driver, cancelled};
+use crate::clock::now_ms;
+use crate::error::OrchestratorError;
+use crate::event::{EventBody, Wish};
+use crate::recorder::Why;
+use crate::state::Happening;
+use crate::view::JobView;
+
+/// The longest wait between two tries of a model that cannot answer.
+const LONGEST_RETRY: Duration = Duration::from_secs(600);
+/// The longest that a provider may ask us to wait.
+const LONGEST_ASKED: Duration = Duration::from_secs(24 * 3600);
+/// The clock is looked at this often at least.
+const LONGEST_NAP: Duration = Duration::from_secs(3600);
+/// Codes of waits that end by themselves once their time has come.
+const RETRIED: [&str; 6] =
+    ["rate_limited", "model_server", "model_unreachable", "model_cut", "model_silent", "model_malformed"];
+
+/// Codes of waits for a person who mends the settings of the model; once they have changed, it is tried.
+const MENDED: [&str; 5] =
+    ["model_auth", "unknown_model", "model_no_credit", "model_rejected", "model_settings"];
+
+/// The reason of a wait, with what ends it where that is not said yet.
+pub(super) fn with_remedy(code: &str, reason: String) -> String {
+    if !MENDED.contains(&code) {
+        return reason;
+    }
+    format!(
+        "{reason}; mend it in [model], which is tried as soon as it changes, or `caisson resume` tries again"
+    )
+}
+
+/// Why a job waits, and for how long at most.
+#[derive(Debug)]
+pub(crate) struct Pause {
+    pub(super) why: Why,
+    /// Where it goes on by itself: how long it waits at least, as far as the provider says.
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// Somebody wants it to wait.
+pub(super) fn by_wish() -> Pause {
+    let why = Why::new("user", "somebody paused it; `caisson resume` lets it go on");
+    Pause { why, retry_after: None }
+}
+
+impl Driver {
+    /// Writes down that the job waits.
+    pub(super) async fn pause(&mut self, pause: Pause) -> Result<(), OrchestratorError> {
+        if pause.retry_after.is_some() {
+            self.model_failures += 1;
+        }
+        self.asked_to_wait = pause.retry_after.unwrap_or_default();
+        self.recorder.change(Vec::new(), Happening::Paused, Some(pause.why)).await
+    }
+
+    /// Waits until what the job waits for has come, then lets it go on.
+    pub(super) async fn wait_while_paused(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
+        self.is_paused.store(true, Ordering::Relaxed);
+        self.core.queue_changed.notify_one();
+        let ended = self.wait_for_reason(view).await;
+        self.is_paused.store(false, Ordering::Relaxed);
+        ended
+    }
+
+    async fn wait_for_reason(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
+        let code = view.code.clone().unwrap_or_default();
+        let retry_at = RETRIED
+            .contains(&code.as_str())
+            .then(|| Instant::now() + retry_pause(self.model_failures, self.asked_to_wait));
+        let mut settings = self.core.models.changes();
+        let is_mended = |settings: &mut tokio::sync::watch::Receiver<u64>, tried: Option<u64>| {
+            MENDED.contains(&code.as_str()) && tried != Some(*settings.borrow_and_update())
+        };
+        // The link is opened, so that a person can use the sandbox, and so that a lost one is noticed.
+        if let Err(stop) = self.guest().await {
+            return Box::pin(self.stop(stop)).await;
+        }
+        loop {
+            let changed = self.recorder.changed();
+            let now = self.recorder.view().await;
+            if self.is_cancelled() || now.wish == Some(Wish::Cancel) {
+                return self.recorder.change(Vec::new(), Happening::WorkOver, Some(cancelled())).await;
+            }
+            let is_time = retry_at.is_some_and(|at| Instant::now() >= at)
+                || is_mended(&mut settings, self.tried_settings);
+            if may_go_on(&now, &code, is_time, self.has_model()) {
+                return self.recorder.change(Vec::new(), Happening::Resumed, None).await;
+            }
+            let deadline = self.expire_request(&now).await?;
+            let mut wish = self.wish.clone();
+            let client = self.guest.borrow().clone();
+            tokio::select! {
+                () = changed => {}
+                () = wait_for_cancel(&mut wish) => {}
+                () = tokio::time::sleep(deadline.unwrap_or(LONGEST_NAP)) => {}
+                () = tokio::time::sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {}
+                () = self.core.model_found.notified(), if code == "no_model" => {}
+                Ok(()) = settings.changed() => {}
+                () = async { match &client { Some(client) => client.link().closed().await, None => std::future::pending().await } } => {
+                    if let Err(stop) = self.guest().await {
+                        return Box::pin(self.stop(stop)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A job without a sandbox goes back to the queue when somebody wants it to go on, or what was missing is there.
+    pub(super) async fn requeue_if_wished(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
+        let waits_for_model = view.code.as_deref() == Some("no_model");
+        let may = if waits_for_model { self.has_model() } else { view.is_resume_wished };
+        if !may || view.wish == Some(Wish::Pause) {
+            return Ok(());
+        }
+        self.recorder.change(Vec::new(), Happening::Requeued, None).await?;
+        self.core.queue_changed.notify_one();
+        Ok(())
+    }
+
+    fn has_model(&self) -> bool {
+        self.core.models.is_available(self.spec.agent.model.as_deref())
+    }
+
+    /// Ends requests whose time is over; how long until the next one's is.
+    async fn expire_request(&self, view: &JobView) -> Result<Option<Duration>, OrchestratorError> {
+        let requests = view.agent.as_ref().map(|agent| agent.requests.as_slice()).unwrap_or_default();
+        let now = now_ms();
+        let left = |request: &PersonRequest| request.deadline_ms.map(|deadline| deadline.saturating_sub(now));
+        for request in requests {
+            if left(request).is_some_and(|left| left <= 0) {
+                let event = EventBody::RequestAnswered { id: request.id.clone(), answer: None };
+                self.recorder.record(event).await?;
+            }
+        }
+        let next = requests.iter().filter_map(left).filter(|left| *left > 0).min();
+        // At once, where one has just been ended: the view has changed.
+        let next = if requests.iter().any(|request| left(request).is_some_and(|left| left <= 0)) {
+            Some(0)
+        } else {
+            next
+        };
+        Ok(next.map(|left| Duration::from_millis(u64::try_from(left).unwrap_or(0))))
+    }
+}
+
+/// How long to wait after so many failures in a row, of a provider that asks for this time.
+fn retry_pause(failures: u32, asked: Duration) -> Duration {
+    let pause = Duration::from_secs(10) * 2u32.saturating_pow(failures.min(8));
+    pause.min(LONGEST_RETRY).max(asked.min(LONGEST_ASKED))
+}
+
+/// Whether what a job waited for has come.
+fn may_go_on(view: &JobView, code: &str, is_time: bool, has_model: bool) -> bool {
+    let agent = view.agent.as_ref();
+    let is_taken_over = agent.is_some_and(|agent| agent.taken_over_by.is_some());
+    if view.wish == Some(Wish::Pause) || is_taken_over {
+        return false;
+    }
+    let is_answered = agent.is_some_and(|agent| agent.requests.is_empty());
+    match code {
+        "question" | "approval" => is_answered,
+        "takeover" => true,
+        "no_model" => has_model,
+        _ => view.is_resume_wished || is_time,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_with_failures_and_are_never_shorter_than_the_provider_asks_for() {
+        let seconds = |failures, asked| retry_pause(failures, Duration::from_secs(asked)).as_secs();
+        assert_eq!([seconds(0, 0), seconds(1, 0), seconds(3, 0), seconds(40, 0)], [10, 20, 80, 600]);
+        assert_eq!(seconds(1, 3600), 3600);
+        assert_eq!(seconds(1, 5), 20);
+        assert_eq!(seconds(1, u64::MAX / 2), 24 * 3600);
+    }
+}

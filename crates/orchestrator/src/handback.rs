@@ -1,0 +1,132 @@
+//! What an agent is told when a person gives its sandbox back: which files have changed, and what was run.
+
+use std::collections::BTreeMap;
+
+use protocol::{FileKind, FileOperation, FileReply, GuestClient};
+use serde::{Deserialize, Serialize};
+
+use crate::error::OrchestratorError;
+use crate::workspace_path::UNLISTED;
+
+/// How deep and how much of the workspace is compared.
+const DEPTH: u32 = 20;
+const MOST_ENTRIES: u32 = 10_000;
+/// Changed files and commands that the agent is told of by name.
+pub(crate) const MOST_NAMED: usize = 60;
+
+/// The files of a workspace at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    /// Each by its size and its time.
+    files: BTreeMap<String, (u64, i64)>,
+    /// Whether there were more than are listed.
+    is_cut: bool,
+}
+
+impl Snapshot {
+    /// Lists the workspace. Folders that tools fill are left out: there is much in them, and nobody reads it.
+    pub(crate) async fn take(client: &GuestClient) -> Result<Self, OrchestratorError> {
+        let list = FileOperation::List {
+            path: String::new(),
+            depth: DEPTH,
+            limit: MOST_ENTRIES,
+            skip: UNLISTED.map(str::to_owned).to_vec(),
+        };
+        let FileReply::Entries { entries, truncated } = client.file(None, list).await? else {
+            return Ok(Self::default());
+        };
+        let files = entries
+            .into_iter()
+            .filter(|entry| entry.stat.kind != FileKind::Directory && !entry.path.starts_with(".caisson/"))
+            .map(|entry| (entry.path, (entry.stat.size, entry.stat.modified_ms)))
+            .collect();
+        Ok(Self { files, is_cut: truncated })
+    }
+
+    /// What is different now. Of a list that was cut nobody knows what is missing in it.
+    fn changes_until(&self, after: &Self) -> Vec<String> {
+        let mut changes = Vec::new();
+        for (path, facts) in &after.files {
+            match self.files.get(path) {
+                None if !self.is_cut => changes.push(format!("made {path}")),
+                Some(old) if old != facts => changes.push(format!("changed {path}")),
+                None | Some(_) => {}
+            }
+        }
+        if !after.is_cut {
+            let gone = self.files.keys().filter(|path| !after.files.contains_key(*path));
+            changes.extend(gone.map(|path| format!("removed {path}")));
+        }
+        changes
+    }
+}
+
+/// What the agent is told; without the two lists of files where one of them could not be had.
+pub(crate) fn describe_changes(
+    by: &str,
+    files: Option<(&Snapshot, &Snapshot)>,
+    commands: &[String],
+) -> String {
+    let mut text = format!("[Not from the person] {by} has worked in your sandbox and gives it back to you.");
+    if commands.is_empty() {
+        text += "\nNo commands were run.";
+    } else {
+        text += "\nCommands that were run:";
+        for command in commands.iter().take(MOST_NAMED) {
+            text += &format!("\n  {}", command.chars().take(300).collect::<String>());
+        }
+        if commands.len() > MOST_NAMED {
+            text += "\n  and more";
+        }
+    }
+    let Some((before, after)) = files else {
+        return text + "\nWhich files have changed is not known.";
+    };
+    let mut changes = before.changes_until(after);
+    if changes.is_empty() {
+        text += "\nNo files have changed";
+    } else {
+        let more = changes.len().saturating_sub(MOST_NAMED);
+        changes.truncate(MOST_NAMED);
+        text += &format!("\nFiles: {}", changes.join(", "));
+        if more > 0 {
+            text += &format!(", and {more} more");
+        }
+    }
+    text += &format!(" (not looked into: {}).", UNLISTED.join(", "));
+    if before.is_cut || after.is_cut {
+        text += &format!(
+            "\nThe workspace has more than {MOST_ENTRIES} files and folders: of the others nobody knows; look yourself."
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(list: &[(&str, u64)], is_cut: bool) -> Snapshot {
+        Snapshot { files: list.iter().map(|(path, size)| ((*path).to_owned(), (*size, 0))).collect(), is_cut }
+    }
+
+    #[test]
+    fn the_agent_is_told_which_files_and_commands_there_were() {
+        let before = snapshot(&[("a", 1), ("b", 1), ("c", 1)], false);
+        let after = snapshot(&[("a", 1), ("b", 2), ("d", 1)], false);
+        let text = describe_changes("Ada", Some((&before, &after)), &["make".to_owned()]);
+        assert!(text.contains("Ada") && text.contains("\n  make"), "{text}");
+        assert!(text.contains("Files: changed b, made d, removed c (not looked into: "), "{text}");
+        assert!(!text.contains("more than"), "{text}");
+    }
+
+    #[test]
+    fn of_lists_that_were_cut_nothing_is_claimed_that_nobody_saw() {
+        let before = snapshot(&[("a", 1), ("b", 1)], true);
+        let after = snapshot(&[("b", 2), ("c", 1)], true);
+        let text = describe_changes("Ada", Some((&before, &after)), &[]);
+        assert!(text.contains("Files: changed b (not"), "{text}");
+        assert!(text.contains("more than 10000 files and folders"), "{text}");
+        assert!(describe_changes("Ada", None, &[]).ends_with("Which files have changed is not known."));
+    }
+}

@@ -1,0 +1,110 @@
+//! Which image a job gets: what it asks for where the backend has it, else what the operator has set, else `default`
+//! where it is there, else `host`.
+
+use sandbox::Image;
+
+use crate::core::Core;
+use crate::error::OrchestratorError;
+use crate::request::InvalidField;
+
+/// The agent's computer.
+const DEFAULT: &str = "default";
+/// The host's own programs.
+const HOST: &str = "host";
+/// How the agent's computer comes to be.
+const BUILD: &str = "build it with `caisson image build`";
+
+/// An image, and what the caller should know about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChosenImage {
+    pub(crate) image: Image,
+    pub(crate) hint: Option<String>,
+}
+
+/// Chooses the image of a new job.
+pub(crate) async fn choose(core: &Core, asked: Option<&str>) -> Result<ChosenImage, OrchestratorError> {
+    let mut known = core.backend.images().await?;
+    let settings = core.settings();
+    let set = settings.default_image.as_deref();
+    if let Some(name) = asked.or(set).filter(|name| !known.iter().any(|other| other == name))
+        && core.backend.has_image(name).await?
+    {
+        known.push(name.to_owned());
+    }
+    Ok(pick(asked, set, &known)?)
+}
+
+fn pick(asked: Option<&str>, set: Option<&str>, known: &[String]) -> Result<ChosenImage, InvalidField> {
+    let is_known = |name: &str| known.iter().any(|other| other == name);
+    match (asked, set) {
+        (Some(name), _) | (None, Some(name)) if is_known(name) => Ok(chosen(name, None)),
+        (Some(name), _) => Err(unknown(name, known)),
+        (None, Some(name)) => {
+            let InvalidField { field, problem } = unknown(name, known);
+            Err(InvalidField {
+                field,
+                problem: format!("{problem}; this server's setting jobs.image names it"),
+            })
+        }
+        (None, None) if is_known(DEFAULT) => Ok(chosen(DEFAULT, None)),
+        (None, None) if is_known(HOST) => Ok(chosen(
+            HOST,
+            Some(format!(
+                "the image `{DEFAULT}` is not there yet, so this runs on `{HOST}`, with the programs of the server's \
+                 own machine; {BUILD}"
+            )),
+        )),
+        (None, None) => Err(unknown(DEFAULT, known)),
+    }
+}
+
+fn chosen(name: &str, hint: Option<String>) -> ChosenImage {
+    let image = if name == HOST { Image::Host } else { Image::Named(name.to_owned()) };
+    ChosenImage { image, hint }
+}
+
+fn unknown(name: &str, known: &[String]) -> InvalidField {
+    let available = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let remedy = if name == DEFAULT { format!("; {BUILD}") } else { String::new() };
+    let shown: String = name.chars().filter(|c| !c.is_control()).take(128).collect();
+    let problem = format!("there is no image `{shown}`; available: {available}{remedy}");
+    InvalidField { field: "image".into(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pick_from(
+        asked: Option<&str>,
+        set: Option<&str>,
+        known: &[&str],
+    ) -> Result<ChosenImage, InvalidField> {
+        let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+        pick(asked, set, &known)
+    }
+
+    #[test]
+    fn the_best_image_that_is_there_is_taken_where_nobody_says_otherwise() {
+        let named = |name: &str| Image::Named(name.into());
+        assert_eq!(
+            pick_from(None, None, &["host", "default"]).unwrap(),
+            ChosenImage { image: named("default"), hint: None }
+        );
+        let fallback = pick_from(None, None, &["host"]).unwrap();
+        assert_eq!(fallback.image, Image::Host);
+        assert!(fallback.hint.unwrap().contains("caisson image build"));
+        assert_eq!(pick_from(None, Some("mine"), &["host", "default", "mine"]).unwrap().image, named("mine"));
+        assert_eq!(pick_from(Some("host"), Some("mine"), &["host"]).unwrap().image, Image::Host);
+    }
+
+    #[test]
+    fn an_unknown_image_is_refused_with_those_that_are_there() {
+        let problem = pick_from(Some("nonsense"), None, &["host", "default"]).unwrap_err().problem;
+        assert_eq!(problem, "there is no image `nonsense`; available: host, default");
+        let problem = pick_from(Some("default"), None, &["host"]).unwrap_err().problem;
+        assert!(problem.contains("caisson image build"), "{problem}");
+        let problem = pick_from(None, Some("gone"), &["host"]).unwrap_err().problem;
+        assert!(problem.contains("jobs.image"), "{problem}");
+    }
+}

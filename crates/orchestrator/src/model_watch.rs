@@ -1,0 +1,59 @@
+//! Lets jobs that wait for a model go on when it is there.
+//!
+//! Looking takes as long as a silent server is waited for, so it is done beside everything else: each model once, however many
+//! jobs name it, and all of them at the same time. Who names a server that does not answer delays nobody.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+
+use crate::core::Core;
+use crate::error::OrchestratorError;
+use crate::ids::JobId;
+use crate::scheduler::start_driver;
+use crate::state::JobState;
+
+/// How many models are looked for at the same time.
+const AT_ONCE: usize = 32;
+
+/// Begins to look, unless somebody does already.
+pub(crate) fn look(core: &Arc<Core>) {
+    let core = Arc::clone(core);
+    let tasks = core.tasks.clone();
+    tasks.spawn(async move {
+        let Ok(_turn) = core.models.watching.try_lock() else { return };
+        tokio::select! {
+            () = core.shutdown.cancelled() => {}
+            looked = look_for_all(&core) => if let Err(error) = looked {
+                tracing::warn!(error = &error as &dyn std::error::Error, "looking for models failed, trying again");
+            },
+        }
+    });
+}
+
+async fn look_for_all(core: &Arc<Core>) -> Result<(), OrchestratorError> {
+    let mut waiting: HashMap<Option<String>, Vec<JobId>> = HashMap::new();
+    for job in core.store.standing(JobState::Paused, "no_model").await? {
+        let spec = core.store.spec(job).await?;
+        waiting.entry(spec.agent.model).or_default().push(job);
+    }
+    let mut looks =
+        futures::stream::iter(waiting).map(|(model, jobs)| wake(core, model, jobs)).buffer_unordered(AT_ONCE);
+    while let Some(looked) = looks.next().await {
+        looked?;
+    }
+    Ok(())
+}
+
+/// Starts these jobs where their model is there.
+async fn wake(core: &Arc<Core>, model: Option<String>, jobs: Vec<JobId>) -> Result<(), OrchestratorError> {
+    if core.models.get(model.as_deref()).await.is_err() {
+        return Ok(());
+    }
+    for job in jobs {
+        start_driver(core, job).await?;
+    }
+    core.model_found.notify_waiters();
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! The notebook server of a sandbox: JupyterLab, started at its first use, reached through the link alone.
+
+use std::collections::BTreeMap;
+
+use protocol::{Endpoint, Readiness, ServiceName, ServiceSpec};
+
+use crate::answers::{JobFilter, JobKind};
+use crate::driver::environment;
+use crate::error::OrchestratorError;
+use crate::event::CallRef;
+use crate::ids::JobId;
+use crate::orchestrator::Orchestrator;
+use crate::request::{InvalidField, JobSpec};
+use crate::state::JobState;
+use crate::streams::PortStream;
+
+/// Where it listens. Nothing outside of the sandbox can name it; inside everything is the agent's anyway.
+const SOCKET: &str = "/tmp/.caisson-jupyter.sock";
+/// Stopped when nobody has used it for so long. The kernels are the guest's and stay.
+const IDLE_MS: u64 = 10 * 60 * 1000;
+const START_MS: u64 = 180_000;
+/// Where the image keeps it, behind everything else that a job may have put first.
+const PROGRAMS: &str = "/opt/jupyter/bin";
+/// Shares the agent's kernels where the image can.
+const START: &str = "\
+command -v jupyter-lab >/dev/null || { echo 'this image has no JupyterLab' >&2; exit 127; }
+for file in /opt/jupyter/lib/python3*/site-packages/caisson_provisioner.py; do
+  [ -e \"$file\" ] && export JUPYTER_DEFAULT_PROVISIONER_NAME=caisson
+done
+rm -f \"$1\"
+exec jupyter-lab --no-browser --ServerApp.sock=\"$1\" --ServerApp.sock_mode=0666 \\
+  --ServerApp.root_dir=/workspace --ServerApp.allow_remote_access=True --ServerApp.use_redirect_file=False \\
+  --IdentityProvider.token= --ServerApp.password= --ContentsManager.allow_hidden=True \\
+  --LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate";
+
+fn service(spec: &JobSpec) -> Result<ServiceSpec, InvalidField> {
+    let name = ServiceName::new("jupyter")
+        .map_err(|error| InvalidField { field: "service".into(), problem: error.to_string() })?;
+    let mut variables: BTreeMap<String, String> =
+        environment(spec, &CallRef { id: "jupyter".into(), attempt: 1 });
+    if let Some(path) = variables.get_mut("PATH") {
+        *path = format!("{path}:{PROGRAMS}");
+    }
+    let program = ["/bin/sh", "-c", START, "jupyter", SOCKET].map(str::to_owned).to_vec();
+    Ok(ServiceSpec {
+        name,
+        program,
+        environment: variables,
+        directory: None,
+        ready: Readiness::Accepts(Endpoint::Unix(SOCKET.to_owned())),
+        start_timeout_ms: START_MS,
+        idle_ms: Some(IDLE_MS),
+        requires: Vec::new(),
+    })
+}
+
+impl Orchestrator {
+    /// Connects to the notebook server in the sandbox of a job, starting it where it does not run.
+    ///
+    /// # Errors
+    /// The image has none, or the job has no sandbox now.
+    pub async fn open_notebook_server(&self, id: JobId) -> Result<PortStream, OrchestratorError> {
+        let (live, client) = self.reach(id).await?;
+        let service = service(&live.spec)?;
+        let stream = client.open_service(service, Endpoint::Unix(SOCKET.to_owned())).await?;
+        Ok(PortStream::new(stream, client, &live))
+    }
+
+    /// The newest job or bare sandbox that runs.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn newest_running(&self) -> Result<Option<JobId>, OrchestratorError> {
+        let mut newest = None;
+        for kind in [JobKind::Job, JobKind::Sandbox] {
+            let filter =
+                JobFilter { kind, states: vec![JobState::Running], limit: 1, ..JobFilter::default() };
+            newest = newest.max(self.jobs(filter).await?.jobs.first().map(|job| job.job_id));
+        }
+        Ok(newest)
+    }
+}

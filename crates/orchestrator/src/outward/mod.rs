@@ -1,0 +1,260 @@
+//! The way out of one job: its policy, what it may use, the secrets that are put into its requests, and what is written
+//! down of all this. Made once for each driver; links come and go.
+
+mod audit;
+mod desk;
+mod network;
+mod secrets;
+mod view;
+
+use std::sync::Arc;
+
+use egress::{EgressEvent, Interception, Policy, Proxy, ProxySettings, Redactor, Upstream};
+use protocol::{GuestRequest, IncomingStreams};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+
+pub use self::network::{Download, NetworkReport, NetworkTotals};
+pub(crate) use self::network::{Provenance, provenance};
+pub use self::secrets::{SecretSource, ServerSecret};
+pub use self::view::{AnsweredEgress, EgressView, Standing};
+use crate::core::Core;
+use crate::error::OrchestratorError;
+use crate::event::{CallRef, Event, EventBody, NewEvent};
+use crate::recorder::Recorder;
+use crate::request::{InvalidField, JobSpec};
+
+use self::audit::Audit;
+use self::desk::Desk;
+
+/// Events of outgoing connections that wait to be logged.
+const WAITING_EVENTS: usize = 256;
+
+/// The way out of one job.
+pub(crate) struct Outward {
+    proxy: Proxy,
+    recorder: Arc<Recorder>,
+    certificate: Option<String>,
+}
+
+impl Outward {
+    /// Makes it from what the job asked for, what the operator allows, and what the log says of before.
+    pub(crate) async fn open(
+        core: &Arc<Core>,
+        recorder: &Arc<Recorder>,
+        spec: &JobSpec,
+        past: &[Event],
+    ) -> Result<Self, OrchestratorError> {
+        let settings = core.settings();
+        let policy = standing_policy(spec, &settings)
+            .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
+        let before = network::fold(past);
+        recorder.append(entries(&before.unfinished, recorder).await).await?;
+        let audit = Audit::start(&core.folder.network_log(recorder.job()), past, &before.unfinished)?;
+        let (sender, events) = mpsc::channel(WAITING_EVENTS);
+        let proxy_settings = ProxySettings {
+            first_id: before.next_id,
+            allowance: spec.outward.allowance,
+            used: before.used,
+            approval_patience: spec.outward.wait,
+            ..ProxySettings::default()
+        };
+        let desk = Desk::new(Arc::clone(recorder));
+        let mut proxy = Proxy::new(policy, sender, proxy_settings).with_approver(Arc::new(desk));
+        let mut certificate = None;
+        if !spec.outward.secrets.is_empty() {
+            let kept = secrets::open(core, recorder.job(), spec).await?;
+            recorder.cover(kept.secrets.redactor());
+            certificate = Some(kept.authority.certificate().to_owned());
+            let upstream = Upstream::load(&settings.extra_ca).map_err(secrets::unavailable)?;
+            proxy = proxy.with_interception(Interception::new(kept.secrets, kept.authority, upstream));
+        }
+        let (flushes, flush_requests) = mpsc::channel(1);
+        recorder.settle_by(flushes);
+        core.tasks.spawn(log_connections(events, flush_requests, audit, Arc::clone(recorder)));
+        Ok(Self { proxy, recorder: Arc::clone(recorder), certificate })
+    }
+
+    /// The certificate (PEM) of the authority that speaks for hosts of secrets, where the job has any.
+    pub(crate) fn certificate(&self) -> Option<&str> {
+        self.certificate.as_deref()
+    }
+
+    /// The way out itself, for what speaks in the job's name from here; what goes through it is in the job's log.
+    pub(crate) fn proxy(&self) -> Proxy {
+        self.proxy.clone()
+    }
+
+    /// Serves the streams that the guest opens, for as long as the link stands.
+    pub(crate) fn serve(&self, core: &Core, mut incoming: IncomingStreams) {
+        let proxy = self.proxy.clone();
+        // The streams end with the link, and the link ends with the driver.
+        core.tasks.spawn(async move {
+            while let Some(mut stream) = incoming.next().await {
+                let proxy = proxy.clone();
+                tokio::spawn(async move {
+                    if let Ok(GuestRequest::Egress) = stream.receive_message::<GuestRequest>().await {
+                        proxy.serve(stream.into_raw()).await;
+                    }
+                });
+            }
+        });
+    }
+
+    /// Returns when all that has happened so far is written down.
+    pub(crate) async fn flush(&self) {
+        self.proxy.tell_held().await;
+        self.recorder.settle_connections().await;
+    }
+}
+
+/// The policy of a job that was taken: a ceiling that is lower by now refuses its connections, and does not end it.
+fn standing_policy(spec: &JobSpec, settings: &crate::core::Settings) -> Result<Policy, egress::EgressError> {
+    let policy = Policy::new(spec.egress.clone(), settings.egress_ranges.clone())?;
+    Ok(match &settings.egress_ceiling {
+        Some(ceiling) => policy.capped(ceiling.clone()),
+        None => policy,
+    })
+}
+
+/// The policy of a job that asks to be taken, under the operator's ceiling.
+pub(crate) fn policy_of(
+    spec: &JobSpec,
+    settings: &crate::core::Settings,
+) -> Result<Policy, egress::EgressError> {
+    let policy = Policy::new(spec.egress.clone(), settings.egress_ranges.clone())?;
+    match &settings.egress_ceiling {
+        Some(ceiling) => policy.under(ceiling.clone()),
+        None => Ok(policy),
+    }
+}
+
+/// Writes the connections down, as many at once as have come.
+async fn log_connections(
+    mut events: mpsc::Receiver<EgressEvent>,
+    mut flushes: mpsc::Receiver<oneshot::Sender<()>>,
+    mut audit: Audit,
+    recorder: Arc<Recorder>,
+) {
+    let mut batch = Vec::new();
+    loop {
+        let mut asked = None;
+        tokio::select! {
+            count = events.recv_many(&mut batch, WAITING_EVENTS) => if count == 0 { return },
+            Some(done) = flushes.recv() => {
+                asked = Some(done);
+                while let Ok(event) = events.try_recv() {
+                    batch.push(event);
+                }
+            }
+        }
+        if !batch.is_empty() {
+            match recorder.append(entries(&batch, &recorder).await).await {
+                // As it stands in the log: with the values of secrets covered.
+                Ok(written) => audit.append(&written),
+                Err(error) => {
+                    tracing::warn!(job = %recorder.job(), %error, "an outgoing connection was not logged")
+                }
+            }
+            batch.clear();
+        }
+        if let Some(done) = asked {
+            let _ = done.send(());
+        }
+    }
+}
+
+/// Who connects says which call it belongs to. The log believes it only where there is such a call; what was said stays in
+/// the event.
+async fn entries(events: &[EgressEvent], recorder: &Recorder) -> Vec<NewEvent> {
+    let mut entries = Vec::with_capacity(events.len());
+    for event in events {
+        let call = match event.call().and_then(parse_call) {
+            Some(call) if recorder.has_made(&call).await => Some(call),
+            _ => None,
+        };
+        entries.push(NewEvent { call, body: EventBody::Egress(event.clone()) });
+    }
+    entries
+}
+
+/// The call that a client names as its user: `<call>.<attempt>`.
+fn parse_call(user: &str) -> Option<CallRef> {
+    let (id, attempt) = user.rsplit_once('.')?;
+    Some(CallRef { id: id.to_owned(), attempt: attempt.parse().ok()? })
+}
+
+/// Covers the values of secrets in an event, wherever they stand in it.
+pub(crate) fn cover_event(event: NewEvent, redactor: &Redactor) -> NewEvent {
+    let kind = event.body.kind();
+    // What cannot be covered is not told at all.
+    let left_out = || EventBody::Note {
+        text: format!("an event of kind {kind} held the value of a secret and was left out"),
+    };
+    NewEvent { call: event.call, body: cover_all(event.body, redactor).unwrap_or_else(left_out) }
+}
+
+/// Covers the values of secrets in every text of something; `None` where that cannot be done.
+pub(crate) fn cover_all<T: Serialize + DeserializeOwned>(thing: T, redactor: &Redactor) -> Option<T> {
+    let text = serde_json::to_vec(&thing).ok()?;
+    if !redactor.finds(&text) {
+        return Some(thing);
+    }
+    let mut value = serde_json::from_slice(&text).ok()?;
+    cover_value(&mut value, redactor);
+    serde_json::from_value(value).ok()
+}
+
+fn cover_value(value: &mut serde_json::Value, redactor: &Redactor) {
+    match value {
+        serde_json::Value::String(text) => *text = redactor.cover_text(text),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(|item| cover_value(item, redactor)),
+        serde_json::Value::Object(map) => {
+            let entries = std::mem::take(map);
+            for (name, mut item) in entries {
+                cover_value(&mut item, redactor);
+                map.insert(redactor.cover_text(&name), item);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_goes_on_under_a_ceiling_that_was_lowered_and_what_lies_above_is_refused() {
+        let job = serde_json::json!({"steps": [{"tool": "shell", "command": "true"}], "egress": "open"});
+        let job: crate::request::NewJob = serde_json::from_value(job).unwrap();
+        let spec = job.check(&crate::request::JobDefaults::default()).unwrap();
+        let settings = crate::core::Settings {
+            egress_ceiling: Some(egress::Mode::Packages),
+            ..crate::core::Settings::default()
+        };
+        assert!(policy_of(&spec, &settings).is_err(), "a new job is not taken");
+        let policy = standing_policy(&spec, &settings).unwrap();
+        let host: egress::Host = "elsewhere.example".parse().unwrap();
+        let refusal = policy.check(&egress::Target { host, port: 443 }, egress::Sight::Bytes).unwrap_err();
+        assert_eq!(refusal.code, egress::ReasonCode::AboveCeiling);
+        assert_eq!(policy.ceiling(), Some(&egress::Mode::Packages));
+    }
+
+    #[test]
+    fn a_value_is_covered_wherever_it_stands_in_an_event() {
+        let redactor = Redactor::new(["s3cr3t-value"]);
+        let input = serde_json::json!({"s3cr3t-value": ["a s3cr3t-value b", 7]});
+        let event = EventBody::CallStarted { step: None, tool: "shell".into(), input }.into();
+        let EventBody::CallStarted { input, .. } = cover_event(event, &redactor).body else { panic!() };
+        assert_eq!(input, serde_json::json!({"************": ["a ************ b", 7]}));
+    }
+
+    #[test]
+    fn an_event_without_a_value_stays_as_it_is() {
+        let redactor = Redactor::new(["s3cr3t-value"]);
+        let event: NewEvent = EventBody::Note { text: "nothing to hide".into() }.into();
+        assert_eq!(cover_event(event.clone(), &redactor), event);
+    }
+}

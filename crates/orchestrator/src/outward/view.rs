@@ -1,0 +1,116 @@
+//! What was asked of people about connections, and what they said: computed from the log with the rest of the view.
+
+use agent::{PersonAnswer, PersonRequest, RequestKind, Scope};
+use egress::EgressEvent;
+use serde::{Deserialize, Serialize};
+
+use crate::event::EventBody;
+use crate::state::JobState;
+
+/// How the rule of a connection that was allowed once begins.
+const ONCE: &str = "approved once:";
+
+/// Connections that people were asked about.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EgressView {
+    /// What waits for an answer, oldest first.
+    pub requests: Vec<PersonRequest>,
+    /// What was answered.
+    pub answered: Vec<AnsweredEgress>,
+    /// How many requests there were.
+    pub asked: u32,
+}
+
+/// A request about a connection that was answered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AnsweredEgress {
+    /// The request.
+    pub id: String,
+    /// The rule it was about.
+    pub rule: String,
+    /// What holds now.
+    pub standing: Standing,
+}
+
+/// What holds for a rule that was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Nobody has answered yet.
+    Open,
+    /// A person said no.
+    Denied,
+    /// One connection is allowed and was not made yet.
+    Once,
+    /// It was made.
+    Used,
+    /// Allowed for the rest of the job.
+    Rest,
+}
+
+impl EgressView {
+    /// The newest request about a rule, and what holds.
+    pub(crate) fn standing(&self, rule: &str) -> Option<(&str, Standing)> {
+        let about =
+            |request: &&PersonRequest| request.egress.as_ref().is_some_and(|asked| asked.rule == rule);
+        if let Some(open) = self.requests.iter().find(about) {
+            return Some((&open.id, Standing::Open));
+        }
+        let answered = self.answered.iter().rev().find(|answered| answered.rule == rule)?;
+        Some((&answered.id, answered.standing))
+    }
+
+    /// Takes one more event in; whether anything changed.
+    pub(crate) fn apply(&mut self, body: &EventBody) -> bool {
+        match body {
+            EventBody::RequestOpened(request) if request.kind == RequestKind::Egress => {
+                self.asked += 1;
+                self.requests.push(request.clone());
+                true
+            }
+            EventBody::RequestAnswered { id, answer } => self.take_answer(id, answer.as_ref()),
+            EventBody::Egress(event) => {
+                // A connection that was allowed once, or one request on a connection that stands.
+                let used = match event {
+                    EgressEvent::Opened(connection) => &connection.rule,
+                    EgressEvent::Fetched(fetch) => &fetch.rule,
+                    EgressEvent::Closed(_) | EgressEvent::Refused(_) => return false,
+                };
+                let Some(rule) = used.strip_prefix(ONCE) else { return false };
+                let unused = |answered: &&mut AnsweredEgress| {
+                    answered.rule == rule && answered.standing == Standing::Once
+                };
+                self.answered
+                    .iter_mut()
+                    .find(unused)
+                    .map(|answered| answered.standing = Standing::Used)
+                    .is_some()
+            }
+            EventBody::StateChanged { state, .. } => self.see_state(*state),
+            _ => false,
+        }
+    }
+
+    fn take_answer(&mut self, id: &str, answer: Option<&PersonAnswer>) -> bool {
+        let Some(at) = self.requests.iter().position(|request| request.id == id) else { return false };
+        let request = self.requests.remove(at);
+        let standing = match answer {
+            Some(answer) if answer.is_accepted() => match answer.scope.unwrap_or_default() {
+                Scope::Once => Standing::Once,
+                Scope::Rest => Standing::Rest,
+            },
+            _ => Standing::Denied,
+        };
+        let rule = request.egress.map(|asked| asked.rule).unwrap_or_default();
+        self.answered.push(AnsweredEgress { id: request.id, rule, standing });
+        true
+    }
+
+    fn see_state(&mut self, state: JobState) -> bool {
+        if state.is_over() {
+            self.requests.clear();
+        }
+        false
+    }
+}

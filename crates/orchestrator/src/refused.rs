@@ -1,0 +1,115 @@
+//! What the calls that run were refused: most clients show nothing of a refusal inside `CONNECT` but its number, so the result
+//! of the call says it.
+
+use std::collections::HashMap;
+
+use egress::{Connection, EgressEvent};
+
+use crate::event::{CallRef, Event, EventBody};
+use crate::outward::EgressView;
+
+/// The most that is told of one call.
+const MOST_TOLD: usize = 5;
+/// The most calls that are remembered; what runs on after its call has ended is forgotten some day.
+const MOST_CALLS: usize = 256;
+
+/// What was refused, by call.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedOfCalls {
+    calls: HashMap<CallRef, Vec<Connection>>,
+}
+
+impl RefusedOfCalls {
+    /// Takes one more event in.
+    pub(crate) fn take(&mut self, event: &Event) {
+        let (Some(call), EventBody::Egress(EgressEvent::Refused(connection))) = (&event.call, &event.body)
+        else {
+            return;
+        };
+        let is_shown = !["CONNECT", "SOCKS5"].contains(&connection.method.as_str());
+        if is_shown || !connection.code.is_some_and(egress::ReasonCode::is_policy) {
+            return;
+        }
+        if self.calls.len() >= MOST_CALLS && !self.calls.contains_key(call) {
+            self.calls.clear();
+        }
+        let told = self.calls.entry(call.clone()).or_default();
+        if told.len() < MOST_TOLD && !told.iter().any(|other| other.reason == connection.reason) {
+            told.push(connection.clone());
+        }
+    }
+
+    /// What is said of a call that has ended; `None` where nothing was refused.
+    pub(crate) fn tell(&mut self, call: &CallRef, asked: &EgressView) -> Option<String> {
+        let refused = self.calls.remove(call)?;
+        let lines: Vec<String> = refused.iter().map(|connection| describe(connection, asked)).collect();
+        Some(lines.join("\n"))
+    }
+}
+
+fn describe(connection: &Connection, asked: &EgressView) -> String {
+    let code = connection.code.map_or("", egress::ReasonCode::as_str);
+    let mut text = format!("Caisson: {} ({code})", connection.reason);
+    if !connection.remedy.is_empty() {
+        text += &format!("; to allow it: {}", connection.remedy);
+    }
+    let is_about = |host: &str, port: u16| host == connection.host && port == connection.port;
+    let waits = asked.requests.iter().find(|request| {
+        request.egress.as_ref().is_some_and(|question| is_about(&question.host, question.port))
+    });
+    if let Some(request) = waits {
+        text += &format!("; the request {} waits for a person", request.id);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(call: &str, method: &str, host: &str) -> Event {
+        let connection = json!({"event": "refused", "id": 1, "time_ms": 1, "call": null, "method": method, "host": host,
+            "port": 443, "address": null, "bytes_up": 0, "bytes_down": 0, "duration_ms": 1, "verdict": "refused",
+            "code": "not_in_list", "rule": "list", "reason": format!("{host}:443 was refused"), "remedy": "write it"});
+        let body = EventBody::Egress(serde_json::from_value(connection).unwrap());
+        Event { sequence: 1, time_ms: 1, call: Some(CallRef { id: call.into(), attempt: 1 }), body }
+    }
+
+    #[test]
+    fn a_call_is_told_what_its_client_could_not_show_and_each_thing_once() {
+        let mut calls = RefusedOfCalls::default();
+        for host in ["a.example", "a.example", "b.example"] {
+            calls.take(&refused("one", "CONNECT", host));
+        }
+        calls.take(&refused("one", "GET", "shown.example"));
+        calls.take(&refused("two", "SOCKS5", "c.example"));
+        let request = json!({"id": "egress-3", "kind": "egress", "call": "one", "text": "", "egress":
+            {"host": "b.example", "port": 443, "rule": "b.example", "code": "not_in_list", "reason": ""}});
+        let asked =
+            EgressView { requests: vec![serde_json::from_value(request).unwrap()], ..EgressView::default() };
+        let one = CallRef { id: "one".into(), attempt: 1 };
+        assert_eq!(
+            calls.tell(&one, &asked).unwrap(),
+            "Caisson: a.example:443 was refused (not_in_list); to allow it: write it\n\
+             Caisson: b.example:443 was refused (not_in_list); to allow it: write it; the request egress-3 waits for a person"
+        );
+        assert_eq!(calls.tell(&one, &asked), None);
+        assert!(calls.tell(&CallRef { id: "two".into(), attempt: 1 }, &asked).is_some());
+    }
+
+    #[test]
+    fn what_is_told_of_calls_is_bounded() {
+        let mut calls = RefusedOfCalls::default();
+        for number in 0..20 {
+            calls.take(&refused("one", "CONNECT", &format!("h{number}.example")));
+        }
+        let one = CallRef { id: "one".into(), attempt: 1 };
+        assert_eq!(calls.tell(&one, &EgressView::default()).unwrap().lines().count(), MOST_TOLD);
+        for number in 0..1000 {
+            calls.take(&refused(&format!("call-{number}"), "CONNECT", "a.example"));
+        }
+        assert!(calls.calls.len() <= MOST_CALLS);
+    }
+}

@@ -1,0 +1,199 @@
+//! Jobs whose driver has failed: when another one may try, and when to give up.
+//!
+//! A driver ends early only when the store or the data folder fails, or by a fault of this program. What may pass by itself is
+//! tried again, after waits that grow; what does not ends the job, with the code of the error. A job that somebody has cancelled
+//! is not tried again after a fault: it is over.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::core::Core;
+use crate::driver::describe;
+use crate::error::OrchestratorError;
+use crate::event::{EventBody, Fence, Wish};
+use crate::ids::{Generation, JobId};
+use crate::state::JobState;
+
+/// The wait after the first failure; it doubles with each further one.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// How often what may pass by itself is tried.
+const MOST_TRIES: u32 = 8;
+
+/// What becomes of a job whose driver has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Another driver tries, not before this time has passed.
+    TryAgain(Duration),
+    /// The job ends.
+    GiveUp,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Setback {
+    count: u32,
+    not_before: Instant,
+}
+
+/// The jobs whose driver has failed since the server started.
+#[derive(Default)]
+pub(crate) struct Setbacks {
+    jobs: Mutex<HashMap<JobId, Setback>>,
+}
+
+impl Setbacks {
+    /// A driver has failed.
+    pub(crate) fn add(&self, job: JobId, error: &OrchestratorError) -> Remedy {
+        let mut jobs = self.lock();
+        let count = jobs.get(&job).map_or(0, |setback| setback.count) + 1;
+        let wait = FIRST_WAIT.saturating_mul(1 << (count - 1).min(16)).min(LONGEST_WAIT);
+        jobs.insert(job, Setback { count, not_before: Instant::now() + wait });
+        match hope(error) {
+            Hope::Always => Remedy::TryAgain(wait),
+            Hope::Some if count < MOST_TRIES => Remedy::TryAgain(wait),
+            Hope::Some | Hope::None => Remedy::GiveUp,
+        }
+    }
+
+    /// Whether a driver may try by now.
+    pub(crate) fn may_try(&self, job: JobId) -> bool {
+        self.lock().get(&job).is_none_or(|setback| setback.not_before <= Instant::now())
+    }
+
+    /// How many jobs have to wait.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// A driver has done its work.
+    pub(crate) fn forget(&self, job: JobId) {
+        self.lock().remove(&job);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Setback>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Decides what becomes of a job that cannot be driven. Its sandbox, where it has one, is the reconcile loop's to end.
+pub(crate) async fn after_failure(
+    core: &Arc<Core>,
+    job: JobId,
+    generation: Generation,
+    error: &OrchestratorError,
+) {
+    let cause = describe(error);
+    if matches!(error, OrchestratorError::Fault { .. })
+        && core.store.job(job).await.is_ok_and(|view| view.wish == Some(Wish::Cancel))
+    {
+        tracing::error!(%job, error = cause.as_str(), "the driver failed, the job was cancelled");
+        let why = (JobState::Cancelled, "cancelled".to_owned(), "somebody asked for it".to_owned());
+        return end(core, job, generation, why).await;
+    }
+    match core.setbacks.add(job, error) {
+        Remedy::TryAgain(wait) => {
+            tracing::error!(%job, error = cause, wait_s = wait.as_secs(), "the driver failed, trying again");
+        }
+        Remedy::GiveUp => {
+            tracing::error!(%job, error = cause.as_str(), "the driver failed, the job ends");
+            end(core, job, generation, (JobState::Failed, error.code().to_owned(), cause)).await;
+        }
+    }
+}
+
+async fn end(
+    core: &Arc<Core>,
+    job: JobId,
+    generation: Generation,
+    (state, code, reason): (JobState, String, String),
+) {
+    let ended = EventBody::StateChanged { state, code: Some(code), reason: Some(reason) }.into();
+    match core.store.append(job, Fence::Owner(generation), vec![ended]).await {
+        Ok(_) => core.setbacks.forget(job),
+        // It stays as it is; the waits have grown to minutes.
+        Err(error) => tracing::error!(%job, %error, "nor can its end be stored"),
+    }
+}
+
+/// Whether an error may pass.
+#[derive(Debug, PartialEq, Eq)]
+enum Hope {
+    /// It will, when somebody makes room; nothing is lost by waiting.
+    Always,
+    /// It may.
+    Some,
+    /// The same would happen again.
+    None,
+}
+
+fn hope(error: &OrchestratorError) -> Hope {
+    match error {
+        OrchestratorError::StoreBusy | OrchestratorError::DiskFull | OrchestratorError::ShuttingDown => {
+            Hope::Always
+        }
+        OrchestratorError::Io { source, .. } => match source.kind() {
+            ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::AlreadyExists
+            | ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::InvalidData => Hope::None,
+            _ => Hope::Some,
+        },
+        // Perhaps it met something that was only so at that moment.
+        OrchestratorError::Fault { .. } => Hope::Some,
+        error if error.is_retryable() => Hope::Some,
+        _ => Hope::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unreadable() -> OrchestratorError {
+        OrchestratorError::Unreadable { what: "an event".into(), source: "no JSON".into() }
+    }
+
+    fn store_failed() -> OrchestratorError {
+        OrchestratorError::Store { what: "reading the log".into(), source: "i/o error".into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_pass_is_tried_again_after_growing_waits_and_has_an_end() {
+        let (setbacks, job) = (Setbacks::default(), JobId::generate());
+        let mut waits = Vec::new();
+        while let Remedy::TryAgain(wait) = setbacks.add(job, &store_failed()) {
+            assert!(!setbacks.may_try(job));
+            tokio::time::advance(wait).await;
+            assert!(setbacks.may_try(job));
+            waits.push(wait.as_secs());
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64]);
+        setbacks.forget(job);
+        assert!(setbacks.may_try(job));
+        assert_eq!(setbacks.add(job, &store_failed()), Remedy::TryAgain(FIRST_WAIT), "it counts anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_disk_is_waited_for_as_long_as_it_takes() {
+        let (setbacks, job) = (Setbacks::default(), JobId::generate());
+        let last = (0..100).map(|_| setbacks.add(job, &OrchestratorError::DiskFull)).last();
+        assert_eq!(last, Some(Remedy::TryAgain(LONGEST_WAIT)));
+    }
+
+    #[tokio::test]
+    async fn what_would_only_happen_again_ends_the_job_at_once() {
+        let io =
+            |kind: ErrorKind| OrchestratorError::Io { doing: "making a folder".into(), source: kind.into() };
+        for error in [unreadable(), io(ErrorKind::NotADirectory), io(ErrorKind::PermissionDenied)] {
+            assert_eq!(Setbacks::default().add(JobId::generate(), &error), Remedy::GiveUp, "{error}");
+        }
+        assert_ne!(Setbacks::default().add(JobId::generate(), &io(ErrorKind::Other)), Remedy::GiveUp);
+    }
+}

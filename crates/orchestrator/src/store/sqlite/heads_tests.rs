@@ -1,0 +1,283 @@
+//! A real database, changed behind the server's back.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::SqliteStore;
+use crate::audit::{AuditReport, SignedHead, SigningKey, TrustedKeys, export_heads};
+use crate::event::{EventBody, Fence, NewEvent};
+use crate::ids::JobId;
+use crate::request::{JobDefaults, NewJob};
+use crate::state::JobState;
+use crate::store::{NewRecord, Store};
+
+/// As `caisson audit verify` does it.
+fn verify_audit(
+    folder: &Path,
+    job: Option<JobId>,
+    kept: &[SignedHead],
+) -> Result<AuditReport, crate::error::OrchestratorError> {
+    crate::audit::verify_audit(folder, job, kept, &TrustedKeys::of_folder(folder))
+}
+
+fn note(text: &str) -> NewEvent {
+    EventBody::Note { text: text.into() }.into()
+}
+
+async fn job(store: &SqliteStore, notes: usize) -> JobId {
+    let id = JobId::generate();
+    let json = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
+    let spec = serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default()).unwrap();
+    store.create(NewRecord { id, spec, events: Vec::new(), idempotency: None }).await.unwrap();
+    for number in 0..notes {
+        store.append(id, Fence::Anybody, vec![note(&format!("note {number}"))]).await.unwrap();
+    }
+    id
+}
+
+async fn end(store: &SqliteStore, job: JobId) {
+    let over = EventBody::StateChanged { state: JobState::Complete, code: None, reason: None };
+    store.append(job, Fence::Anybody, vec![over.into()]).await.unwrap();
+}
+
+/// A folder with one finished job of ten events (one of them long) and one of three that goes on.
+async fn folder() -> (tempfile::TempDir, JobId, JobId) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    let first = job(&store, 7).await;
+    store.append(first, Fence::Anybody, vec![note(&"long ".repeat(4000))]).await.unwrap();
+    end(&store, first).await;
+    let second = job(&store, 2).await;
+    store.sign_heads().await.unwrap();
+    (folder, first, second)
+}
+
+fn change(folder: &Path, sql: &str, job: JobId) {
+    let connection = Connection::open(folder.join("caisson.db")).unwrap();
+    let changed = connection.execute(sql, [job.to_string()]).unwrap();
+    assert!(changed > 0, "{sql} changed nothing");
+}
+
+fn faults(report: &AuditReport) -> String {
+    report.jobs.iter().flat_map(|job| job.faults.clone()).collect::<Vec<_>>().join("; ")
+}
+
+#[tokio::test]
+async fn an_untouched_log_is_sound_and_signed_to_its_end() {
+    let (folder, first, second) = folder().await;
+    let report = verify_audit(folder.path(), None, &[]).unwrap();
+    assert!(report.is_sound, "{}", faults(&report));
+    let of = |job| report.jobs.iter().find(|it| it.job == job).unwrap();
+    assert_eq!((of(first).events, of(first).heads, of(first).signed_until), (10, 1, 10));
+    assert_eq!((of(second).events, of(second).signed_until), (3, 3));
+    // A server that starts again signs with the same key and signs nothing twice.
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    assert_eq!(store.sign_heads().await.unwrap(), 0);
+    store.append(second, Fence::Anybody, vec![note("more")]).await.unwrap();
+    assert_eq!(store.sign_heads().await.unwrap(), 1);
+    let heads = export_heads(folder.path(), second).unwrap();
+    assert_eq!(heads.iter().map(|head| head.sequence).collect::<Vec<_>>(), [3, 4]);
+    assert!(heads.iter().all(SignedHead::is_signed) && heads[0].key == heads[1].key);
+}
+
+#[tokio::test]
+async fn a_tail_that_a_killed_server_left_unsigned_is_signed_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("caisson.db");
+    let id = job(&SqliteStore::open(&path).unwrap(), 4).await;
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(store.sign_heads().await.unwrap(), 1);
+    assert_eq!(verify_audit(folder.path(), Some(id), &[]).unwrap().jobs[0].signed_until, 5);
+}
+
+#[tokio::test]
+async fn a_thousand_events_are_signed_before_their_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("caisson.db");
+    let store = SqliteStore::open(&path).unwrap();
+    let id = job(&store, 0).await;
+    store.append(id, Fence::Anybody, (0..1200).map(|n| note(&n.to_string())).collect()).await.unwrap();
+    assert_eq!(export_heads(folder.path(), id).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn every_change_of_a_row_is_found() {
+    for sql in [
+        "UPDATE events SET payload = replace(payload, 'note 3', 'note X') WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET time_ms = time_ms + 1 WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET kind = 'output' WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET call = 'other' WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET attempt = 9 WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET generation = 9 WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET tokens = 9 WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET digest = x'00' WHERE job = ?1 AND sequence = 5",
+        "UPDATE events SET hash = x'00' WHERE job = ?1 AND sequence = 5",
+        "UPDATE blobs SET data = x'28b52ffd' WHERE job = ?1",
+        "DELETE FROM events WHERE job = ?1 AND sequence = 5",
+        "DELETE FROM events WHERE job = ?1 AND sequence = 1",
+        "DELETE FROM events WHERE job = ?1 AND sequence = 10",
+        "UPDATE jobs SET next_sequence = 9 WHERE id = ?1",
+        "UPDATE jobs SET head_hash = x'00' WHERE id = ?1",
+        "UPDATE heads SET hash = '00' WHERE job = ?1",
+        "UPDATE heads SET signature = '00' WHERE job = ?1",
+        "UPDATE heads SET sequence = 9 WHERE job = ?1",
+    ] {
+        let (folder, first, second) = folder().await;
+        change(folder.path(), sql, first);
+        let report = verify_audit(folder.path(), None, &[]).unwrap();
+        assert!(!report.is_sound, "{sql} was not found");
+        let sound = report.jobs.iter().find(|it| it.job == second).unwrap();
+        assert!(sound.faults.is_empty(), "{sql} harms another job: {}", faults(&report));
+    }
+}
+
+/// Whoever can write to the database can compute the chain anew and drop the heads; a head that was kept elsewhere tells.
+#[tokio::test]
+async fn a_log_that_was_written_anew_is_found_by_a_head_that_was_kept_elsewhere() {
+    let (folder, first, _) = folder().await;
+    let kept = export_heads(folder.path(), first).unwrap();
+    // The same job with the last two events taken away, as if they had never been.
+    change(folder.path(), "DELETE FROM events WHERE job = ?1 AND sequence > 8", first);
+    change(
+        folder.path(),
+        "UPDATE jobs SET next_sequence = 9, head_hash = (SELECT hash FROM events e WHERE e.job = jobs.id AND e.sequence = 8)
+         WHERE id = ?1",
+        first,
+    );
+    change(folder.path(), "DELETE FROM heads WHERE job = ?1", first);
+    assert!(verify_audit(folder.path(), Some(first), &[]).unwrap().is_sound, "nothing inside tells of it");
+    let report = verify_audit(folder.path(), Some(first), &kept).unwrap();
+    assert!(
+        faults(&report).contains("event 10, of which there is a kept head, is missing"),
+        "{}",
+        faults(&report)
+    );
+}
+
+#[tokio::test]
+async fn a_removed_job_is_found_by_a_head_that_was_kept_elsewhere() {
+    let (folder, first, second) = folder().await;
+    let kept = export_heads(folder.path(), first).unwrap();
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    store.delete(first).await.unwrap();
+    for job in [None, Some(first)] {
+        let report = verify_audit(folder.path(), job, &kept).unwrap();
+        assert!(faults(&report).contains("the job was removed"), "{}", faults(&report));
+    }
+    assert!(verify_audit(folder.path(), Some(second), &kept).unwrap().is_sound);
+    assert!(verify_audit(folder.path(), Some(first), &[]).is_err(), "without a head nobody knows of it");
+}
+
+#[tokio::test]
+async fn a_forged_head_is_refused() {
+    let (folder, first, _) = folder().await;
+    let kept = export_heads(folder.path(), first).unwrap();
+    let forged = SignedHead { hash: "11".repeat(32), ..kept[0].clone() };
+    let report = verify_audit(folder.path(), Some(first), &[forged]).unwrap();
+    assert!(faults(&report).contains("false signature"), "{}", faults(&report));
+    // One that another key has signed over other events.
+    let other = tempfile::tempdir().unwrap();
+    let key = SigningKey::of(other.path()).unwrap();
+    let report = verify_audit(folder.path(), Some(first), &[key.sign(first, 10, &[1; 32])]).unwrap();
+    assert!(faults(&report).contains("not what it was"), "{}", faults(&report));
+}
+
+/// Whoever can write to the database can compute the chain anew and sign it with a key of their own.
+#[tokio::test]
+async fn a_log_that_was_written_anew_and_signed_by_another_key_is_found() {
+    let (folder, first, second) = folder().await;
+    let known = TrustedKeys::of_folder(folder.path());
+    change(folder.path(), "DELETE FROM events WHERE job = ?1 AND sequence > 8", first);
+    change(
+        folder.path(),
+        "UPDATE jobs SET next_sequence = 9, head_hash = (SELECT hash FROM events e WHERE e.job = jobs.id AND e.sequence = 8)
+         WHERE id = ?1",
+        first,
+    );
+    change(folder.path(), "DELETE FROM heads WHERE job = ?1", first);
+    let connection = Connection::open(folder.path().join("caisson.db")).unwrap();
+    let hash: Vec<u8> = connection
+        .query_row("SELECT head_hash FROM jobs WHERE id = ?1", [first.to_string()], |row| row.get(0))
+        .unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let SignedHead { sequence, hash, time_ms, key, signature, .. } =
+        SigningKey::of(elsewhere.path()).unwrap().sign(first, 8, &hash);
+    connection
+        .execute(
+            "INSERT INTO heads (job, sequence, hash, time_ms, key, signature) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            rusqlite::params![first.to_string(), sequence, hash, time_ms, key, signature],
+        )
+        .unwrap();
+    let report = verify_audit(folder.path(), None, &[]).unwrap();
+    assert!(faults(&report).contains("by a key that does not count"), "{}", faults(&report));
+    let sound = report.jobs.iter().find(|it| it.job == second).unwrap();
+    assert!(sound.faults.is_empty(), "{}", faults(&report));
+    // Who can write to the whole folder can name their key there; not to who has kept the right one elsewhere.
+    std::fs::write(folder.path().join("audit.pub.old"), &key).unwrap();
+    assert!(verify_audit(folder.path(), Some(first), &[]).unwrap().is_sound);
+    let report = crate::audit::verify_audit(folder.path(), Some(first), &[], &known).unwrap();
+    assert!(faults(&report).contains("by a key that does not count"), "{}", faults(&report));
+}
+
+#[tokio::test]
+async fn dropped_payloads_leave_the_chain_whole() {
+    let (folder, first, _) = folder().await;
+    let kept = export_heads(folder.path(), first).unwrap();
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    store.drop_payloads(first).await.unwrap();
+    let report = verify_audit(folder.path(), Some(first), &kept).unwrap();
+    assert!(report.is_sound, "{}", faults(&report));
+    assert_eq!((report.jobs[0].dropped_payloads, report.jobs[0].signed_until), (8, 10));
+    // What shows how the job went is never dropped.
+    change(folder.path(), "UPDATE events SET payload = NULL WHERE job = ?1 AND sequence = 10", first);
+    let report = verify_audit(folder.path(), Some(first), &kept).unwrap();
+    assert!(faults(&report).contains("event 10: its payload was removed"), "{}", faults(&report));
+}
+
+#[tokio::test]
+async fn payloads_are_missed_although_the_database_says_that_they_were_dropped() {
+    let (folder, first, second) = folder().await;
+    let kept = export_heads(folder.path(), first).unwrap();
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    end(&store, second).await;
+    store.drop_payloads(second).await.unwrap();
+    change(folder.path(), "UPDATE events SET payload = NULL WHERE job = ?1 AND kind = 'note'", first);
+    change(folder.path(), "DELETE FROM blobs WHERE job = ?1", first);
+    change(folder.path(), "UPDATE jobs SET payloads_dropped = 1 WHERE id = ?1", first);
+    let missed = || {
+        let report = verify_audit(folder.path(), Some(first), &kept).unwrap();
+        assert!(faults(&report).contains("its payload was removed, and not by retention"), "{report:?}");
+    };
+    missed();
+    // Nor does the statement about another job help, nor one by a key of one's own.
+    change(folder.path(), "INSERT INTO drops SELECT ?1, time_ms, key, signature FROM drops", first);
+    missed();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let own = SigningKey::of(elsewhere.path()).unwrap().sign_drop(first);
+    assert!(own.is_signed());
+    let sql = format!(
+        "UPDATE drops SET time_ms = {}, key = '{}', signature = '{}' WHERE job = ?1",
+        own.time_ms, own.key, own.signature
+    );
+    change(folder.path(), &sql, first);
+    missed();
+    // A server that starts again signs nothing afterwards.
+    change(folder.path(), "DELETE FROM drops WHERE job = ?1", first);
+    drop(store);
+    drop(SqliteStore::open(&folder.path().join("caisson.db")).unwrap());
+    missed();
+    let report = verify_audit(folder.path(), Some(second), &[]).unwrap();
+    assert!(report.is_sound, "what the server has dropped is no fault: {}", faults(&report));
+}
+
+#[tokio::test]
+async fn payloads_that_retention_did_not_drop_are_missed() {
+    let (folder, first, _) = folder().await;
+    change(folder.path(), "UPDATE events SET payload = NULL WHERE job = ?1 AND sequence = 4", first);
+    change(folder.path(), "DELETE FROM blobs WHERE job = ?1", first);
+    let report = verify_audit(folder.path(), Some(first), &[]).unwrap();
+    let faults = faults(&report);
+    assert!(faults.contains("event 4: its payload was removed, and not by retention"), "{faults}");
+    assert!(faults.contains("event 9: its payload was removed"), "{faults}");
+}

@@ -1,0 +1,57 @@
+//! Payloads that retention drops: the events stay in the chain, what they said is gone.
+
+use rusqlite::{Connection, params};
+
+use super::read::parse_id;
+use super::writer::Context;
+use super::{drops, failed};
+use crate::error::OrchestratorError;
+use crate::ids::JobId;
+
+type Result<T> = std::result::Result<T, OrchestratorError>;
+
+/// What says how a job went, and not what was in it: these events keep their payload. The first one is what the job
+/// shall do, without which it cannot be shown or tried again.
+const KEPT_KINDS: [&str; 4] = ["job_created", "state_changed", "wished", "artifact_stored"];
+
+/// Whether an event of this kind never loses its payload.
+pub(super) fn is_kept(kind: &str) -> bool {
+    KEPT_KINDS.contains(&kind)
+}
+
+/// Jobs that ended before a moment and still have their payloads, oldest first.
+pub(super) fn to_drop(connection: &Connection, ended_before_ms: i64, limit: usize) -> Result<Vec<JobId>> {
+    let texts: Vec<String> = connection
+        .prepare_cached(
+            "SELECT id FROM jobs WHERE state IN ('complete', 'failed', 'cancelled') AND payloads_dropped = 0
+             AND COALESCE(json_extract(header, '$.ended_ms'), json_extract(header, '$.created_ms')) < ?1
+             ORDER BY id LIMIT ?2",
+        )
+        .and_then(|mut query| {
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            query.query_map(params![ended_before_ms, limit], |row| row.get(0))?.collect()
+        })
+        .map_err(failed("listing jobs with old payloads"))?;
+    texts.iter().map(|text| parse_id(text)).collect()
+}
+
+/// Drops the payloads of a job, and signs that it did.
+pub(super) fn drop_of(context: &mut Context<'_>, job: JobId) -> Result<()> {
+    let id = job.to_string();
+    let kept = KEPT_KINDS.map(|kind| format!("'{kind}'")).join(", ");
+    let statements = [
+        format!(
+            "UPDATE events SET payload = NULL WHERE job = ?1 AND payload IS NOT NULL AND kind NOT IN ({kept})"
+        ),
+        // Long payloads, and pictures that events speak of.
+        format!(
+            "DELETE FROM blobs WHERE job = ?1 AND digest NOT IN
+             (SELECT digest FROM events WHERE job = ?1 AND kind IN ({kept}))"
+        ),
+        "UPDATE jobs SET payloads_dropped = 1 WHERE id = ?1".to_owned(),
+    ];
+    for statement in statements {
+        context.connection.execute(&statement, [&id]).map_err(failed("dropping payloads"))?;
+    }
+    drops::store(context.connection, &context.signer.sign_drop(job))
+}

@@ -1,0 +1,140 @@
+//! What a draft may still take: bytes of its disk, and files and directories of the server's own file system.
+//!
+//! Everything that is made in the folder of a draft is made here, one name after another, so that nothing is there that was
+//! not counted: an empty file and each directory on the way to it take an inode of the server as a large file does.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use protocol::FileErrorCode;
+
+use crate::error::OrchestratorError;
+use crate::files::file_error;
+
+/// The most files and directories of a draft, and the most entries of one archive.
+pub(crate) const MAX_FILES: u64 = 200_000;
+/// The most names that a path in a draft has.
+pub(crate) const MAX_DEPTH: usize = 128;
+/// How much of a long name an error repeats.
+const SHOWN_CHARACTERS: usize = 80;
+
+/// What is left.
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    /// Files and directories.
+    pub(crate) entries: u64,
+}
+
+impl Room {
+    /// What a disk of this size leaves beside what is in the folder already.
+    pub(crate) fn beside(folder: &Path, disk_bytes: u64) -> Self {
+        let mut room = Self { bytes: disk_bytes, entries: MAX_FILES };
+        room.take_tree(folder);
+        room
+    }
+
+    fn take_tree(&mut self, folder: &Path) {
+        let Ok(entries) = fs::read_dir(folder) else { return };
+        for entry in entries.flatten() {
+            self.entries = self.entries.saturating_sub(1);
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => self.take_tree(&entry.path()),
+                Ok(metadata) => self.bytes = self.bytes.saturating_sub(metadata.len()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Makes a directory of the folder and those on the way to it.
+    pub(crate) fn make_directory(&mut self, folder: &Path, path: &str) -> Result<(), OrchestratorError> {
+        check_depth(path)?;
+        self.make_directories(folder, path.split('/'), path)
+    }
+
+    /// Makes a file of the folder and the directories on the way to it, or empties the one that is there.
+    pub(crate) fn make_file(
+        &mut self,
+        folder: &Path,
+        path: &str,
+        mode: u32,
+    ) -> Result<File, OrchestratorError> {
+        let target = self.make_place(folder, path)?;
+        create(&target, mode).map_err(|error| place_error(path, error))
+    }
+
+    /// Makes the directories on the way to a file and counts the file itself, where it is new; returns where it belongs.
+    pub(crate) fn make_place(&mut self, folder: &Path, path: &str) -> Result<PathBuf, OrchestratorError> {
+        check_depth(path)?;
+        let parents = path.rsplit_once('/').map(|(parents, _)| parents);
+        self.make_directories(folder, parents.into_iter().flat_map(|parents| parents.split('/')), path)?;
+        let target = folder.join(path);
+        if fs::symlink_metadata(&target).is_err() {
+            self.take_entry()?;
+        }
+        Ok(target)
+    }
+
+    fn make_directories<'a>(
+        &mut self,
+        folder: &Path,
+        names: impl Iterator<Item = &'a str>,
+        path: &str,
+    ) -> Result<(), OrchestratorError> {
+        fs::create_dir_all(folder).map_err(|error| place_error(path, error))?;
+        let mut directory = folder.to_path_buf();
+        for name in names {
+            directory.push(name);
+            if directory.is_dir() {
+                continue;
+            }
+            self.take_entry()?;
+            fs::create_dir(&directory).map_err(|error| place_error(path, error))?;
+        }
+        Ok(())
+    }
+
+    fn take_entry(&mut self) -> Result<(), OrchestratorError> {
+        self.entries = self.entries.checked_sub(1).ok_or_else(|| {
+            let problem =
+                format!("a job brings at most {MAX_FILES} files and directories, and these are more");
+            file_error(FileErrorCode::TooLarge, problem)
+        })?;
+        Ok(())
+    }
+}
+
+fn check_depth(path: &str) -> Result<(), OrchestratorError> {
+    let depth = path.split('/').count();
+    if depth <= MAX_DEPTH {
+        return Ok(());
+    }
+    let shown: String = path.chars().take(SHOWN_CHARACTERS).collect();
+    let problem = format!("`{shown}...` is {depth} names deep, at most {MAX_DEPTH} are allowed");
+    Err(file_error(FileErrorCode::TooLarge, problem))
+}
+
+/// A new file, or the one that is there without what was in it.
+pub(crate) fn create(target: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(mode & 0o777).open(target)
+}
+
+/// More bytes than there is room for.
+pub(crate) fn too_large(left: u64) -> OrchestratorError {
+    file_error(
+        FileErrorCode::TooLarge,
+        format!("the files take more than the {left} bytes that the job's disk has left"),
+    )
+}
+
+/// Why something could not be made or removed in a draft.
+pub(crate) fn place_error(path: &str, error: io::Error) -> OrchestratorError {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => FileErrorCode::NotFound,
+        io::ErrorKind::IsADirectory => FileErrorCode::IsDirectory,
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => FileErrorCode::NotDirectory,
+        _ => return OrchestratorError::io(format!("writing {path}"))(error),
+    };
+    file_error(code, format!("`{path}`: {error}"))
+}

@@ -1,0 +1,57 @@
+//! Paths in the workspace as callers write them: the one place where the host checks their text.
+//!
+//! The guest resolves them once more, by descriptors (`guest/files/resolve.rs`); this is for good messages and for drafts.
+
+/// Folders that are not looked into where a workspace is compared or searched: what tools make there is much, and nobody
+/// reads it.
+pub(crate) const UNLISTED: [&str; 8] =
+    [".caisson", ".git", "node_modules", "target", ".venv", "venv", "__pycache__", ".cache"];
+
+/// A path relative to the workspace. `/workspace/...` and `/app/...` are understood; what leads out is refused.
+///
+/// This is the polite check with the better message; the guest enforces it again when it opens the path.
+///
+/// # Errors
+/// What is wrong with the path.
+pub fn workspace_path(path: &str) -> Result<String, String> {
+    if path.contains('\0') {
+        return Err("has a NUL character".into());
+    }
+    if path.len() > 4096 {
+        return Err(format!("has {} bytes, at most 4096 are allowed", path.len()));
+    }
+    let relative = ["/workspace", "/app"].iter().find_map(|root| {
+        let rest = path.strip_prefix(root)?;
+        (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
+    });
+    let relative = match relative {
+        Some(rest) => rest,
+        None if path.starts_with('/') => {
+            return Err(format!("`{path}` is outside the workspace; use a path relative to /workspace"));
+        }
+        None => path,
+    };
+    if relative.split('/').any(|part| part == "..") {
+        return Err(format!("`{path}` has `..`; use a path relative to /workspace without it"));
+    }
+    let clean: Vec<&str> = relative.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if clean.is_empty() {
+        return Err(format!("`{path}` is the workspace itself; name a file in it"));
+    }
+    Ok(clean.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_below_the_workspace_are_understood_in_every_form() {
+        assert_eq!(workspace_path("/workspace/a/b").unwrap(), "a/b");
+        assert_eq!(workspace_path("/app/./a//b").unwrap(), "a/b");
+        assert_eq!(workspace_path("a").unwrap(), "a");
+        for bad in ["/etc/passwd", "..", "a/../../b", "/workspaces/x", "", "/app", "a\0b"] {
+            assert!(workspace_path(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! How some parts of a request are written: what the reader of JSON would take beyond it, and what the API's document says of it.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Reads an object, or nothing. Left to itself the reader would take a list as the fields in their order.
+pub(crate) fn object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    deserializer.deserialize_any(ObjectOrNothing(PhantomData))
+}
+
+/// Reads an object, and nothing else.
+pub(crate) fn only_object<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    object(deserializer)?.ok_or_else(|| D::Error::invalid_type(Unexpected::Unit, &"an object"))
+}
+
+struct ObjectOrNothing<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectOrNothing<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
+}
+
+/// A policy of outgoing connections as a job writes it: a word, or a list of rules.
+pub(crate) struct EgressWritten;
+
+impl PartialSchema for EgressWritten {
+    fn schema() -> RefOr<Schema> {
+        let word = ObjectBuilder::new()
+            .schema_type(SchemaType::Type(Type::String))
+            .enum_values(Some(["off", "packages", "open", "learn"]));
+        let rule = ObjectBuilder::new().schema_type(SchemaType::Type(Type::String));
+        let rules = ObjectBuilder::new()
+            .property("allow", ArrayBuilder::new().items(rule))
+            .required("allow")
+            .additional_properties(Some(AdditionalProperties::FreeForm(false)));
+        OneOfBuilder::new().item(word).item(rules).into()
+    }
+}
+
+impl ToSchema for EgressWritten {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "Egress".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Inner {
+        a: Option<u8>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Outer {
+        #[serde(default, deserialize_with = "object")]
+        inner: Option<Inner>,
+    }
+
+    #[test]
+    fn a_list_is_not_taken_as_the_fields_of_an_object() {
+        let read = |text: &str| serde_json::from_str::<Outer>(text);
+        assert_eq!(read(r#"{"inner":{"a":1}}"#).unwrap().inner.unwrap().a, Some(1));
+        assert!(read(r#"{"inner":null}"#).unwrap().inner.is_none() && read("{}").unwrap().inner.is_none());
+        assert!(read(r#"{"inner":[1]}"#).unwrap_err().to_string().contains("sequence, expected an object"));
+        assert!(read(r#"{"inner":{"a":"x"}}"#).is_err());
+    }
+}

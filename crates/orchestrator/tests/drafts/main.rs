@@ -1,0 +1,148 @@
+//! Drafts and what happens to them at once: the orchestrator is the real one, no sandbox is needed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[allow(dead_code, reason = "no guest is asked for anything here")]
+#[path = "../lying_guest/guest.rs"]
+mod guest;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use orchestrator::{ArchiveKind, DataFolder, JobId, NewJob, Orchestrator, Settings, Submission};
+
+/// Longer than any of these takes on a busy machine; a hang is what it tells.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// So many that unpacking them takes a while.
+const FILES: usize = 20_000;
+
+struct World {
+    folder: tempfile::TempDir,
+    orchestrator: Arc<Orchestrator>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataFolder::open(folder.path()).unwrap();
+        let backend: Arc<dyn sandbox::Backend> = Arc::new(guest::Liar::default());
+        let orchestrator = Orchestrator::start(data, backend, Settings::default()).await.unwrap();
+        Self { folder, orchestrator: Arc::new(orchestrator) }
+    }
+
+    async fn draft(&self) -> JobId {
+        let json = r#"{"steps":[{"tool":"shell","command":"true"}],"start":false,"limits":{"disk_mib":512}}"#;
+        let job: NewJob = serde_json::from_str(json).unwrap();
+        let submission = Submission { job, ..Submission::default() };
+        self.orchestrator.submit(submission).await.unwrap().view.job_id
+    }
+
+    fn uploads(&self, id: JobId) -> PathBuf {
+        self.folder.path().join("jobs").join(id.to_string()).join("upload")
+    }
+
+    async fn upload(&self, id: JobId, tar: Vec<u8>) -> Result<(), orchestrator::OrchestratorError> {
+        let body = futures::stream::iter([Ok(Bytes::from(tar))]);
+        self.orchestrator.upload_archive(id, ArchiveKind::Tar, body).await
+    }
+
+    /// Begins to unpack an archive and returns once its first file is there.
+    async fn begin_upload(&self, id: JobId) -> tokio::task::JoinHandle<()> {
+        let orchestrator = Arc::clone(&self.orchestrator);
+        let body = futures::stream::iter([Ok(Bytes::from(tar_of("", FILES)))]);
+        let uploading = tokio::spawn(async move {
+            orchestrator.upload_archive(id, ArchiveKind::Tar, body).await.unwrap();
+        });
+        let first = self.uploads(id).join("0");
+        let begun = async {
+            while !first.exists() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, begun).await.expect("the archive is unpacked");
+        uploading
+    }
+}
+
+/// A tar of empty files.
+fn tar_of(folder: &str, files: usize) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for number in 0..files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, format!("{folder}{number}"), std::io::empty()).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+fn count(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_draft_starts_with_whole_archives_only() {
+    let world = World::new().await;
+    let id = world.draft().await;
+    let uploading = world.begin_upload(id).await;
+    world.orchestrator.start_draft(id).await.unwrap();
+    assert_eq!(count(&world.uploads(id)), FILES, "it was started in the middle of an archive");
+    uploading.await.unwrap();
+    let error = world.orchestrator.remove_upload(id, "0").await.unwrap_err();
+    assert_eq!(error.code(), "wrong_state", "{error}");
+    world.orchestrator.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_is_removed_before_or_after_an_archive_and_not_in_the_middle() {
+    let world = World::new().await;
+    let id = world.draft().await;
+    let uploading = world.begin_upload(id).await;
+    world.orchestrator.remove_upload(id, "0").await.unwrap();
+    assert_eq!(count(&world.uploads(id)), FILES - 1);
+    uploading.await.unwrap();
+    world.orchestrator.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn archives_of_one_draft_share_the_files_that_there_may_be() {
+    let world = World::new().await;
+    let id = world.draft().await;
+    world.upload(id, tar_of("one/", 150_000)).await.unwrap();
+    let error = world.upload(id, tar_of("two/", 60_000)).await.unwrap_err();
+    assert_eq!(error.code(), "file_too_large", "{error}");
+    assert!(error.to_string().contains("at most 200000 files and directories"), "{error}");
+    // A single file is one more all the same, and so is a directory.
+    let body = futures::stream::iter([Ok(Bytes::from_static(b"x"))]);
+    let error = world.orchestrator.upload_file(id, "three", None, body).await.unwrap_err();
+    assert_eq!(error.code(), "file_too_large", "{error}");
+    world.orchestrator.shutdown().await;
+}
+
+/// What the operator has forbidden since is not to be had by handing an old job in once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_before_a_lowered_ceiling_is_not_begun_or_repeated() {
+    let world = World::new().await;
+    let json = r#"{"steps":[{"tool":"shell","command":"true"}],"start":false,"egress":"open"}"#;
+    let submit = || Submission { job: serde_json::from_str(json).unwrap(), ..Submission::default() };
+    let id = world.orchestrator.submit(submit()).await.unwrap().view.job_id;
+    world
+        .orchestrator
+        .change_settings(Settings { egress_ceiling: Some(egress::Mode::Off), ..Settings::default() });
+    let started = world.orchestrator.start_draft(id).await.map(drop);
+    let repeated = world.orchestrator.retry(id, None).await.map(drop);
+    for refused in [started, repeated] {
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("egress"), "{error}");
+    }
+    let mut settings = Settings::default();
+    settings.defaults.allowance.bytes = Some(1000);
+    world.orchestrator.change_settings(settings);
+    let again = world.orchestrator.retry(id, None).await.unwrap().view.job_id;
+    let log = world.orchestrator.events(again, 0, 1).await.unwrap();
+    let orchestrator::EventBody::JobCreated { spec } = &log[0].body else { panic!("{log:?}") };
+    assert_eq!(spec.outward.allowance.bytes, Some(1000));
+    world.orchestrator.start_draft(id).await.unwrap();
+    world.orchestrator.shutdown().await;
+}

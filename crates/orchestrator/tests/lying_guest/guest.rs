@@ -1,0 +1,305 @@
+//! The guest, and the backend that hands out links to it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use protocol::frame::{FrameKind, MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES};
+use protocol::{
+    ByteStream, CallStatus, ExecEnd, ExecEvent, ExecOutcome, FileReply, FileResult, GuestRequest, Link,
+    MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION, Welcome,
+};
+use sandbox::{
+    Backend, BackendKind, Capabilities, Check, GuestStream, Isolation, LimitKind, Observed, Phase,
+    SandboxError, SandboxId, SandboxSpec, Usage,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// How long the name of a file is that no file can have.
+const LONG_NAME_BYTES: usize = 32 * 1024 * 1024;
+
+/// What a guest says that no honest one says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lie {
+    Garbage,
+    HangUp,
+    FutureVersion,
+    NoWelcome,
+    LongFrame,
+    EndlessMessage,
+    WrongAnswer,
+    NoJson,
+    Data,
+    Silence,
+    EndlessOutput,
+    JumpingNumbers,
+    EndlessWorkspace,
+    LongName,
+    UnaskedResults,
+    OtherCall,
+    Flood,
+    /// Not the guest but our own program fails: whoever makes the sandbox panics, once.
+    PanicOnce,
+    /// The same, each time.
+    Panic,
+}
+
+/// A backend whose guests tell the current lie.
+#[derive(Default)]
+pub(crate) struct Liar {
+    lie: Mutex<Option<Lie>>,
+    sandboxes: Mutex<BTreeSet<SandboxId>>,
+    /// How often it panicked.
+    pub(crate) panics: tokio::sync::watch::Sender<u32>,
+}
+
+impl Liar {
+    pub(crate) fn tell(&self, lie: Option<Lie>) {
+        *self.lie.lock().unwrap() = lie;
+    }
+}
+
+#[async_trait]
+impl Backend for Liar {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Namespace
+    }
+
+    async fn preflight(&self) -> Result<Capabilities, SandboxError> {
+        let enforced =
+            vec![LimitKind::Memory, LimitKind::Cpu, LimitKind::Pids, LimitKind::OpenFiles, LimitKind::Disk];
+        Ok(Capabilities { isolation: Isolation::Namespaces, enforced, checks: Vec::new() })
+    }
+
+    async fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
+
+    async fn create(&self, id: SandboxId, _: &SandboxSpec) -> Result<(), SandboxError> {
+        let lie = *self.lie.lock().unwrap();
+        if matches!(lie, Some(Lie::PanicOnce | Lie::Panic)) {
+            if lie == Some(Lie::PanicOnce) {
+                self.tell(None);
+            }
+            self.panics.send_modify(|count| *count += 1);
+            panic!("a fault in the program");
+        }
+        self.sandboxes.lock().unwrap().insert(id);
+        Ok(())
+    }
+
+    async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
+        let is_there = self.sandboxes.lock().unwrap().contains(&id);
+        let phase = if is_there { Phase::Running } else { Phase::Missing };
+        Ok(Observed { phase, usage: Usage::default(), unenforced: Vec::new() })
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxId>, SandboxError> {
+        Ok(self.sandboxes.lock().unwrap().iter().copied().collect())
+    }
+
+    async fn connect(&self, _: SandboxId) -> Result<GuestStream, SandboxError> {
+        let (host, guest) = tokio::io::duplex(1 << 20);
+        let lie = *self.lie.lock().unwrap();
+        tokio::spawn(live(guest, lie));
+        Ok(Box::new(host))
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
+        self.sandboxes.lock().unwrap().remove(&id);
+        Ok(())
+    }
+}
+
+async fn live(mut stream: impl ByteStream, lie: Option<Lie>) {
+    match lie {
+        Some(Lie::HangUp) => return,
+        Some(Lie::Garbage) => {
+            let garbage: Vec<u8> =
+                (0..200_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+            let _ = stream.write_all(&garbage).await;
+            return;
+        }
+        _ => {}
+    }
+    let (link, mut incoming) = Link::start(stream, Side::Guest);
+    let link = Arc::new(link);
+    while let Some(stream) = incoming.next().await {
+        let link = Arc::clone(&link);
+        tokio::spawn(async move {
+            let _ = serve(stream, &link, lie).await;
+        });
+    }
+}
+
+async fn serve(
+    mut stream: MessageStream,
+    link: &Link,
+    lie: Option<Lie>,
+) -> Result<(), protocol::ProtocolError> {
+    let request: Request = stream.receive_message().await?;
+    match request {
+        Request::Hello(_) if lie == Some(Lie::NoWelcome) => stream.send(&Reply::Done).await?,
+        Request::Hello(_) => {
+            let (newest, oldest) =
+                if lie == Some(Lie::FutureVersion) { (u16::MAX, u16::MAX) } else { (VERSION, 1) };
+            let welcome = Welcome {
+                newest_version: newest,
+                oldest_version: oldest,
+                boot_id: "boot".into(),
+                build: "liar".into(),
+            };
+            stream.send(&Reply::Welcome(welcome)).await?;
+        }
+        Request::Exec { .. } | Request::Follow { .. } => return call(stream, link, lie).await,
+        Request::CallStatus { .. } => stream.send(&Reply::Call(CallStatus::Unknown)).await?,
+        Request::Pack { .. } => {
+            let chunk = vec![0; MAX_PAYLOAD_BYTES];
+            if lie == Some(Lie::LongName) {
+                stream.send_data(&long_name_header()).await?;
+                let name = vec![b'n'; MAX_PAYLOAD_BYTES];
+                for _ in 0..LONG_NAME_BYTES.div_ceil(MAX_PAYLOAD_BYTES) {
+                    stream.send_data(&name).await?;
+                }
+            }
+            while lie == Some(Lie::EndlessWorkspace) {
+                stream.send_data(&endless_entry(&chunk)).await?;
+            }
+            stream.send_data(&[0; 1024]).await?;
+            stream.send_data_end().await?;
+            stream.send(&Reply::File(FileResult::Ok(FileReply::Packed { left_out: Vec::new() }))).await?;
+        }
+        Request::File { .. } => stream.send(&Reply::File(FileResult::Ok(FileReply::Done))).await?,
+        _ => stream.send(&Reply::Done).await?,
+    }
+    stream.close().await
+}
+
+/// The header of a name that is longer than any.
+fn long_name_header() -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNULongName);
+    header.set_size(LONG_NAME_BYTES as u64);
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+/// A file of a workspace that has no end of them.
+fn endless_entry(content: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_path("endless").unwrap();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    header.set_cksum();
+    let mut entry = header.as_bytes().to_vec();
+    entry.extend_from_slice(content);
+    entry
+}
+
+fn ended(code: i32, next_sequence: u64) -> ExecEvent {
+    ExecEvent::Ended(ExecOutcome {
+        end: ExecEnd::Code(code),
+        duration_ms: 1,
+        output_bytes: 0,
+        output_lines: 0,
+        dropped_bytes: 0,
+        next_sequence,
+        disk_free_bytes: 1 << 30,
+        disk_free_inodes: 1 << 20,
+        note: None,
+    })
+}
+
+fn chunk(sequence: u64, bytes: &[u8]) -> OutputChunk {
+    OutputChunk { sequence, stream: OutputStream::Stdout, bytes: Bytes::copy_from_slice(bytes) }
+}
+
+async fn call(
+    mut stream: MessageStream,
+    link: &Link,
+    lie: Option<Lie>,
+) -> Result<(), protocol::ProtocolError> {
+    stream.send(&ExecEvent::Started { pid: 7 }).await?;
+    match lie {
+        Some(Lie::LongFrame) => {
+            let mut raw = stream.into_raw();
+            raw.write_all(&[FrameKind::Output as u8, 0xff, 0xff, 0xff, 0xff]).await?;
+            raw.flush().await?;
+            return std::future::pending().await;
+        }
+        Some(Lie::EndlessMessage) => {
+            let mut raw = stream.into_raw();
+            let mut part = vec![FrameKind::MessagePart as u8, 0, 1, 0, 0];
+            part.resize(5 + MAX_PAYLOAD_BYTES, b' ');
+            loop {
+                raw.write_all(&part).await?;
+                raw.flush().await?;
+            }
+        }
+        Some(Lie::WrongAnswer) => stream.send(&Reply::Ports { ports: vec![1] }).await?,
+        Some(Lie::NoJson) => {
+            let mut raw = stream.into_raw();
+            raw.write_all(&[FrameKind::MessageEnd as u8, 0, 0, 0, 4, b'n', b'o', b'p', b'e']).await?;
+            raw.flush().await?;
+            return std::future::pending().await;
+        }
+        Some(Lie::Data) => stream.send_data(b"data").await?,
+        Some(Lie::Silence) => return std::future::pending().await,
+        Some(Lie::EndlessOutput) => {
+            let bytes = vec![b'x'; MAX_OUTPUT_BYTES];
+            for sequence in 0.. {
+                stream.send_output(&chunk(sequence, &bytes)).await?;
+            }
+        }
+        Some(Lie::JumpingNumbers) => {
+            for sequence in [5, 3, u64::MAX, 0, u64::MAX - 1, 7, 7, 7] {
+                stream.send_output(&chunk(sequence, b"forged")).await?;
+            }
+            stream.send(&ended(1, u64::MAX)).await?;
+        }
+        Some(Lie::UnaskedResults) => {
+            for _ in 0..20 {
+                let mut own = link.open().await?;
+                own.send(&ended(0, 0)).await?;
+                own.send_output(&chunk(0, b"forged")).await?;
+                own.close().await?;
+            }
+            stream.send_output(&chunk(0, b"honest")).await?;
+            stream.send(&ended(0, 1)).await?;
+        }
+        Some(Lie::OtherCall) => {
+            // Connections in the name of calls that the job never made: `step-77.1`, `step-1.9`.
+            for name in ["c3RlcC03Ny4xOng=", "c3RlcC0xLjk6eA=="] {
+                let mut own = link.open().await?;
+                own.send(&GuestRequest::Egress).await?;
+                let mut raw = own.into_raw();
+                let head = format!(
+                    "CONNECT forged.example:443 HTTP/1.1\r\nHost: forged.example:443\r\nProxy-Authorization: Basic {name}\r\n\r\n"
+                );
+                raw.write_all(head.as_bytes()).await?;
+                raw.flush().await?;
+                // Refused by the policy, and written down.
+                let mut answer = [0; 12];
+                raw.read_exact(&mut answer).await?;
+            }
+            stream.send_output(&chunk(0, b"honest")).await?;
+            stream.send(&ended(0, 1)).await?;
+        }
+        Some(Lie::Flood) => {
+            let mut held = Vec::new();
+            for _ in 0..1500 {
+                match link.open().await {
+                    Ok(own) => held.push(own),
+                    Err(_) => break,
+                }
+            }
+            stream.send(&ended(0, 0)).await?;
+        }
+        _ => {
+            stream.send_output(&chunk(0, b"honest")).await?;
+            stream.send(&ended(0, 1)).await?;
+        }
+    }
+    stream.close().await
+}

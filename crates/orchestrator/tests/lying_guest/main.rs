@@ -1,0 +1,254 @@
+//! A guest that lies. The orchestrator is the real one, with its store; in the place of a sandbox stands a guest that speaks the
+//! real protocol over the real link, and at one point says what no honest guest says.
+//!
+//! Whatever it says, the job comes to an end with a reason, the log holds nothing but the job's own calls, memory and disk stay
+//! bounded, and the next job of the same server works.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod guest;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use guest::{Liar, Lie};
+use orchestrator::{
+    DataFolder, Event, EventBody, JobId, JobView, NewJob, Orchestrator, Settings, Submission,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Longer than any of these takes on a busy machine; a hang is what it tells.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct World {
+    _folder: tempfile::TempDir,
+    orchestrator: Orchestrator,
+    liar: Arc<Liar>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let liar = Arc::new(Liar::default());
+        let data = DataFolder::open(folder.path()).unwrap();
+        let backend: Arc<dyn sandbox::Backend> = Arc::<Liar>::clone(&liar);
+        let settings = Settings { max_losses: 1, ..Settings::default() };
+        let orchestrator = Orchestrator::start(data, backend, settings).await.unwrap();
+        Self { _folder: folder, orchestrator, liar }
+    }
+
+    /// Runs a job of one step to its end.
+    async fn run(&self, lie: Option<Lie>) -> (JobView, Vec<Event>) {
+        let id = self.submit(lie).await;
+        let view = tokio::time::timeout(PATIENCE, self.end_of(id)).await.expect("the job comes to an end");
+        let mut log: Vec<Event> = Vec::new();
+        loop {
+            let after = log.last().map_or(0, |event| event.sequence);
+            let page = self.orchestrator.events(id, after, 100_000).await.unwrap();
+            if page.is_empty() {
+                return (view, log);
+            }
+            log.extend(page);
+        }
+    }
+
+    async fn submit(&self, lie: Option<Lie>) -> JobId {
+        self.liar.tell(lie);
+        // A driver that panicked is followed by another only after a while.
+        let seconds = if matches!(lie, Some(Lie::PanicOnce | Lie::Panic)) { 600 } else { 20 };
+        let limits = format!(r#"{{"wall_clock_s":{seconds}}}"#);
+        let json = format!(r#"{{"steps":[{{"tool":"shell","command":"true"}}],"limits":{limits}}}"#);
+        let job: NewJob = serde_json::from_str(&json).unwrap();
+        let submission = Submission { job, ..Submission::default() };
+        self.orchestrator.submit(submission).await.unwrap().view.job_id
+    }
+
+    async fn end_of(&self, id: JobId) -> JobView {
+        let mut changes = self.orchestrator.watch(id);
+        loop {
+            let view = self.orchestrator.job(id).await.unwrap();
+            if view.state.is_over() {
+                return view;
+            }
+            changes.changed().await.unwrap();
+        }
+    }
+
+    /// The job failed, its log is its own, and an honest guest is served afterwards.
+    async fn assert_survives(&self, lie: Lie) {
+        let (view, log) = self.run(Some(lie)).await;
+        assert_eq!(format!("{:?}", view.state), "Failed", "{lie:?}: {:?}", view.reason);
+        assert!(view.code.is_some() && view.reason.is_some(), "{lie:?}: an end has a code and a reason");
+        assert_own(&log, lie);
+        let (view, _) = self.run(None).await;
+        assert_eq!(format!("{:?}", view.state), "Complete", "after {lie:?}: {:?}", view.reason);
+        self.orchestrator.shutdown().await;
+    }
+}
+
+/// No call is in the log that the job did not make, and no more output than a guest may send.
+fn assert_own(log: &[Event], lie: Lie) {
+    let mut bytes = 0;
+    for event in log {
+        if let Some(call) = &event.call {
+            assert!(call.id.starts_with("step-1"), "{lie:?}: {call:?} is nobody's call");
+        }
+        if let EventBody::CallOutput { .. } = &event.body {
+            bytes += serde_json::to_vec(&event.body).unwrap().len();
+        }
+        if let EventBody::CallEnded(end) = &event.body {
+            assert!(!format!("{end:?}").contains("forged"), "{lie:?}: {end:?}");
+        }
+    }
+    assert!(bytes < 64 * 1024 * 1024, "{lie:?}: {bytes} bytes of output were written down");
+}
+
+macro_rules! lies {
+    ($($name:ident: $lie:expr;)*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            World::new().await.assert_survives($lie).await;
+        })*
+    };
+}
+
+lies! {
+    garbage_instead_of_a_link_is_refused: Lie::Garbage;
+    a_link_that_ends_at_once_is_refused: Lie::HangUp;
+    a_greeting_of_an_unknown_version_is_refused: Lie::FutureVersion;
+    a_greeting_that_is_another_answer_is_refused: Lie::NoWelcome;
+    a_frame_that_claims_to_be_longer_than_it_may_is_refused: Lie::LongFrame;
+    a_message_without_end_is_refused: Lie::EndlessMessage;
+    an_answer_to_another_question_is_refused: Lie::WrongAnswer;
+    an_answer_that_is_no_json_is_refused: Lie::NoJson;
+    data_in_the_place_of_output_is_refused: Lie::Data;
+    a_call_that_never_ends_is_ended_by_the_deadline: Lie::Silence;
+    output_without_end_is_not_written_down_without_end: Lie::EndlessOutput;
+    numbers_of_output_that_jump_do_no_harm: Lie::JumpingNumbers;
+    a_workspace_without_end_is_not_collected_without_end: Lie::EndlessWorkspace;
+}
+
+/// Streams that the guest opens carry connections to the proxy, and nothing else: the result of a call cannot be slipped in there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn results_of_calls_that_were_never_made_are_not_taken() {
+    let world = World::new().await;
+    let (view, log) = world.run(Some(Lie::UnaskedResults)).await;
+    assert_eq!(format!("{:?}", view.state), "Complete", "{:?}", view.reason);
+    assert_own(&log, Lie::UnaskedResults);
+    let ends = log.iter().filter(|event| matches!(event.body, EventBody::CallEnded(_))).count();
+    assert_eq!(ends, 1, "one call was made");
+    world.orchestrator.shutdown().await;
+}
+
+/// Whoever connects says for which call; the log believes it only of calls that the job has made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_in_the_name_of_calls_never_made_are_nobodys() {
+    let world = World::new().await;
+    let (view, log) = world.run(Some(Lie::OtherCall)).await;
+    assert_eq!(format!("{:?}", view.state), "Complete", "{:?}", view.reason);
+    let connections: Vec<_> = log.iter().filter(|event| matches!(event.body, EventBody::Egress(_))).collect();
+    assert_eq!(connections.len(), 2, "{connections:?}");
+    assert!(connections.iter().all(|event| event.call.is_none()), "{connections:?}");
+    assert_own(&log, Lie::OtherCall);
+    let ends = log.iter().filter(|event| matches!(event.body, EventBody::CallEnded(_))).count();
+    assert_eq!(ends, 1, "one call was made");
+    world.orchestrator.shutdown().await;
+}
+
+/// Thousands of streams at once: those that nobody takes are reset, the call goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_streams_does_not_stop_the_call() {
+    let world = World::new().await;
+    let (view, log) = world.run(Some(Lie::Flood)).await;
+    assert!(view.state.is_over());
+    assert_own(&log, Lie::Flood);
+    let (view, _) = world.run(None).await;
+    assert_eq!(format!("{:?}", view.state), "Complete", "{:?}", view.reason);
+    world.orchestrator.shutdown().await;
+}
+
+/// Nothing but the restart of the server would have helped such a job.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_driver_panics_is_driven_again() {
+    let world = World::new().await;
+    let (view, _) = world.run(Some(Lie::PanicOnce)).await;
+    assert_eq!(format!("{:?}", view.state), "Complete", "{:?}", view.reason);
+    world.orchestrator.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_driver_always_panics_can_be_cancelled() {
+    let world = World::new().await;
+    let mut panics = world.liar.panics.subscribe();
+    let id = world.submit(Some(Lie::Panic)).await;
+    tokio::time::timeout(PATIENCE, panics.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+    world.orchestrator.cancel(id).await.unwrap();
+    let view = tokio::time::timeout(PATIENCE, world.end_of(id)).await.expect("the job comes to an end");
+    assert_eq!((format!("{:?}", view.state), view.code.as_deref()), ("Cancelled".into(), Some("cancelled")));
+    world.orchestrator.shutdown().await;
+}
+
+/// A job whose model is named, once it is stored.
+async fn task(world: &World, model: &str) -> JobView {
+    let json = format!(r#"{{"task":"anything","model":"{model}"}}"#);
+    let job: NewJob = serde_json::from_str(&json).unwrap();
+    let submission = Submission { job, ..Submission::default() };
+    world.orchestrator.submit(submission).await.unwrap().view
+}
+
+/// A server that offers a model, and can do nothing else.
+async fn serve_a_model(listener: tokio::net::TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let mut head = vec![0; 8192];
+            let length = stream.read(&mut head).await.unwrap_or(0);
+            let (status, body) = match String::from_utf8_lossy(&head[..length]).contains("/models ") {
+                true => ("200 OK", r#"{"object":"list","data":[{"id":"late","object":"model"}]}"#),
+                false => ("404 Not Found", "{}"),
+            };
+            let head =
+                format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n");
+            let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+            let _ = stream.write_all(answer.as_bytes()).await;
+        });
+    }
+}
+
+/// Each of them is waited for some seconds: one after another they would keep everybody waiting for minutes, each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_name_silent_servers_delay_nobody() {
+    let world = World::new().await;
+    // Takes connections, and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = silent.local_addr().unwrap();
+    let names: Vec<String> = (0..60).map(|number| format!("http://{silent}/v1#model-{number}")).collect();
+    let strangers = futures::future::join_all(names.iter().map(|name| task(&world, name))).await;
+    assert!(strangers.iter().all(|view| view.code.as_deref() == Some("no_model")), "{strangers:?}");
+    // One that is silent, too, and wakes up.
+    let late = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let view = task(&world, &format!("http://{}/v1", late.local_addr().unwrap())).await;
+    assert_eq!(view.code.as_deref(), Some("no_model"));
+    tokio::spawn(serve_a_model(late));
+    let mut changes = world.orchestrator.watch(view.job_id);
+    let goes_on = async {
+        while world.orchestrator.job(view.job_id).await.unwrap().code.as_deref() == Some("no_model") {
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, goes_on).await.expect("it goes on although others wait");
+    world.orchestrator.shutdown().await;
+}
+
+/// Names of a tar can be as long as the archive says; they are not taken into memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_is_longer_than_any_name_is_refused_before_it_is_read() {
+    let world = World::new().await;
+    let (view, log) = world.run(Some(Lie::LongName)).await;
+    assert_eq!(format!("{:?}", view.state), "Failed", "{:?}", view.reason);
+    assert_eq!(view.code.as_deref(), Some("collect_failed"));
+    let reason = view.reason.unwrap_or_default();
+    assert!(reason.contains("a header of 33554432 bytes for names"), "{reason}");
+    assert_own(&log, Lie::LongName);
+    let (view, _) = world.run(None).await;
+    assert_eq!(format!("{:?}", view.state), "Complete", "{:?}", view.reason);
+    world.orchestrator.shutdown().await;
+}

@@ -1,0 +1,229 @@
+//! A suite that every backend must pass.
+//!
+//! A test file of a backend implements [`Subject`] and calls [`crate::conformance_suite`], which makes one test of each
+//! promise. The suite speaks to the guest through the link only, so it is the same for all backends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod borders;
+mod life;
+mod limits;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use protocol::{
+    CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, OutputStream,
+    Program, TerminalSize,
+};
+
+pub use self::borders::*;
+pub use self::life::*;
+pub use self::limits::*;
+use crate::{Backend, Image, Isolation, Limit, Limits, Observed, SandboxId, SandboxSpec};
+
+/// A backend under test, with the means to look behind it.
+#[async_trait]
+pub trait Subject: Send + Sync {
+    /// The backend.
+    fn backend(&self) -> &dyn Backend;
+    /// The image of the suite's sandboxes: something like Debian, with Python.
+    fn image(&self) -> Image {
+        Image::Host
+    }
+    /// The least isolation that the suite's sandboxes accept.
+    fn isolation(&self) -> Isolation {
+        spec().isolation
+    }
+    /// What the suite's sandboxes may use. Where something cannot be enforced, that must not be insisted on.
+    fn limits(&self) -> Limits {
+        spec().limits
+    }
+    /// A second backend on the same infrastructure, as a restarted server would make it.
+    fn restarted(&self) -> Box<dyn Backend>;
+    /// Everything outside that belongs to a sandbox: processes, mounts, devices, control groups, files.
+    fn traces(&self, id: SandboxId) -> Vec<String>;
+    /// Kills the guest from outside.
+    async fn kill_guest(&self, id: SandboxId);
+    /// Kills the process that owns the sandbox.
+    async fn kill_owner(&self, id: SandboxId);
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub end: ExecEnd,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A link to the guest of a sandbox.
+pub struct Guest {
+    pub client: GuestClient,
+    /// Streams that the guest opens; kept open unless a test takes them.
+    pub incoming: Option<IncomingStreams>,
+}
+
+/// The ordinary wish, with limits that are enforced.
+#[must_use]
+pub fn spec() -> SandboxSpec {
+    SandboxSpec {
+        image: Image::Host,
+        isolation: Isolation::Namespaces,
+        limits: Limits {
+            memory_mib: Limit::Required(256),
+            cpu_millis: Limit::Required(1500),
+            pids: Limit::Required(64),
+            open_files: Limit::Required(512),
+            disk_mib: Limit::Required(64),
+        },
+        extra_ca: Default::default(),
+        own_ca: None,
+        labels: BTreeMap::new(),
+    }
+}
+
+/// The ordinary wish, with the subject's own image, isolation and limits.
+#[must_use]
+pub fn wish(subject: &dyn Subject) -> SandboxSpec {
+    SandboxSpec { image: subject.image(), isolation: subject.isolation(), limits: subject.limits(), ..spec() }
+}
+
+impl Guest {
+    /// Connects to the guest.
+    pub async fn of(backend: &dyn Backend, id: SandboxId) -> Self {
+        let stream = backend.connect(id).await.expect("connecting to the guest");
+        let (client, _, incoming) = GuestClient::connect(stream).await.expect("greeting the guest");
+        Self { client, incoming: Some(incoming) }
+    }
+
+    /// Runs a command line with `sh` as the agent.
+    pub async fn run(&self, script: &str) -> Ran {
+        self.run_program(&["sh", "-c", script]).await
+    }
+
+    /// Runs a program as the agent.
+    pub async fn run_program(&self, program: &[&str]) -> Ran {
+        self.run_in(program, None).await
+    }
+
+    /// Runs a program as the agent, on a terminal where one is given.
+    pub async fn run_in(&self, program: &[&str], terminal: Option<TerminalSize>) -> Ran {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin"), ("HOME", "/home/agent")];
+        let exec = Exec {
+            key: CallKey::new(format!("conformance-{}", CALLS.fetch_add(1, Ordering::Relaxed)), 1),
+            program: Program::Arguments(program.iter().map(|word| (*word).to_owned()).collect()),
+            environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            directory: None,
+            stdin: None,
+            keep_stdin_open: false,
+            terminal,
+            timeout_ms: Some(60_000),
+            kill_grace_ms: 100,
+        };
+        let mut follower = self.client.exec(exec, Follow::Capped).await.expect("starting a command");
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        loop {
+            match follower.next().await.expect("following a command") {
+                ExecUpdate::Output(chunk) => {
+                    let kept = if chunk.stream == OutputStream::Stderr { &mut stderr } else { &mut stdout };
+                    kept.extend_from_slice(&chunk.bytes);
+                }
+                ExecUpdate::Event(ExecEvent::Ended(outcome)) => {
+                    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+                    return Ran { end: outcome.end, stdout: text(stdout), stderr: text(stderr) };
+                }
+                ExecUpdate::Event(_) => {}
+            }
+        }
+    }
+
+    /// Runs a command line that must succeed; gives what it printed, without the last line end.
+    pub async fn expect(&self, script: &str) -> String {
+        let ran = self.run(script).await;
+        assert_eq!(ran.end, ExecEnd::Code(0), "{script}: {ran:?}");
+        ran.stdout.trim_end().to_owned()
+    }
+}
+
+/// Makes a sandbox, or says why not.
+pub async fn make(subject: &dyn Subject, spec: &SandboxSpec) -> SandboxId {
+    let id = SandboxId::generate();
+    subject.backend().create(id, spec).await.unwrap_or_else(|error| panic!("creating a sandbox: {error:?}"));
+    id
+}
+
+/// Removes a sandbox and checks that nothing is left.
+pub async fn remove(subject: &dyn Subject, id: SandboxId) {
+    subject.backend().destroy(id).await.unwrap_or_else(|error| panic!("destroying a sandbox: {error:?}"));
+    assert_eq!(subject.traces(id), Vec::<String>::new(), "left behind");
+}
+
+async fn wait_until(subject: &dyn Subject, id: SandboxId, wanted: impl Fn(&Observed) -> bool) -> Observed {
+    loop {
+        let observed = subject.backend().observe(id).await.unwrap();
+        if wanted(&observed) {
+            return observed;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Makes a test of every promise; `$subject` is an expression that gives a [`Subject`]. After it may stand what a backend
+/// cannot do by its nature: `one_user` where guest and agent have the same user id, `far_away` where besides disks have
+/// no size and processes are not counted on this host.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($subject:expr) => {
+        $crate::conformance_suite! { $subject, one_user }
+        $crate::conformance_suite! { $subject; the_guest_runs_as_another_user }
+    };
+    ($subject:expr, one_user) => {
+        $crate::conformance_suite! { $subject, far_away }
+        $crate::conformance_suite! {
+            $subject;
+            a_sandbox_is_observed_and_listed
+            processes_are_limited
+            the_disk_is_limited
+            a_killed_owner_takes_the_sandbox_with_it
+        }
+    };
+    ($subject:expr, far_away) => {
+        $crate::conformance_suite! {
+            $subject;
+            a_sandbox_runs_commands_and_is_gone_after_destroy
+            creating_the_same_id_again_changes_nothing
+            two_creates_of_one_id_at_once_make_one_sandbox
+            a_create_that_nobody_waits_for_is_undone_by_destroy
+            the_newest_of_two_links_works
+            a_broken_link_can_be_made_again
+            destroying_twice_and_destroying_nothing_succeed
+            connecting_to_nothing_is_refused
+            memory_is_limited_and_the_guest_survives
+            open_files_are_limited
+            limits_that_are_impossible_are_refused
+            more_isolation_than_there_is_is_refused
+            an_unknown_image_is_refused
+            there_is_no_network_but_loopback
+            commands_run_as_the_agent_without_rights
+            outgoing_connections_come_to_the_host_and_nowhere_else
+            files_move_between_directories_and_get_links
+            the_processor_is_limited
+            the_image_is_read_only_to_the_agent
+            a_restarted_backend_finds_and_removes_what_is_there
+            a_killed_guest_is_seen_as_lost
+            a_frozen_sandbox_stands_still_and_goes_on
+            many_sandboxes_at_once_all_live
+        }
+    };
+    ($subject:expr; $($name:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                let subject = $subject;
+                $crate::conformance::$name(&subject).await;
+            }
+        )*
+    };
+}

@@ -1,0 +1,219 @@
+//! Making a sandbox: image, directories or volumes, the container, and the guest in it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder, StartContainerOptions,
+};
+use futures::StreamExt;
+
+use super::engine::{self, NOT_FOUND};
+use super::reach::Reach;
+use super::{DockerBackend, Inner, Ready, container, destroy, disk, image, layout, link, own_ca};
+use crate::error::SandboxError;
+use crate::limits::{Obstacles as _, Plan};
+use crate::locks::Turn;
+use crate::spec::{Isolation, SandboxId, SandboxSpec};
+
+/// What this backend gives: a container is made of the same parts.
+pub(super) const ISOLATION: Isolation = Isolation::Namespaces;
+/// How often the guest's socket is looked for, and how often the engine is asked whether the guest still lives.
+const TICK: Duration = Duration::from_millis(1);
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// The most bytes of a guest's last words.
+const LAST_WORDS_BYTES: usize = 2000;
+
+/// Makes a sandbox, or finds it made. Whoever stops waiting for an image, which may take minutes, has stopped it; what the
+/// engine is told to make is made to its end.
+pub(super) async fn create(
+    backend: &DockerBackend,
+    id: SandboxId,
+    spec: &SandboxSpec,
+    turn: Turn,
+) -> Result<(), SandboxError> {
+    let inner = &backend.inner;
+    if spec.isolation > ISOLATION {
+        return Err(SandboxError::TooWeak { asked: spec.isolation, given: ISOLATION });
+    }
+    // Before the engine is asked: what is wrong with the wish is wrong everywhere.
+    image::reference(inner, &spec.image)?;
+    let ready = backend.ready().await?;
+    if is_running_already(backend, ready, id).await? {
+        return Ok(());
+    }
+    let plan = ready.offer.plan(&spec.limits)?;
+    image::get(inner, ready, &spec.image, &trusted(ready, spec)).await?;
+    let (backend, spec) = (backend.clone(), spec.clone());
+    let made = async move {
+        let ready = backend.ready().await?;
+        let result = make(&backend, ready, id, &spec, &plan).await;
+        if result.is_err() {
+            destroy::destroy(&backend, ready, id).await?;
+        }
+        result
+    };
+    turn.see_through(made).await
+}
+
+/// What an earlier attempt has left: a sandbox, or remains of one that never ran, which are removed.
+async fn is_running_already(
+    backend: &DockerBackend,
+    ready: &Ready,
+    id: SandboxId,
+) -> Result<bool, SandboxError> {
+    let inner = &backend.inner;
+    let Some(found) = inspect(inner, ready, id).await? else {
+        if inner.layout.sandbox(id).exists() {
+            destroy::destroy(backend, ready, id).await?;
+        }
+        return Ok(false);
+    };
+    match found.state.as_ref().and_then(|state| state.status) {
+        Some(ContainerStateStatusEnum::RUNNING | ContainerStateStatusEnum::PAUSED) => {
+            // The server may have died before it let go of the disk.
+            release(backend, id).await?;
+            Ok(true)
+        }
+        Some(ContainerStateStatusEnum::CREATED) => {
+            destroy::destroy(backend, ready, id).await?;
+            Ok(false)
+        }
+        _ => {
+            let why = "it has ended and must be destroyed before it can be made again".into();
+            Err(SandboxError::NotRunning { id, why })
+        }
+    }
+}
+
+async fn make(
+    backend: &DockerBackend,
+    ready: &Ready,
+    id: SandboxId,
+    spec: &SandboxSpec,
+    plan: &Plan,
+) -> Result<(), SandboxError> {
+    let inner = &backend.inner;
+    let trusted = trusted(ready, spec);
+    let mut prepared = image::get(inner, ready, &spec.image, &trusted).await?;
+    if ready.reach == Reach::Shared {
+        let (plan, prepared, own) = (plan.clone(), prepared.clone(), spec.own_ca.clone());
+        let prepare = move |inner: &Inner| {
+            disk::prepare(inner, id, &plan, &prepared.home)?;
+            own.map_or(Ok(()), |own| own_ca::write(inner, id, &prepared, &own))
+        };
+        backend.blocking(prepare).await?;
+    }
+    let name = layout::container(id);
+    let mut is_second = false;
+    loop {
+        let body = container::describe(inner, ready, id, spec, plan, &prepared.reference)?;
+        let options = CreateContainerOptionsBuilder::new().name(&name).build();
+        match ready.client.create_container(Some(options), body).await {
+            Ok(_) => break,
+            // Somebody has removed the image that was made ready.
+            Err(error) if engine::status(&error) == Some(NOT_FOUND) && !is_second => {
+                image::forget(inner).await;
+                prepared = image::get(inner, ready, &spec.image, &trusted).await?;
+                is_second = true;
+            }
+            Err(error) => return Err(refused(inner, id, "making the container", error)),
+        }
+    }
+    let started = ready.client.start_container(&name, None::<StartContainerOptions>).await;
+    started.map_err(|error| refused(inner, id, "starting the container", error))?;
+    wait_for_guest(backend, ready, id).await?;
+    release(backend, id).await
+}
+
+/// What the image itself trusts. An engine that does not see the server's files gets an image with the sandbox's own
+/// certificate in it; others are shown a file.
+fn trusted(ready: &Ready, spec: &SandboxSpec) -> Vec<String> {
+    let own = spec.own_ca.iter().filter(|_| ready.reach != Reach::Shared);
+    spec.extra_ca.iter().chain(own).cloned().collect()
+}
+
+/// A refusal of the engine, with what to do where that is known.
+fn refused(inner: &Inner, id: SandboxId, step: &str, error: bollard::errors::Error) -> SandboxError {
+    let message = engine::message(&error);
+    match &inner.config.runtime {
+        Some(runtime) if message.to_lowercase().contains("runtime") && message.contains(runtime.as_str()) => {
+            SandboxError::HostUnfit {
+                what: format!("the Docker engine cannot use the runtime `{runtime}`: {message}"),
+                remedy: "add it to the engine's daemon.json, or change [docker] runtime".into(),
+            }
+        }
+        _ if engine::status(&error).is_some() => {
+            SandboxError::Setup { id, step: format!("{step}: {message}"), source: None }
+        }
+        _ => engine::explain(&inner.config, step, error),
+    }
+}
+
+/// Returns when the guest can be dialled.
+async fn wait_for_guest(backend: &DockerBackend, ready: &Ready, id: SandboxId) -> Result<(), SandboxError> {
+    let inner = &backend.inner;
+    let end = Instant::now() + inner.config.start_timeout;
+    let mut ask = Instant::now() + ASK_EVERY;
+    loop {
+        // A relay waits by itself; here only a guest that ends at once is looked for.
+        let is_listening = match ready.reach {
+            Reach::Shared => link::is_listening(&inner.layout.link_directory(id)),
+            Reach::Apart(_) => true,
+        };
+        let is_time = Instant::now() >= ask || (is_listening && ready.reach != Reach::Shared);
+        if is_time {
+            ask = Instant::now() + ASK_EVERY;
+            let found = inspect(inner, ready, id).await?;
+            let running = found.and_then(|found| found.state).and_then(|state| state.running);
+            if running != Some(true) {
+                let words = last_words(ready, id).await;
+                let step = format!("the guest ended at once; it said: {words}");
+                return Err(SandboxError::Setup { id, step, source: None });
+            }
+        }
+        if is_listening {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            let source = Some(io::ErrorKind::TimedOut.into());
+            return Err(SandboxError::Setup { id, step: "waiting for the guest".into(), source });
+        }
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+/// What the guest has printed.
+async fn last_words(ready: &Ready, id: SandboxId) -> String {
+    let options = LogsOptionsBuilder::new().stdout(true).stderr(true).tail("20").build();
+    let mut lines = std::pin::pin!(ready.client.logs(&layout::container(id), Some(options)));
+    let mut text = String::new();
+    while let Some(Ok(line)) = lines.next().await {
+        if text.len() < LAST_WORDS_BYTES {
+            text += &line.to_string();
+        }
+    }
+    if text.trim().is_empty() { "nothing".into() } else { text.trim().to_owned() }
+}
+
+async fn release(backend: &DockerBackend, id: SandboxId) -> Result<(), SandboxError> {
+    let disk = backend.inner.layout.disk(id);
+    if disk.exists() {
+        backend.blocking(move |_| disk::release(&disk)).await?;
+    }
+    Ok(())
+}
+
+/// What the engine knows of a sandbox's container; `None` when there is none.
+pub(super) async fn inspect(
+    inner: &Inner,
+    ready: &Ready,
+    id: SandboxId,
+) -> Result<Option<ContainerInspectResponse>, SandboxError> {
+    match ready.client.inspect_container(&layout::container(id), None::<InspectContainerOptions>).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if engine::status(&error) == Some(NOT_FOUND) => Ok(None),
+        Err(error) => Err(engine::explain(&inner.config, &format!("looking at sandbox {id}"), error)),
+    }
+}

@@ -1,0 +1,149 @@
+//! Names of what belongs to a sandbox: in the engine, on the server's disk, and inside the container.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::SandboxError;
+use crate::namespace::layout::{failed, make_private_directory};
+use crate::spec::SandboxId;
+use crate::spread::spread_children;
+
+/// On every container and volume: which server made it.
+pub(super) const SERVER_LABEL: &str = "caisson.server";
+/// On every container and volume: which sandbox it belongs to.
+pub(super) const SANDBOX_LABEL: &str = "caisson.sandbox";
+/// On every container: the limits that are not enforced, as JSON.
+pub(super) const UNENFORCED_LABEL: &str = "caisson.unenforced";
+/// What was asked for in a sandbox's own labels comes after this.
+pub(super) const SPEC_LABEL_PREFIX: &str = "caisson.";
+
+/// The guest's program inside.
+pub(super) const GUEST_PROGRAM: &str = "/.caisson/guest";
+/// A directory that only the relay's user may enter.
+pub(super) const PRIVATE: &str = "/.caisson/private";
+/// The guest's journal and socket. The runtime puts the guest there before it takes root's rights from it, and nobody
+/// else who runs in the container can follow.
+pub(super) const STATE: &str = "/.caisson/private/state";
+/// The guest's socket, in its working directory.
+pub(super) const SOCKET: &str = "link.sock";
+/// The user that the guest and all it runs have.
+pub(super) const AGENT_ID: u32 = 1000;
+/// The user that relays have, and nothing else.
+pub(super) const RELAY_ID: u32 = 65_532;
+/// Rights of the directory of the journal: the relay's group may pass, and the socket gets that group.
+pub(super) const STATE_MODE: u32 = 0o2710;
+/// Rights of the directory around it.
+pub(super) const PRIVATE_MODE: u32 = 0o700;
+
+/// Paths and names of one server.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    state: PathBuf,
+    /// What this server's containers are marked with.
+    pub(super) server: String,
+}
+
+impl Layout {
+    /// Makes the directories, and a name for this server where it has none.
+    pub(super) fn prepare(state: &Path) -> Result<Self, SandboxError> {
+        for name in ["sandboxes", "disks", "trash"] {
+            make_private_directory(&state.join(name))?;
+        }
+        spread_children(&state.join("sandboxes"));
+        let server = server_name(&state.join("docker-server"))?;
+        Ok(Self { state: state.to_path_buf(), server })
+    }
+
+    pub(super) fn sandboxes(&self) -> PathBuf {
+        self.state.join("sandboxes")
+    }
+
+    pub(super) fn sandbox(&self, id: SandboxId) -> PathBuf {
+        self.sandboxes().join(id.to_string())
+    }
+
+    pub(super) fn disks(&self) -> PathBuf {
+        self.state.join("disks")
+    }
+
+    pub(super) fn trash(&self) -> PathBuf {
+        self.state.join("trash")
+    }
+
+    /// Where the disk of a sandbox is mounted until its container holds it.
+    pub(super) fn disk(&self, id: SandboxId) -> PathBuf {
+        self.sandbox(id).join("disk")
+    }
+
+    /// What the container has as [`PRIVATE`].
+    pub(super) fn private(&self, id: SandboxId) -> PathBuf {
+        self.sandbox(id).join("private")
+    }
+
+    /// The directory that holds the guest's socket.
+    pub(super) fn link_directory(&self, id: SandboxId) -> PathBuf {
+        self.private(id).join("state")
+    }
+
+    /// Marks of everything that belongs to a sandbox.
+    pub(super) fn labels(&self, id: SandboxId) -> HashMap<String, String> {
+        HashMap::from([
+            (SERVER_LABEL.to_owned(), self.server.clone()),
+            (SANDBOX_LABEL.to_owned(), id.to_string()),
+        ])
+    }
+
+    /// Finds everything of this server.
+    pub(super) fn filter(&self) -> HashMap<String, Vec<String>> {
+        HashMap::from([("label".to_owned(), vec![format!("{SERVER_LABEL}={}", self.server)])])
+    }
+}
+
+/// The name of a sandbox's container.
+pub(super) fn container(id: SandboxId) -> String {
+    format!("caisson-{id}")
+}
+
+/// The name of a sandbox's volume.
+pub(super) fn volume(id: SandboxId, part: &str) -> String {
+    format!("caisson-{id}-{part}")
+}
+
+/// Reads this server's name, or invents one.
+fn server_name(file: &Path) -> Result<String, SandboxError> {
+    let read = || fs::read_to_string(file).map(|text| text.trim().to_owned());
+    match read() {
+        Ok(name) if !name.is_empty() => return Ok(name),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("reading", file, error)),
+        _ => {}
+    }
+    let name = SandboxId::generate().to_string();
+    let write = || -> io::Result<()> {
+        let partial = file.with_extension("partial");
+        let mut open =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+        open.write_all(name.as_bytes())?;
+        open.sync_all()?;
+        fs::rename(&partial, file)
+    };
+    write().map_err(|source| failed("writing", file, source))?;
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_keeps_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Layout::prepare(folder.path()).unwrap();
+        let second = Layout::prepare(folder.path()).unwrap();
+        assert_eq!(first.server, second.server);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(first.server, Layout::prepare(other.path()).unwrap().server);
+    }
+}

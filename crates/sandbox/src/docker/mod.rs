@@ -1,0 +1,181 @@
+//! Sandboxes that are containers of a Docker engine, reached by its interface.
+//!
+//! Each sandbox is a container without network, capabilities and root, whose first process is the guest. Whatever is known
+//! of a sandbox is asked of the engine, by labels: this backend remembers nothing. Where the engine sees the server's files
+//! a sandbox has a sized disk of ours and a socket; where it does not, volumes of the engine's and a relay.
+
+mod config;
+mod container;
+mod create;
+mod destroy;
+mod disk;
+mod engine;
+mod freeze;
+mod home;
+mod image;
+mod image_files;
+mod layout;
+mod limits;
+mod link;
+mod list;
+mod observe;
+mod own_ca;
+mod preflight;
+mod reach;
+mod seccomp;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bollard::Docker;
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::{Mutex, OnceCell};
+
+use self::layout::Layout;
+use self::limits::Offer;
+use self::reach::Reach;
+use crate::error::SandboxError;
+use crate::locks::Locks;
+use crate::namespace::disk::DiskStore;
+use crate::namespace::layout::failed;
+use crate::namespace::preflight::disk_obstacle;
+use crate::spec::{BackendKind, Capabilities, Check, Image, Observed, SandboxId, SandboxSpec};
+use crate::{Backend, Freezer, GuestStream};
+
+pub use config::{DockerConfig, LinkChoice, Pull};
+
+/// Open files of an engine elsewhere, of which nobody knows its limits.
+const USUAL_OPEN_FILES: u64 = 1 << 20;
+
+/// Makes sandboxes that are containers of a Docker engine. Clones share everything.
+#[derive(Clone)]
+pub struct DockerBackend {
+    inner: Arc<Inner>,
+    locks: Locks,
+    ready: Arc<OnceCell<Ready>>,
+}
+
+struct Inner {
+    config: DockerConfig,
+    layout: Layout,
+    disks: DiskStore,
+    /// Images that are known to be ready, by their keys.
+    images: Mutex<HashSet<String>>,
+}
+
+/// What is known once the engine has answered.
+struct Ready {
+    client: Docker,
+    reach: Reach,
+    offer: Offer,
+    guest_hash: u64,
+}
+
+impl DockerBackend {
+    /// A backend for an engine, which is not asked yet: it may come later.
+    ///
+    /// # Errors
+    /// The directories cannot be made.
+    pub fn new(config: DockerConfig) -> Result<Self, SandboxError> {
+        let layout = Layout::prepare(&config.state_dir)?;
+        let inner = Arc::new(Inner {
+            disks: DiskStore::new(layout.disks(), config.ready_disks),
+            images: Mutex::default(),
+            layout,
+            config,
+        });
+        destroy::empty_trash(&inner);
+        Ok(Self { inner, locks: Locks::new(), ready: Arc::default() })
+    }
+
+    /// The engine, once it has answered. An engine that does not is asked again the next time.
+    async fn ready(&self) -> Result<&Ready, SandboxError> {
+        self.ready.get_or_try_init(|| self.get_ready()).await
+    }
+
+    async fn get_ready(&self) -> Result<Ready, SandboxError> {
+        let inner = &self.inner;
+        let client = engine::open(&inner.config).await?;
+        let info = client.info().await;
+        let info =
+            info.map_err(|error| engine::explain(&inner.config, "asking what the engine can do", error))?;
+        let reach = reach::find(&client, &info, &inner.config.host, &inner.layout).await;
+        let (no_disk, open_files) = match &reach {
+            Reach::Shared => {
+                (disk_obstacle(), getrlimit(Resource::Nofile).maximum.unwrap_or(USUAL_OPEN_FILES))
+            }
+            Reach::Apart(why) => (Some(why.clone()), USUAL_OPEN_FILES),
+        };
+        let guest = &inner.config.guest;
+        let mut hasher = DefaultHasher::new();
+        std::fs::read(guest).map_err(|source| failed("reading", guest, source))?.hash(&mut hasher);
+        Ok(Ready { offer: Offer::of(&info, no_disk, open_files), client, reach, guest_hash: hasher.finish() })
+    }
+
+    /// Does work that blocks away from the threads that serve.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, SandboxError> + Send + 'static,
+    ) -> Result<T, SandboxError> {
+        let inner = Arc::clone(&self.inner);
+        tokio::task::spawn_blocking(move || work(&inner)).await.unwrap_or_else(|error| {
+            Err(SandboxError::Io { doing: "working on a sandbox".into(), source: io::Error::other(error) })
+        })
+    }
+}
+
+#[async_trait]
+impl Backend for DockerBackend {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Docker
+    }
+
+    async fn preflight(&self) -> Result<Capabilities, SandboxError> {
+        preflight::preflight(self).await
+    }
+
+    async fn checks(&self) -> Vec<Check> {
+        preflight::checks(self).await
+    }
+
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
+        let turn = self.locks.turn(id).await;
+        create::create(self, id, spec, turn).await
+    }
+
+    async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
+        observe::observe(&self.inner, self.ready().await?, id).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxId>, SandboxError> {
+        list::list(&self.inner, self.ready().await?).await
+    }
+
+    async fn connect(&self, id: SandboxId) -> Result<GuestStream, SandboxError> {
+        link::connect(&self.inner, self.ready().await?, id).await
+    }
+
+    async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
+        let _turn = self.locks.turn(id).await;
+        destroy::destroy(self, self.ready().await?, id).await
+    }
+
+    async fn images(&self) -> Result<Vec<String>, SandboxError> {
+        image::names(&self.inner, self.ready().await?).await
+    }
+
+    async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
+        Ok(image::reference(&self.inner, &Image::Named(name.to_owned())).is_ok() && name != "host")
+    }
+
+    async fn settle(&self) -> Result<(), SandboxError> {
+        self.blocking(destroy::empty_trash_now).await
+    }
+
+    fn freezer(&self) -> Option<&dyn Freezer> {
+        Some(self)
+    }
+}

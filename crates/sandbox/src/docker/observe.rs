@@ -1,0 +1,169 @@
+//! What is seen of a sandbox from outside: the engine's word, and the control group where it can be read.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bollard::models::{ContainerState, ContainerStateStatusEnum};
+use bollard::query_parameters::{EventsOptionsBuilder, StatsOptionsBuilder};
+use futures::StreamExt;
+use launcher::cgroup::{Group, Hierarchy};
+
+use super::create::inspect;
+use super::layout::{self, UNENFORCED_LABEL};
+use super::reach::Reach;
+use super::{Inner, Ready, destroy};
+use crate::error::SandboxError;
+use crate::limits::Unenforced;
+use crate::spec::{Ended, EndedReason, Observed, Phase, SandboxId, Usage};
+
+/// What shells and engines add to the number of a signal that has ended a process.
+const SIGNAL_BASE: i64 = 128;
+const SIGKILL: i64 = 9;
+/// How long the engine may take to tell what has happened.
+const EVENTS_PATIENCE: Duration = Duration::from_secs(2);
+/// The engine's way to say never.
+const NEVER: &str = "0001-";
+
+/// Looks at a sandbox.
+pub(super) async fn observe(inner: &Inner, ready: &Ready, id: SandboxId) -> Result<Observed, SandboxError> {
+    let Some(found) = inspect(inner, ready, id).await? else {
+        let phase = match destroy::has_remains(inner, ready, id).await? {
+            false => Phase::Missing,
+            true => ended(EndedReason::NotStarted, "the sandbox could not be set up".into()),
+        };
+        return Ok(Observed { phase, usage: Usage::default(), unenforced: Vec::new() });
+    };
+    let state = found.state.unwrap_or_default();
+    let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+    let unenforced: Vec<Unenforced> =
+        labels.get(UNENFORCED_LABEL).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let phase = phase_of(&state);
+    let usage = match phase {
+        Phase::Running => usage(ready, id, &state).await,
+        _ => Usage { oom_kills: u64::from(state.oom_killed == Some(true)), ..Usage::default() },
+    };
+    let unenforced = unenforced.into_iter().map(|entry| (entry.limit, entry.why)).collect();
+    Ok(Observed { phase, usage, unenforced })
+}
+
+fn ended(reason: EndedReason, detail: String) -> Phase {
+    Phase::Ended(Ended { reason, detail })
+}
+
+fn phase_of(state: &ContainerState) -> Phase {
+    use ContainerStateStatusEnum as Status;
+    match state.status {
+        Some(Status::CREATED) => Phase::Starting,
+        Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING) => Phase::Running,
+        _ => explain(state),
+    }
+}
+
+fn explain(state: &ContainerState) -> Phase {
+    let said = state.error.as_deref().unwrap_or_default();
+    if state.started_at.as_deref().is_none_or(|time| time.is_empty() || time.starts_with(NEVER)) {
+        return ended(EndedReason::NotStarted, format!("the engine could not start it: {said}"));
+    }
+    let code = state.exit_code.unwrap_or_default();
+    match code - SIGNAL_BASE {
+        SIGKILL if state.oom_killed == Some(true) => ended(
+            EndedReason::OutOfMemory,
+            "the kernel ended the guest because the sandbox's memory was used up".into(),
+        ),
+        signal @ 1..=64 => ended(EndedReason::Lost, format!("signal {signal} ended the guest")),
+        _ => ended(EndedReason::Lost, format!("the guest exited with code {code}")),
+    }
+}
+
+async fn usage(ready: &Ready, id: SandboxId, state: &ContainerState) -> Usage {
+    let group = match ready.reach {
+        Reach::Shared => state.pid.and_then(group_of),
+        Reach::Apart(_) => None,
+    };
+    match group {
+        Some(group) => group.usage().into(),
+        None => stats(ready, id).await,
+    }
+}
+
+/// The control group of a process of this host.
+fn group_of(pid: i64) -> Option<Group> {
+    let hierarchy = Hierarchy::find()?;
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let wanted = match hierarchy {
+        Hierarchy::V2 { .. } => "",
+        Hierarchy::V1 { .. } => "memory",
+    };
+    let name = text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let controllers = parts.nth(1)?;
+        controllers.split(',').any(|controller| controller == wanted).then(|| parts.next())?
+    })?;
+    Some(Group { hierarchy, name: name.trim_matches('/').to_owned() })
+}
+
+/// The engine's own figures: fewer, and it does not count what it refuses.
+async fn stats(ready: &Ready, id: SandboxId) -> Usage {
+    let options = StatsOptionsBuilder::new().stream(false).one_shot(true).build();
+    let mut answers = std::pin::pin!(ready.client.stats(&layout::container(id), Some(options)));
+    let Some(Ok(stats)) = answers.next().await else { return Usage::default() };
+    let memory = stats.memory_stats.unwrap_or_default();
+    let bytes = memory.usage.unwrap_or_default();
+    let cpu = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage).and_then(|usage| usage.total_usage);
+    Usage {
+        memory_bytes: bytes,
+        memory_peak_bytes: memory.max_usage.unwrap_or(bytes).max(bytes),
+        cpu_micros: cpu.unwrap_or_default() / 1000,
+        pids: stats.pids_stats.and_then(|pids| pids.current).unwrap_or_default(),
+        oom_kills: oom_events(ready, id).await,
+        pids_refused: 0,
+    }
+}
+
+/// How often the engine has heard that memory was used up, as far back as it remembers.
+async fn oom_events(ready: &Ready, id: SandboxId) -> u64 {
+    let filter =
+        HashMap::from([("container", vec![layout::container(id)]), ("event", vec!["oom".to_owned()])]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let options = EventsOptionsBuilder::new()
+        // All it remembers: a container's name is used once.
+        .since("1")
+        .until(&format!("{}.{:09}", now.as_secs(), now.subsec_nanos()))
+        .filters(&filter)
+        .build();
+    let events = ready.client.events(Some(options)).filter(|event| std::future::ready(event.is_ok())).count();
+    // An engine whose clock is behind would keep us waiting for the future.
+    tokio::time::timeout(EVENTS_PATIENCE, events).await.unwrap_or_default() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(code: i64, oom: bool, started: &str) -> ContainerState {
+        ContainerState {
+            status: Some(ContainerStateStatusEnum::EXITED),
+            exit_code: Some(code),
+            oom_killed: Some(oom),
+            started_at: Some(started.into()),
+            error: Some("no such runtime".into()),
+            ..ContainerState::default()
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_container_is_explained() {
+        let reason = |state: &ContainerState| match phase_of(state) {
+            Phase::Ended(ended) => (ended.reason, ended.detail),
+            other => panic!("{other:?}"),
+        };
+        let started = "2026-01-01T00:00:00Z";
+        assert_eq!(reason(&state(137, true, started)).0, EndedReason::OutOfMemory);
+        assert_eq!(reason(&state(137, false, started)).1, "signal 9 ended the guest");
+        assert_eq!(reason(&state(1, true, started)).1, "the guest exited with code 1");
+        let (kind, detail) = reason(&state(128, false, "0001-01-01T00:00:00Z"));
+        assert_eq!(kind, EndedReason::NotStarted);
+        assert!(detail.contains("no such runtime"));
+    }
+}

@@ -1,0 +1,97 @@
+//! Whether the engine sees what the server sees: the same files, and file systems that the server mounts.
+//!
+//! Asked, not guessed. A socket on this host may lead to an engine elsewhere, and an engine on this host may have another
+//! view of the files than a server in a container.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bollard::Docker;
+use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, SystemInfo};
+use bollard::query_parameters::{CreateContainerOptions, RemoveContainerOptions};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::engine::{self, NOT_FOUND};
+use super::layout::Layout;
+use crate::spec::SandboxId;
+
+/// An image that no engine has.
+const NO_IMAGE: &str = "caisson-probe:never";
+
+/// What server and engine have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The same files, and mounts too.
+    Shared,
+    /// Nothing but the engine's interface, for this reason.
+    Apart(String),
+}
+
+/// Finds out.
+pub(super) async fn find(client: &Docker, info: &SystemInfo, host: &str, layout: &Layout) -> Reach {
+    if !host.starts_with("unix://") {
+        return Reach::Apart("the engine is reached over a network".into());
+    }
+    let options = info.security_options.as_deref().unwrap_or_default();
+    if options.iter().any(|option| option.contains("rootless") || option.contains("name=userns")) {
+        return Reach::Apart("the engine maps user ids".into());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Reach::Apart("the server does not run as root".into());
+    }
+    let place = layout.trash().join(format!("probe-{}", SandboxId::generate()));
+    let inside = match raise(&place) {
+        Ok(inside) => inside,
+        Err(error) => {
+            lower(&place);
+            return Reach::Apart(format!("the server cannot mount file systems ({error})"));
+        }
+    };
+    let is_seen = ask(client, &inside).await;
+    lower(&place);
+    match is_seen {
+        Ok(()) => Reach::Shared,
+        Err(answer) => Reach::Apart(format!("the engine does not see the server's files ({answer})")),
+    }
+}
+
+/// Mounts an empty file system with a directory in it.
+fn raise(place: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(place)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("caisson-probe", place, "tmpfs", flags, c"size=64k,mode=0700")?;
+    let inside = place.join("inside");
+    fs::create_dir(&inside)?;
+    Ok(inside)
+}
+
+fn lower(place: &Path) {
+    let _ = unmount(place, UnmountFlags::DETACH);
+    // Nothing depends on it being gone.
+    let _ = fs::remove_dir(place);
+}
+
+/// An engine looks at the mounts of a new container before it looks for the image, and there is none: nothing is made.
+async fn ask(client: &Docker, inside: &Path) -> Result<(), String> {
+    let mount = Mount {
+        typ: Some(MountType::BIND),
+        source: Some(inside.display().to_string()),
+        target: Some("/probe".into()),
+        read_only: Some(true),
+        ..Mount::default()
+    };
+    let body = ContainerCreateBody {
+        image: Some(NO_IMAGE.into()),
+        host_config: Some(HostConfig { mounts: Some(vec![mount]), ..HostConfig::default() }),
+        ..ContainerCreateBody::default()
+    };
+    match client.create_container(None::<CreateContainerOptions>, body).await {
+        Err(error) if engine::status(&error) == Some(NOT_FOUND) => Ok(()),
+        Err(error) => Err(engine::message(&error)),
+        Ok(made) => {
+            let _ = client.remove_container(&made.id, None::<RemoveContainerOptions>).await;
+            Ok(())
+        }
+    }
+}

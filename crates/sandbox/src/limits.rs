@@ -1,0 +1,156 @@
+//! Whether the limits that a sandbox asks for can be had: the one way in which every backend decides it. A backend only
+//! says which of them it cannot enforce, and why.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SandboxError;
+use crate::spec::{Limit, LimitKind, Limits};
+
+const MEBIBYTE: u64 = 1 << 20;
+const MEMORY_MIB: (u64, u64) = (16, 1 << 24);
+const CPU_MILLIS: (u64, u64) = (10, 1_000_000);
+const PIDS: (u64, u64) = (8, 1 << 22);
+/// The most depends on the host.
+const OPEN_FILES: (u64, u64) = (64, u64::MAX);
+const DISK_MIB: (u64, u64) = (16, 1 << 24);
+const ALL: [LimitKind; 5] =
+    [LimitKind::Memory, LimitKind::Cpu, LimitKind::Pids, LimitKind::OpenFiles, LimitKind::Disk];
+
+/// A limit that does not hold, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Unenforced {
+    pub(crate) limit: LimitKind,
+    pub(crate) why: String,
+}
+
+/// Checked limits.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) memory_bytes: u64,
+    pub(crate) cpu_millis: u64,
+    pub(crate) pids: u64,
+    pub(crate) open_files: u64,
+    /// `None` when the disk has no limit.
+    pub(crate) disk_mib: Option<u64>,
+    pub(crate) unenforced: Vec<Unenforced>,
+}
+
+/// What a host offers for limits.
+pub(crate) trait Obstacles {
+    /// Why a limit cannot be enforced; `None` when it can.
+    fn obstacle(&self, kind: LimitKind) -> Option<String>;
+
+    /// The most open files that a process can have.
+    fn most_open_files(&self) -> u64;
+
+    /// The limits that are really enforced.
+    fn enforced(&self) -> Vec<LimitKind> {
+        ALL.into_iter().filter(|kind| self.obstacle(*kind).is_none()).collect()
+    }
+
+    /// Checks what a sandbox asks for: what it named must hold, what it left open may be weaker, by name.
+    fn plan(&self, asked: &Limits) -> Result<Plan, SandboxError> {
+        let mut unenforced = Vec::new();
+        let mut check = |kind, limit: Limit, range: (u64, u64)| -> Result<u64, SandboxError> {
+            if let Some(why) = self.obstacle(kind) {
+                match limit {
+                    Limit::Required(_) => return Err(SandboxError::LimitUnenforceable { limit: kind, why }),
+                    Limit::Default(_) => unenforced.push(Unenforced { limit: kind, why }),
+                }
+            }
+            in_range(kind, limit.value(), range)
+        };
+        let memory_bytes = check(LimitKind::Memory, asked.memory_mib, MEMORY_MIB)? * MEBIBYTE;
+        let cpu_millis = check(LimitKind::Cpu, asked.cpu_millis, CPU_MILLIS)?;
+        let pids = check(LimitKind::Pids, asked.pids, PIDS)?;
+        let disk_mib = check(LimitKind::Disk, asked.disk_mib, DISK_MIB)?;
+        let most = self.most_open_files();
+        let open_files = match asked.open_files {
+            // A default above the host's own limit means that limit.
+            Limit::Default(value) => value.min(most),
+            Limit::Required(value) => value,
+        };
+        Ok(Plan {
+            memory_bytes,
+            cpu_millis,
+            pids,
+            open_files: in_range(LimitKind::OpenFiles, open_files, (OPEN_FILES.0, most))?,
+            disk_mib: self.obstacle(LimitKind::Disk).is_none().then_some(disk_mib),
+            unenforced,
+        })
+    }
+}
+
+/// The least and the most that a limit may be anywhere.
+#[must_use]
+pub fn allowed_range(kind: LimitKind) -> (u64, u64) {
+    match kind {
+        LimitKind::Memory => MEMORY_MIB,
+        LimitKind::Cpu => CPU_MILLIS,
+        LimitKind::Pids => PIDS,
+        LimitKind::OpenFiles => OPEN_FILES,
+        LimitKind::Disk => DISK_MIB,
+    }
+}
+
+fn in_range(limit: LimitKind, value: u64, (least, most): (u64, u64)) -> Result<u64, SandboxError> {
+    if (least..=most).contains(&value) {
+        return Ok(value);
+    }
+    Err(SandboxError::LimitOutOfRange { limit, value, allowed: format!("{least} to {most} are allowed") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host that cannot do one thing.
+    struct Without(Option<LimitKind>);
+
+    impl Obstacles for Without {
+        fn obstacle(&self, kind: LimitKind) -> Option<String> {
+            (self.0 == Some(kind)).then(|| "far away".into())
+        }
+
+        fn most_open_files(&self) -> u64 {
+            1000
+        }
+    }
+
+    #[test]
+    fn defaults_that_cannot_be_enforced_are_named() {
+        let plan = Without(Some(LimitKind::Cpu)).plan(&Limits::default()).unwrap();
+        assert_eq!(plan.unenforced, [Unenforced { limit: LimitKind::Cpu, why: "far away".into() }]);
+        assert_eq!(plan.open_files, 1000, "the host's own limit");
+        assert_eq!(Without(Some(LimitKind::Cpu)).enforced().len(), 4);
+        assert!(Without(None).plan(&Limits::default()).unwrap().unenforced.is_empty());
+    }
+
+    #[test]
+    fn what_is_asked_for_and_cannot_be_enforced_is_refused() {
+        let asked = Limits { cpu_millis: Limit::Required(500), ..Limits::default() };
+        let error = Without(Some(LimitKind::Cpu)).plan(&asked).unwrap_err();
+        assert!(matches!(error, SandboxError::LimitUnenforceable { limit: LimitKind::Cpu, .. }));
+        let asked = Limits { disk_mib: Limit::Required(64), ..Limits::default() };
+        let unsized_disk = Without(Some(LimitKind::Disk));
+        assert!(matches!(
+            unsized_disk.plan(&asked),
+            Err(SandboxError::LimitUnenforceable { limit: LimitKind::Disk, .. })
+        ));
+        assert_eq!(unsized_disk.plan(&Limits::default()).unwrap().disk_mib, None);
+        assert_eq!(Without(None).plan(&asked).unwrap().disk_mib, Some(64));
+    }
+
+    #[test]
+    fn impossible_values_are_refused() {
+        for asked in [
+            Limits { memory_mib: Limit::Required(1), ..Limits::default() },
+            Limits { pids: Limit::Default(0), ..Limits::default() },
+            Limits { open_files: Limit::Required(1001), ..Limits::default() },
+            Limits { disk_mib: Limit::Default(u64::MAX), ..Limits::default() },
+        ] {
+            let refused = Without(None).plan(&asked);
+            assert!(matches!(refused, Err(SandboxError::LimitOutOfRange { .. })), "{asked:?}");
+        }
+    }
+}

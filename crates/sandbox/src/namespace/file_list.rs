@@ -1,0 +1,35 @@
+//! The list of files that a sandbox's owner writes: asking for all of it.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use launcher::spec::{FILES_FILE, FILES_TOLD_FILE};
+use rustix::process::Signal;
+
+use super::layout::failed;
+use super::{Inner, owner};
+use crate::error::SandboxError;
+use crate::spec::SandboxId;
+
+/// How long the owner may take. One of an earlier version never answers.
+const PATIENCE: Duration = Duration::from_secs(3);
+const TICK: Duration = Duration::from_millis(1);
+
+/// Asks the owner to write down what has happened up to now, and waits for it.
+pub(super) fn settle(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
+    let directory = inner.layout.sandbox(id);
+    if !directory.join(FILES_FILE).exists() {
+        return Ok(());
+    }
+    let asking = |source| failed("asking for the list of files of", &directory, source);
+    let told = directory.join(FILES_TOLD_FILE);
+    // Nobody may have asked before.
+    let _ = fs::remove_file(&told);
+    let Some(owner) = owner::find(&directory).map_err(asking)? else { return Ok(()) };
+    owner.signal(Signal::URG).map_err(asking)?;
+    let end = Instant::now() + PATIENCE;
+    while !told.exists() && Instant::now() < end {
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}

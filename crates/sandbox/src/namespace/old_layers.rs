@@ -1,0 +1,105 @@
+//! Removes what was built for images that are not used any more: skeletons of the host and layers over named images. A
+//! new one is built whenever something that goes into it changes, so they pile up.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use launcher::LaunchSpec;
+use launcher::spec::LAUNCH_FILE;
+
+use super::layout::Layout;
+use super::named_image::ROOT_FOLDER;
+use super::observe::read_json;
+
+/// How the names begin of what is built here.
+const PREFIXES: [&str; 2] = ["host-", "over-"];
+/// How long a key is.
+const KEY_DIGITS: usize = 16;
+/// What was not used by a new process for so long is built again when it is wanted, which takes milliseconds.
+const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// Marks a layer as used now.
+pub(super) fn mark_used(layer: &Path) -> io::Result<()> {
+    File::open(layer)?.set_modified(SystemTime::now())
+}
+
+/// Throws away what is old and belongs to no sandbox. To be called before the first sandbox is made.
+pub(super) fn throw_away(layout: &Layout) {
+    let used = used_by_sandboxes(&layout.sandboxes());
+    let Ok(entries) = fs::read_dir(layout.images()) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        // Somebody's image may have such a name as well.
+        let is_image = path.join(ROOT_FOLDER).exists();
+        if is_image
+            || !is_layer(&entry.file_name().to_string_lossy())
+            || used.contains(&path)
+            || !is_old(&path)
+        {
+            continue;
+        }
+        let Some(name) = path.file_name() else { continue };
+        if let Err(error) = fs::rename(&path, layout.trash().join(name)) {
+            tracing::warn!(path = %path.display(), %error, "a layer that nobody uses stays");
+        }
+    }
+}
+
+/// A prefix with a key, or with whatever an interrupted build has left.
+fn is_layer(name: &str) -> bool {
+    let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+    let is_key = |rest: &str| rest.len() == KEY_DIGITS && rest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    rest.is_some_and(|rest| is_key(rest) || rest.ends_with(".partial"))
+}
+
+fn is_old(path: &Path) -> bool {
+    let modified = fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
+    modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEPT_FOR))
+}
+
+fn used_by_sandboxes(sandboxes: &Path) -> BTreeSet<PathBuf> {
+    let entries = fs::read_dir(sandboxes).into_iter().flatten().flatten();
+    let specs =
+        entries.filter_map(|entry| read_json::<LaunchSpec>(&entry.path().join(LAUNCH_FILE)).ok().flatten());
+    specs.flat_map(|spec| [Some(spec.root.lower), spec.root.over]).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn age(path: &Path, hours: u64) {
+        fs::create_dir_all(path).unwrap();
+        let then = SystemTime::now() - Duration::from_secs(hours * 3600);
+        File::open(path).unwrap().set_modified(then).unwrap();
+    }
+
+    #[test]
+    fn old_layers_go_and_young_ones_and_those_of_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::new(folder.path(), &folder.path().join("run"), &folder.path().join("slots"));
+        layout.prepare().unwrap();
+        let images = layout.images();
+        age(&images.join("host-0000000000000001"), 25);
+        age(&images.join("host-0000000000000002"), 23);
+        age(&images.join("host-7.partial"), 25);
+        age(&images.join("over-0000000000000001"), 25);
+        age(&images.join("default"), 500);
+        age(&images.join("over-engineered"), 500);
+        fs::create_dir_all(images.join("host-000000000000000a/rootfs")).unwrap();
+        age(&images.join("host-000000000000000a"), 500);
+        age(&images.join("host-0000000000000003"), 25);
+        mark_used(&images.join("host-0000000000000003")).unwrap();
+        throw_away(&layout);
+        let mut left: Vec<_> =
+            fs::read_dir(&images).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        let kept =
+            ["host-0000000000000002", "host-0000000000000003", "host-000000000000000a", "over-engineered"];
+        assert_eq!(left, [&["default"], &kept[..]].concat());
+        assert_eq!(fs::read_dir(layout.trash()).unwrap().count(), 3);
+    }
+}

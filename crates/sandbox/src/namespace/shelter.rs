@@ -1,0 +1,162 @@
+//! Sandboxes without namespaces, for hosts that have none to give and for those who accept that by name.
+//!
+//! The host's own programs are read where they lie, as far as Landlock lets the sandbox; what it writes lies in a tree of
+//! its own. `docs/isolation.md` says what this keeps out and what not.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use launcher::spec::{ENTRANCE_FD, LISTEN_FD, SHELTER_DIRECTORIES, STATE_FD, Shelter};
+use launcher::{LEAST_LANDLOCK, landlock_version, mark};
+
+use super::host_image::Owners;
+use super::layout::{failed, make_private_directory};
+use super::users::Obstacle;
+use super::{Inner, host_image, own_ca, seccomp};
+use crate::error::SandboxError;
+use crate::java_store::java_store;
+use crate::spec::{SandboxId, SandboxSpec};
+
+/// What every user of the host may use of its devices.
+const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// Names of users are looked up here; the host image has files of its own instead.
+const LOOKED_UP: [&str; 5] = ["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
+/// The certificates of this sandbox, where it trusts more than the host does.
+const BUNDLE: &str = "ca-certificates.crt";
+/// The same for Java.
+const STORE: &str = "cacerts";
+/// What waits in the folder of trees to be deleted.
+pub(super) const TRASH_PREFIX: &str = "trash-";
+
+/// Said to whoever might accept such a sandbox.
+pub(super) const HOW_TO_ACCEPT: &str = "accept sandboxes without namespaces by name: `\"isolation\": \"landlock\"` in the \
+    request, `--isolation landlock` on the command line, or `isolation = \"landlock\"` below `[sandbox]` in the configuration (docs/isolation.md says what they lack)";
+
+/// Why the host cannot have such sandboxes; `None` when it can.
+pub(super) fn obstacle(inner: &Inner) -> Option<Obstacle> {
+    let version = landlock_version();
+    if version < LEAST_LANDLOCK {
+        return Some(Obstacle {
+            found: format!("Landlock {version}, and {LEAST_LANDLOCK} is needed to keep signals in"),
+            remedy: "use Linux 6.12 or newer, with landlock in its lsm= parameter".into(),
+        });
+    }
+    let first_uid = inner.config.first_uid;
+    if inner.identity.owners() == Owners::AsInside && !has_user(first_uid) {
+        return Some(Obstacle {
+            found: format!(
+                "user {first_uid}, which the first sandbox would have, does not exist in this container"
+            ),
+            remedy: "set first_uid below [sandbox] to an id that /proc/self/uid_map has".into(),
+        });
+    }
+    None
+}
+
+/// Whether this user namespace has a user id.
+fn has_user(uid: u32) -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
+        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
+        let first = first.unwrap_or(0);
+        (first..first + count.unwrap_or(0)).contains(&u64::from(uid))
+    })
+}
+
+/// Where all that a sandbox writes lies. A user of its own may not pass through the server's folders.
+pub(super) fn tree(inner: &Inner, id: SandboxId) -> PathBuf {
+    match inner.identity.owners() {
+        Owners::AsInside => inner.config.shelter_dir.join(id.to_string()),
+        Owners::Server => inner.layout.sandbox(id).join("tree"),
+    }
+}
+
+/// Makes the tree and says what the sandbox may reach.
+pub(super) fn prepare(inner: &Inner, id: SandboxId, spec: &SandboxSpec) -> Result<Shelter, SandboxError> {
+    let tree = tree(inner, id);
+    if inner.identity.owners() == Owners::AsInside {
+        open_shelter_dir(&inner.config.shelter_dir)?;
+    }
+    for name in SHELTER_DIRECTORIES {
+        make_private_directory(&tree.join(name))?;
+    }
+    let root = inner.host_images.get(&spec.extra_ca)?.lower;
+    let bundle = match &spec.own_ca {
+        Some(own) => own_ca::bundle_with(&root, own),
+        None => fs::read_to_string(root.join(host_image::BUNDLE)).unwrap_or_default(),
+    };
+    let (target, store) = (tree.join(BUNDLE), tree.join(STORE));
+    fs::write(&store, java_store(&bundle)).map_err(|source| failed("writing", &store, source))?;
+    if spec.own_ca.is_some() || !spec.extra_ca.is_empty() {
+        fs::write(&target, bundle).map_err(|source| failed("writing", &target, source))?;
+    }
+    let readable = inner.host_images.readable().map_err(|e| failed("looking at", Path::new("/etc"), e))?;
+    let looked_up = LOOKED_UP.iter().map(PathBuf::from);
+    Ok(Shelter {
+        tree,
+        readable: readable.into_iter().chain(looked_up).filter(|path| path.exists()).collect(),
+        devices: DEVICES.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
+        mark: mark::of(id.as_u128()),
+    })
+}
+
+/// The folder of trees: everybody may pass, nobody but root may look or write.
+fn open_shelter_dir(path: &Path) -> Result<(), SandboxError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
+    made.map_err(|source| failed("making", path, source))?;
+    let metadata = fs::symlink_metadata(path).map_err(|source| failed("looking at", path, source))?;
+    if metadata.is_dir()
+        && metadata.uid() == rustix::process::geteuid().as_raw()
+        && metadata.mode() & 0o022 == 0
+    {
+        return Ok(());
+    }
+    Err(SandboxError::HostUnfit {
+        what: format!("{} belongs to another user, or others may write to it", path.display()),
+        remedy: "remove it".into(),
+    })
+}
+
+/// How the guest is called.
+pub(super) fn guest_arguments(shelter: &Shelter) -> Vec<String> {
+    let list =
+        |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":");
+    let words = [
+        "serve",
+        "--listen-fd",
+        &LISTEN_FD.to_string(),
+        "--state-fd",
+        &STATE_FD.to_string(),
+        "--egress-fd",
+        &ENTRANCE_FD.to_string(),
+        "--workspace",
+        &shelter.tree.join("workspace").display().to_string(),
+        "--home",
+        &shelter.tree.join("home").display().to_string(),
+        "--shelter",
+        &shelter.tree.display().to_string(),
+        "--readable",
+        &list(&shelter.readable),
+        "--devices",
+        &list(&shelter.devices),
+    ];
+    words.map(String::from).to_vec()
+}
+
+/// The seccomp programs of such a sandbox.
+pub(super) fn seccomp() -> Result<&'static [String], &'static str> {
+    seccomp::shelter_programs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_user_exists_and_the_last_number_does_not() {
+        assert!(has_user(rustix::process::geteuid().as_raw()));
+        assert!(!has_user(u32::MAX));
+    }
+}

@@ -1,0 +1,224 @@
+//! The Docker backend, on a real engine.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod docker_host;
+
+use docker_host::{Engine, Host};
+use sandbox::conformance::{Guest, Subject, make, remove, wish};
+use sandbox::docker::{DockerBackend, DockerConfig};
+use sandbox::{
+    Backend, CheckState, EndedReason, Image, Limit, LimitKind, Limits, Phase, SandboxError, SandboxId,
+    SandboxSpec,
+};
+
+/// Engine and server see the same files: sockets, and sized disks.
+mod shared {
+    use super::Host;
+
+    sandbox::conformance_suite!(Host::new(), one_user);
+}
+
+/// The same disks, but links through the engine's exec.
+mod by_relay {
+    use super::Host;
+
+    sandbox::conformance_suite! {
+        Host::by_relay();
+        a_sandbox_runs_commands_and_is_gone_after_destroy
+        the_newest_of_two_links_works
+        a_broken_link_can_be_made_again
+        connecting_to_nothing_is_refused
+        outgoing_connections_come_to_the_host_and_nowhere_else
+        a_restarted_backend_finds_and_removes_what_is_there
+        a_killed_guest_is_seen_as_lost
+    }
+}
+
+/// An engine that is reached over a network and sees nothing of the server's files. Disks have no limit there, and the
+/// engine does not count what it refuses: these tests are left out, and `what_an_engine_far_away_cannot_do_is_named` says so.
+mod apart {
+    use super::Host;
+
+    sandbox::conformance_suite!(Host::apart(), far_away);
+}
+
+/// The engine does not end a relay's connection when the process that owned the container was killed; the host's pings
+/// find that out. What the engine says of the container is right all the same.
+#[tokio::test]
+async fn a_killed_owner_is_seen_as_lost_through_a_relay_too() {
+    let host = Host::apart();
+    let id = make(&host, &wish(&host)).await;
+    Guest::of(&host.backend, id).await.expect("true").await;
+    host.kill_owner(id).await;
+    let ended = loop {
+        match host.backend.observe(id).await.unwrap().phase {
+            Phase::Running => tokio::task::yield_now().await,
+            other => break other,
+        }
+    };
+    assert!(matches!(&ended, Phase::Ended(ended) if ended.reason == EndedReason::Lost), "{ended:?}");
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn what_an_engine_far_away_cannot_do_is_named() {
+    let host = Host::apart();
+    let capabilities = host.backend.preflight().await.unwrap();
+    assert!(!capabilities.enforced.contains(&LimitKind::Disk));
+    let id = make(&host, &wish(&host)).await;
+    let observed = host.backend.observe(id).await.unwrap();
+    assert_eq!(observed.phase, Phase::Running);
+    assert_eq!(observed.unenforced.len(), 1, "{observed:?}");
+    assert_eq!(observed.unenforced[0].0, LimitKind::Disk);
+    assert!(observed.unenforced[0].1.contains("network"), "{observed:?}");
+    assert!(observed.usage.pids >= 1 && observed.usage.memory_bytes > 0, "{:?}", observed.usage);
+    assert!(host.backend.list().await.unwrap().contains(&id));
+    remove(&host, id).await;
+    let limits = Limits { disk_mib: Limit::Required(64), ..wish(&host).limits };
+    let error = host.backend.create(id, &SandboxSpec { limits, ..wish(&host) }).await.unwrap_err();
+    assert!(matches!(error, SandboxError::LimitUnenforceable { limit: LimitKind::Disk, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_container_has_no_rights_no_network_and_no_socket_of_the_engine() {
+    let host = Host::new();
+    let mut spec = wish(&host);
+    spec.labels.insert("job".into(), "some-job".into());
+    let id = make(&host, &spec).await;
+    let found = Host::inspect(id);
+    let (config, limits) = (&found["Config"], &found["HostConfig"]);
+    assert_eq!(config["User"], "1000:1000");
+    assert_eq!(config["Labels"]["caisson.sandbox"], id.to_string());
+    assert_eq!(config["Labels"]["caisson.job"], "some-job");
+    assert_eq!(limits["CapDrop"], serde_json::json!(["ALL"]));
+    assert_eq!(limits["CapAdd"], serde_json::Value::Null);
+    assert_eq!(limits["Privileged"], false);
+    assert_eq!(limits["ReadonlyRootfs"], true);
+    assert_eq!(limits["NetworkMode"], "none");
+    assert_eq!(limits["Memory"], 256 << 20);
+    assert_eq!(limits["MemorySwap"], 256 << 20);
+    assert_eq!(limits["PidsLimit"], 64);
+    assert_eq!(limits["CpuQuota"], 150_000);
+    let security = limits["SecurityOpt"].to_string();
+    assert!(security.contains("no-new-privileges") && security.contains("SCMP_ACT_ERRNO"), "{security}");
+    let mounts = found["Mounts"].as_array().unwrap();
+    assert!(mounts.iter().all(|mount| !mount["Source"].to_string().contains("docker.sock")), "{mounts:?}");
+    let guest = Guest::of(&host.backend, id).await;
+    let status =
+        guest.expect("grep -E 'Uid|CapBnd|NoNewPrivs|Seccomp:' /proc/1/status | tr -d '\\t\\n'").await;
+    assert_eq!(status, "Uid:1000100010001000CapBnd:0000000000000000NoNewPrivs:1Seccomp:2");
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn images_are_named_by_reference_and_a_missing_one_is_refused_with_what_to_do() {
+    let host = Host::with(|config| {
+        config.images.insert("second".into(), "caisson/agent:other".into());
+    });
+    for name in ["caisson/agent:other", "second"] {
+        let id = make(&host, &SandboxSpec { image: Image::Named(name.into()), ..wish(&host) }).await;
+        assert_eq!(Guest::of(&host.backend, id).await.expect("whoami").await, "agent");
+        remove(&host, id).await;
+    }
+    for (image, words) in [
+        (Image::Named("caisson/nothing".into()), "pull = true"),
+        (Image::Named("--privileged".into()), "no reference"),
+        (Image::Host, "`default`"),
+        (Image::Directory("/srv/image".into()), "docker import"),
+    ] {
+        let id = SandboxId::generate();
+        let error = host.backend.create(id, &SandboxSpec { image, ..wish(&host) }).await.unwrap_err();
+        assert!(matches!(error, SandboxError::NoImage(_)), "{error:?}");
+        assert!(error.to_string().contains(words), "{error}");
+        remove(&host, id).await;
+    }
+}
+
+#[tokio::test]
+async fn extra_certificates_are_trusted_inside_and_the_home_of_the_image_is_kept() {
+    let host = Host::new();
+    let mut spec = wish(&host);
+    spec.extra_ca = ["-----BEGIN CERTIFICATE-----\nEXTRA\n-----END CERTIFICATE-----".into()].into();
+    let id = make(&host, &spec).await;
+    let guest = Guest::of(&host.backend, id).await;
+    assert_eq!(guest.expect("grep -c ^EXTRA$ /etc/ssl/certs/ca-certificates.crt").await, "1");
+    assert_ne!(guest.expect("grep -c BEGIN /etc/ssl/certs/ca-certificates.crt").await, "1");
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn an_image_that_was_removed_meanwhile_is_made_ready_again() {
+    let host = Host::new();
+    let id = make(&host, &wish(&host)).await;
+    let image = Host::inspect(id)["Config"]["Image"].as_str().unwrap().to_owned();
+    remove(&host, id).await;
+    Engine::ask("DELETE", &format!("/images/{image}?force=true")).expect("the image is there");
+    let id = make(&host, &wish(&host)).await;
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn a_runtime_is_used_by_name_and_an_unknown_one_is_refused_by_name() {
+    let host = Host::with(|config| config.runtime = Some("runc".into()));
+    let id = make(&host, &wish(&host)).await;
+    assert_eq!(Host::inspect(id)["HostConfig"]["Runtime"], "runc");
+    remove(&host, id).await;
+    let host = Host::with(|config| config.runtime = Some("runsc".into()));
+    let error = host.backend.preflight().await.unwrap_err().to_string();
+    assert!(error.contains("no runtime `runsc`") && error.contains("runc"), "{error}");
+    let error = host.backend.create(SandboxId::generate(), &wish(&host)).await.unwrap_err();
+    assert!(matches!(error, SandboxError::HostUnfit { .. }), "{error:?}");
+    assert!(error.to_string().contains("daemon.json"), "{error}");
+}
+
+#[tokio::test]
+async fn an_engine_that_is_missing_stopped_or_closed_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("docker.sock");
+    let mut config = DockerConfig::new(folder.path().join("state"), docker_host::program("caisson-guest"));
+    config.host = format!("unix://{}", socket.display());
+    let backend = DockerBackend::new(config).unwrap();
+    let say = async |words: &str| {
+        let error = backend.preflight().await.unwrap_err();
+        assert!(matches!(error, SandboxError::HostUnfit { .. }), "{error:?}");
+        assert!(error.to_string().contains(words), "{error}");
+        let checks = backend.checks().await;
+        assert_eq!(checks[0].state, CheckState::Missing);
+        assert!(checks[0].found.contains(words) && checks[0].remedy.is_some(), "{checks:?}");
+        let spec = SandboxSpec { image: Image::Named("default".into()), ..sandbox::conformance::spec() };
+        let error = backend.create(SandboxId::generate(), &spec).await.unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    say("there is no Docker engine").await;
+    // A socket at which nobody listens any more.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    say("is stopped").await;
+    std::fs::remove_file(&socket).unwrap();
+    // An old engine.
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head).await;
+            let body = r#"{"Version":"18.09.1","ApiVersion":"1.39"}"#;
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    say("too old").await;
+}
+
+#[tokio::test]
+async fn this_engine_is_fit_and_every_flaw_has_a_remedy() {
+    let host = Host::new();
+    let capabilities = host.backend.preflight().await.unwrap();
+    assert!(capabilities.enforced.contains(&LimitKind::Disk), "{:?}", capabilities.checks);
+    for check in capabilities.checks {
+        assert!(check.state == CheckState::Good || check.remedy.is_some(), "{check:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Using everything up. Whoever does it harms itself alone: the guest answers, a neighbour made afterwards works, and the
+//! host is as it was.
+
+use std::time::Duration;
+
+use sandbox::conformance::{Guest, make, remove, wish};
+use sandbox::{Limit, SandboxSpec};
+
+use super::outside::Watched;
+use super::{Captor, run_python};
+
+/// Runs something that never gets enough, then looks at who must not suffer.
+async fn use_up(captor: &impl Captor, change: impl FnOnce(&mut SandboxSpec), script: &str) -> String {
+    let mut spec = wish(captor);
+    change(&mut spec);
+    let id = make(captor, &spec).await;
+    let guest = Guest::of(captor.backend(), id).await;
+    let host = Watched::begin(captor, id);
+    let ran = run_python(&guest, script).await;
+    let said = format!("{}{}{:?}", ran.stdout, ran.stderr, ran.end);
+    tokio::time::timeout(Duration::from_secs(60), guest.client.ping())
+        .await
+        .expect("in time")
+        .expect("the guest answers");
+    let neighbour = make(captor, &wish(captor)).await;
+    assert_eq!(Guest::of(captor.backend(), neighbour).await.expect("echo unharmed").await, "unharmed");
+    remove(captor, neighbour).await;
+    assert_eq!(guest.expect("echo alive").await, "alive");
+    host.assert_untouched();
+    remove(captor, id).await;
+    said
+}
+
+pub(crate) async fn processes_used_up_leave_the_host_and_the_guest_alone(captor: impl Captor) {
+    if !captor.enforces(sandbox::LimitKind::Pids) {
+        // The kernel counts those of the server's own user there; `limits_that_do_not_hold_are_named` says so.
+        return;
+    }
+    let script = r#"
+import signal, threading, time
+children, refused = [], 0
+while refused < 20 and len(children) < 500:
+    try:
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        children.append(child)
+    except OSError:
+        refused += 1
+try:
+    for _ in range(100): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+except RuntimeError:
+    refused += 1
+for child in children: os.kill(child, 9)
+print("refused", refused, flush=True)
+os._exit(0)
+"#;
+    let said = use_up(&captor, |spec| spec.limits.pids = Limit::Required(48), script).await;
+    assert!(said.contains("refused 2"), "{said}");
+}
+
+pub(crate) async fn memory_used_up_leaves_the_host_and_the_guest_alone(captor: impl Captor) {
+    if !captor.enforces(sandbox::LimitKind::Memory) {
+        return;
+    }
+    let script = r#"
+child = os.fork()
+if child == 0:
+    kept = []
+    while True: kept.append(bytearray(os.urandom(1 << 20)))
+print("ended by", os.waitpid(child, 0)[1] & 127)
+try:
+    with open("/dev/shm/much", "wb") as file:
+        while True: file.write(bytes(1 << 20))
+except OSError as error:
+    print("also", errno.errorcode[error.errno])
+attempt(lambda: os.unlink("/dev/shm/much"))
+"#;
+    let said = use_up(&captor, |spec| spec.limits.memory_mib = Limit::Required(96), script).await;
+    assert!(said.contains("ended by 9") || said.contains("Signal(9)"), "{said}");
+}
+
+pub(crate) async fn room_and_names_on_the_disk_used_up_leave_the_host_and_the_guest_alone(
+    captor: impl Captor,
+) {
+    if !captor.enforces(sandbox::LimitKind::Disk) {
+        return;
+    }
+    let script = r#"
+def fill():
+    with open("much", "wb") as file:
+        while True: file.write(bytes(1 << 20))
+def name():
+    for number in range(10_000_000): open(f"names/{number}", "w").close()
+print(attempt(fill))
+attempt(lambda: os.unlink("much"))
+os.mkdir("names")
+print(attempt(name))
+import shutil
+shutil.rmtree("names")
+"#;
+    let said = use_up(&captor, |spec| spec.limits.disk_mib = Limit::Required(64), script).await;
+    assert_eq!(said, "ENOSPC\nENOSPC\nCode(0)");
+}
+
+pub(crate) async fn descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone(
+    captor: impl Captor,
+) {
+    let script = r#"
+held = []
+def descriptors():
+    while len(held) < 100_000: held.append(os.open("/dev/null", os.O_RDONLY))
+def terminals():
+    import pty
+    while len(held) < 100_000: held.extend(os.openpty())
+print(attempt(descriptors))
+while held: os.close(held.pop())
+children = []
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        attempt(terminals)
+        os.read(0, 1)
+        os._exit(0)
+    children.append(child)
+print(attempt(terminals))
+for child in children: os.kill(child, 9)
+"#;
+    let said = use_up(&captor, |_| {}, script).await;
+    let mut words = said.strip_suffix("Code(0)").unwrap_or(&said).split_whitespace();
+    assert_eq!(words.next(), Some("EMFILE"), "{said}");
+    assert!(
+        words.all(|word| ["EMFILE", "ENOSPC", "ENFILE", "EACCES", "EPERM", "ENOENT"].contains(&word)),
+        "{said}"
+    );
+}
+
+pub(crate) async fn connections_used_up_leave_the_guest_alone(captor: impl Captor) {
+    let script = r#"
+held = []
+for number in range(1500):
+    try:
+        held.append(socket.create_connection(("127.0.0.1", 3128), 5))
+        held[-1].sendall(b"\x05" + bytes([number % 256]) * 30)
+    except OSError:
+        break
+print("held", len(held) > 0)
+"#;
+    let said = use_up(&captor, |_| {}, script).await;
+    assert!(said.contains("held"), "{said}");
+}

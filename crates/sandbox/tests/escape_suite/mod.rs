@@ -1,0 +1,133 @@
+//! Trying to get out of a sandbox.
+//!
+//! [`attempts`] is the list, as data; this runs it in one sandbox of a backend, as the agent, and compares the host before and
+//! after ([`outside`]). What needs more than a script is beside it: the file interface ([`links`]) and using everything up
+//! ([`exhaustion`]). A test file of a backend implements [`Captor`] and calls `escape_suite`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, unused_imports, unused_macros)]
+
+pub(crate) mod attempts;
+mod exhaustion;
+mod links;
+mod outside;
+
+use std::path::PathBuf;
+
+use protocol::ExecEnd;
+use sandbox::SandboxId;
+use sandbox::conformance::{Guest, Ran, Subject, make, remove, wish};
+
+use attempts::{Attempt, PRELUDE, Where, system_calls};
+pub(crate) use exhaustion::*;
+pub(crate) use links::*;
+use outside::Outside;
+
+/// A backend under attack, with what an attacker would like to have.
+pub(crate) trait Captor: Subject {
+    /// Whether an attempt makes sense in its sandboxes.
+    fn applies(&self, place: Where) -> bool {
+        let has_root = self.isolation() > sandbox::Isolation::Landlock;
+        match place {
+            Where::Everywhere => true,
+            Where::OwnUser => has_root || rustix::process::geteuid().is_root(),
+            Where::OwnRoot => has_root,
+        }
+    }
+    /// Processes of the host that own the sandbox.
+    fn outside(&self, id: SandboxId) -> Vec<i32>;
+    /// The guest, as it is known inside.
+    fn guest_inside(&self, _id: SandboxId) -> i32 {
+        1
+    }
+    /// Programs of the host that run in the sandbox or make it.
+    fn programs(&self) -> Vec<PathBuf>;
+    /// Where the host keeps what belongs to the sandbox.
+    fn state(&self, id: SandboxId) -> PathBuf;
+    /// Whether a limit holds here.
+    fn enforces(&self, limit: sandbox::LimitKind) -> bool;
+}
+
+/// Runs Python as the agent; gives the words that it printed.
+pub(crate) async fn python(guest: &Guest, script: &str) -> Vec<String> {
+    let ran = run_python(guest, script).await;
+    assert_eq!(ran.end, ExecEnd::Code(0), "{ran:?}");
+    ran.stdout.split_whitespace().map(String::from).collect()
+}
+
+async fn run_python(guest: &Guest, script: &str) -> Ran {
+    let script = format!("{}{PRELUDE}{script}", system_calls());
+    guest.run_program(&["/usr/bin/python3", "-c", &script]).await
+}
+
+/// Every word that Python prints must be one of these refusals.
+pub(crate) async fn refused(guest: &Guest, script: &str, refusals: &[&str]) {
+    let words = python(guest, script).await;
+    assert!(!words.is_empty(), "nothing was tried");
+    assert!(words.iter().all(|word| refusals.contains(&word.as_str())), "{words:?}");
+}
+
+/// What is wrong with how an attempt ended; `None` where it was refused.
+fn fault(attempt: &Attempt, ran: &Ran) -> Option<String> {
+    let words: Vec<&str> = ran.stdout.split_whitespace().collect();
+    let wrong: Vec<&&str> = words.iter().filter(|word| !attempt.refusals.contains(word)).collect();
+    let came_to_its_end = ran.end == ExecEnd::Code(0) && !words.is_empty();
+    (!came_to_its_end || !wrong.is_empty())
+        .then(|| format!("{}: {wrong:?} {:?} {}", attempt.name, ran.end, ran.stderr))
+}
+
+/// All attempts of the list, one after another in one sandbox.
+pub(crate) async fn every_attempt_is_refused_and_nothing_outside_changes(captor: impl Captor) {
+    let id = make(&captor, &wish(&captor)).await;
+    let guest = Guest::of(captor.backend(), id).await;
+    let outside = Outside::prepare(&captor, id);
+    let facts = outside.python(&captor, id);
+    let before = outside.look();
+    let attempts: Vec<_> = attempts::all().into_iter().filter(|it| captor.applies(it.applies)).collect();
+    assert!(attempts.len() >= 40, "{} attempts", attempts.len());
+    let mut faults = Vec::new();
+    let mut told = std::collections::BTreeSet::new();
+    for attempt in &attempts {
+        let ran = run_python(&guest, &format!("{facts}{}", attempt.script)).await;
+        faults.extend(fault(attempt, &ran));
+        let changed = before.differences(&outside.look());
+        let new = changed.into_iter().filter(|change| told.insert(change.clone()));
+        faults.extend(new.map(|change| format!("{}: {change}", attempt.name)));
+    }
+    assert_eq!(guest.expect("echo alive").await, "alive");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let owners = captor.outside(id);
+    remove(&captor, id).await;
+    // Who owned the sandbox is gone with it.
+    let is_owner = |change: &String| owners.iter().any(|pid| change.starts_with(&format!("process {pid} ")));
+    let changed: Vec<String> =
+        before.differences(&outside.look()).into_iter().filter(|change| !is_owner(change)).collect();
+    assert_eq!(changed, Vec::<String>::new());
+    outside.assert_nobody_came();
+}
+
+/// Makes a test of everything; `$captor` is an expression that gives a [`Captor`].
+macro_rules! escape_suite {
+    ($captor:expr) => {
+        escape_suite! { $captor;
+            every_attempt_is_refused_and_nothing_outside_changes
+            links_lead_nowhere_through_the_file_interface
+            names_that_are_swapped_lead_nowhere
+            hard_links_that_come_and_go_lead_nowhere
+            a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
+            archives_with_parents_and_links_stay_inside
+            processes_used_up_leave_the_host_and_the_guest_alone
+            memory_used_up_leaves_the_host_and_the_guest_alone
+            room_and_names_on_the_disk_used_up_leave_the_host_and_the_guest_alone
+            descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone
+            connections_used_up_leave_the_guest_alone
+        }
+    };
+    ($captor:expr; $($name:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                escape_suite::$name($captor).await;
+            }
+        )*
+    };
+}
+pub(crate) use escape_suite;

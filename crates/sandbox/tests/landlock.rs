@@ -1,0 +1,402 @@
+//! Sandboxes without namespaces: of root, who gives each a user of its own, and of an ordinary user, who has none to give.
+//!
+//! The backend is told to use no namespaces; everything else is the real thing. A test of an ordinary user starts itself
+//! again as that user, see `ordinary_user_host`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod escape_suite;
+mod landlock_network;
+mod namespace_captor;
+mod namespace_host;
+mod ordinary_user_host;
+mod transfers;
+
+use escape_suite::*;
+use landlock_network::{every_connection_leads_to_the_entrance, there_is_no_other_way_out};
+use namespace_host::Host;
+use ordinary_user_host::{Setting, UID, run};
+use protocol::TerminalSize;
+use sandbox::conformance::{Guest, Subject, remove};
+use sandbox::{
+    Backend, CheckState, EndedReason, Image, Isolation, Limit, LimitKind, Limits, Phase, SandboxError,
+    SandboxId, SandboxSpec,
+};
+
+/// Left out: `connections_used_up_leave_the_guest_alone`. Its script waits for connections that the guest makes in its stead and is not
+/// done within the time of a command; the guest answers and a neighbour works meanwhile.
+macro_rules! tests {
+    ($($name:ident)*) => {
+        mod as_root {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::Host::new().without_namespaces()).await;
+            })*
+        }
+        mod as_an_ordinary_user {
+            $(#[test]
+            fn $name() {
+                let name = concat!("as_an_ordinary_user::", stringify!($name));
+                super::run(super::Setting::Single, name, |host| super::$name(host.without_namespaces()));
+            })*
+        }
+    };
+}
+
+tests! {
+    it_is_given_only_to_those_who_accept_it commands_run_and_nothing_is_left files_go_in_and_out
+    a_command_has_a_terminal files_of_every_kind_are_removed nothing_runs_away
+    a_killed_launcher_leaves_nothing_once_destroyed a_killed_guest_takes_everything_with_it
+    limits_that_do_not_hold_are_named an_image_is_refused
+    every_connection_leads_to_the_entrance there_is_no_other_way_out the_host_is_out_of_reach
+    what_is_not_kept_out_is_what_is_said the_guest_is_out_of_reach ordinary_programs_work the_host_says_what_it_can_do
+    every_attempt_is_refused_and_nothing_outside_changes links_lead_nowhere_through_the_file_interface
+    names_that_are_swapped_lead_nowhere hard_links_that_come_and_go_lead_nowhere
+        a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
+    archives_with_parents_and_links_stay_inside processes_used_up_leave_the_host_and_the_guest_alone
+    memory_used_up_leaves_the_host_and_the_guest_alone
+    descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone
+}
+
+/// The promises of every backend that hold here too. Left out, each with its reason:
+///
+/// - `a_sandbox_runs_commands_and_is_gone_after_destroy`, `the_image_is_read_only_to_the_agent`: there is no `/workspace`
+///   and no `/app`, and `/tmp` is the host's (`commands_run_and_nothing_is_left`, `the_host_is_out_of_reach`);
+/// - `a_sandbox_is_observed_and_listed`: not every limit is enforced (`limits_that_do_not_hold_are_named`);
+/// - `the_disk_is_limited`: it is not;
+/// - `processes_are_limited`: the kernel counts a user's processes and tells nobody of refusals
+///   (`limits_that_do_not_hold_are_named`);
+/// - `there_is_no_network_but_loopback`: the host's is seen, though not reached (`there_is_no_other_way_out`);
+/// - `outgoing_connections_come_to_the_host_and_nowhere_else`: those to other addresses do too
+///   (`every_connection_leads_to_the_entrance`);
+/// - `commands_run_as_the_agent_without_rights`, `the_guest_runs_as_another_user`: the job has another id, or the server's
+///   (`the_host_is_out_of_reach`).
+///
+/// Where the server is not root there are no control groups, so `memory_is_limited_and_the_guest_survives`,
+/// `the_processor_is_limited` and `a_frozen_sandbox_stands_still_and_goes_on` hold for root alone, and
+/// `limits_that_are_impossible_are_refused` for another reason: a limit of memory cannot be insisted on at all.
+macro_rules! promises {
+    (of root: $($of_root:ident)*; of all: $($of_all:ident)*) => {
+        mod promises_of_root {
+            $(#[tokio::test]
+            async fn $of_root() {
+                sandbox::conformance::$of_root(&super::Host::new().without_namespaces()).await;
+            })*
+            $(#[tokio::test]
+            async fn $of_all() {
+                sandbox::conformance::$of_all(&super::Host::new().without_namespaces()).await;
+            })*
+        }
+        mod promises_of_an_ordinary_user {
+            $(#[test]
+            fn $of_all() {
+                let name = concat!("promises_of_an_ordinary_user::", stringify!($of_all));
+                super::run(super::Setting::Single, name, async |host| {
+                    sandbox::conformance::$of_all(&host.without_namespaces()).await;
+                });
+            })*
+        }
+    };
+}
+
+promises! {
+    of root: memory_is_limited_and_the_guest_survives the_processor_is_limited
+        a_frozen_sandbox_stands_still_and_goes_on limits_that_are_impossible_are_refused;
+    of all: creating_the_same_id_again_changes_nothing two_creates_of_one_id_at_once_make_one_sandbox
+        the_newest_of_two_links_works a_broken_link_can_be_made_again
+        destroying_twice_and_destroying_nothing_succeed connecting_to_nothing_is_refused open_files_are_limited
+        more_isolation_than_there_is_is_refused an_unknown_image_is_refused
+        files_move_between_directories_and_get_links a_restarted_backend_finds_and_removes_what_is_there
+        a_killed_owner_takes_the_sandbox_with_it a_killed_guest_is_seen_as_lost many_sandboxes_at_once_all_live
+}
+
+fn spec() -> SandboxSpec {
+    SandboxSpec {
+        image: Image::Host,
+        isolation: Isolation::Landlock,
+        limits: Limits { open_files: Limit::Required(512), ..Limits::default() },
+        extra_ca: Default::default(),
+        own_ca: None,
+        labels: Default::default(),
+    }
+}
+
+async fn start(host: &Host) -> (SandboxId, Guest) {
+    let id = SandboxId::generate();
+    host.backend.create(id, &spec()).await.unwrap_or_else(|error| panic!("{error:?}"));
+    (id, Guest::of(&host.backend, id).await)
+}
+
+/// Ends a sandbox; also waits until its files are deleted.
+async fn end(host: &Host, id: SandboxId) {
+    remove(host, id).await;
+    let places = [
+        host.config.state_dir.join("trash").join(id.to_string()),
+        host.config.shelter_dir.join(format!("trash-{id}")),
+    ];
+    while places.iter().any(|place| place.exists()) {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn it_is_given_only_to_those_who_accept_it(host: Host) {
+    let asked = SandboxSpec { isolation: Isolation::Namespaces, ..spec() };
+    let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
+    let SandboxError::HostUnfit { remedy, .. } = &error else { panic!("{error:?}") };
+    assert!(remedy.contains("\"isolation\": \"landlock\"") && remedy.contains("[sandbox]"), "{remedy}");
+    assert!(!error.is_retryable());
+    assert_eq!(host.backend.preflight().await.unwrap().isolation, Isolation::Landlock);
+}
+
+async fn commands_run_and_nothing_is_left(host: Host) {
+    let (id, guest) = start(&host).await;
+    let workspace = guest.expect("pwd").await;
+    assert_eq!(guest.expect("echo $CAISSON_WORKSPACE; dirname $HOME; dirname $TMPDIR").await, {
+        let tree = workspace.strip_suffix("/workspace").unwrap();
+        format!("{workspace}\n{tree}\n{tree}")
+    });
+    guest.expect("echo hello > greeting; echo x > ~/x; echo x > $TMPDIR/x; ulimit -n").await;
+    assert_eq!(guest.expect("cat $CAISSON_WORKSPACE/greeting; ulimit -n").await, "hello\n512");
+    assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Running);
+    assert!(!host.traces(id).is_empty(), "the traces of a sandbox can be seen");
+    end(&host, id).await;
+    assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Missing);
+}
+
+async fn files_go_in_and_out(host: Host) {
+    let (id, guest) = start(&host).await;
+    transfers::files_go_in_and_out(&guest).await;
+    end(&host, id).await;
+}
+
+async fn a_command_has_a_terminal(host: Host) {
+    let (id, guest) = start(&host).await;
+    let size = TerminalSize { rows: 33, columns: 44 };
+    let ran = guest.run_in(&["sh", "-c", "stty size; echo typed > /dev/tty"], Some(size)).await;
+    assert_eq!(ran.stdout, "33 44\r\ntyped\r\n");
+    end(&host, id).await;
+}
+
+async fn files_of_every_kind_are_removed(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = "mkdir -p deep/er && echo x > deep/er/file && chmod 000 deep/er/file deep/er deep && \
+        mkdir ~/closed && chmod 000 ~/closed && mkfifo pipe && ln -s /etc link && chmod 500 $TMPDIR";
+    guest.expect(script).await;
+    end(&host, id).await;
+}
+
+/// Whatever a process does to its parents, its session and its limits.
+async fn nothing_runs_away(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = r#"
+import os, resource, signal, time
+for change in [(2**61, 2**61), (5, 5)]:
+    try:
+        resource.setrlimit(resource.RLIMIT_RTTIME if hasattr(resource, "RLIMIT_RTTIME") else 15, change)
+        print("CHANGED")
+    except (OSError, ValueError):
+        pass
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid() if os.getpid() != os.getsid(0) else None
+            for number in range(1, 32):
+                try: signal.signal(number, signal.SIG_IGN)
+                except OSError: pass
+            for fd in range(3): os.close(fd)
+            os.execve("/bin/sh", ["sh", "-c", "while :; do sleep 1000 & wait; done"], {})
+        os._exit(0)
+print("left")
+"#;
+    assert_eq!(guest.run_program(&["/usr/bin/python3", "-c", script]).await.stdout, "left\n");
+    // Faster than it is killed, if it were killed one by one.
+    guest.expect("setsid sh -c 'bomb() { sleep 0.01; bomb & bomb & }; for i in 1 2; do bomb & done' > /dev/null 2>&1 &").await;
+    end(&host, id).await;
+}
+
+async fn a_killed_launcher_leaves_nothing_once_destroyed(host: Host) {
+    let (id, guest) = start(&host).await;
+    guest.expect("setsid sleep 1000 > /dev/null 2>&1 &").await;
+    host.kill_owner(id).await;
+    guest.client.link().closed().await;
+    let observed = loop {
+        let observed = host.backend.observe(id).await.unwrap();
+        if observed.phase != Phase::Running {
+            break observed;
+        }
+        tokio::task::yield_now().await;
+    };
+    let Phase::Ended(ended) = observed.phase else { panic!("{observed:?}") };
+    assert_eq!(ended.reason, EndedReason::Lost);
+    end(&host, id).await;
+}
+
+async fn a_killed_guest_takes_everything_with_it(host: Host) {
+    let (id, guest) = start(&host).await;
+    guest.expect("setsid sleep 1000 > /dev/null 2>&1 &").await;
+    host.kill_guest(id).await;
+    while !matches!(host.backend.observe(id).await.unwrap().phase, Phase::Ended(_)) {
+        tokio::task::yield_now().await;
+    }
+    // The launcher has ended them before it wrote down the end.
+    assert_eq!(launcher::mark::processes(launcher::mark::of(id.as_u128())), Vec::<i32>::new());
+    end(&host, id).await;
+}
+
+async fn limits_that_do_not_hold_are_named(host: Host) {
+    let (id, _guest) = start(&host).await;
+    let observed = host.backend.observe(id).await.unwrap();
+    let named: Vec<_> = observed.unenforced.iter().map(|(kind, _)| *kind).collect();
+    assert!(named.contains(&LimitKind::Disk), "{named:?}");
+    let is_root = rustix::process::geteuid().is_root();
+    assert_eq!(named.contains(&LimitKind::Memory), !is_root, "{named:?}");
+    let asked = SandboxSpec { limits: Limits { disk_mib: Limit::Required(64), ..spec().limits }, ..spec() };
+    let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
+    assert!(matches!(error, SandboxError::LimitUnenforceable { limit: LimitKind::Disk, .. }), "{error:?}");
+    end(&host, id).await;
+    if is_root {
+        conformance_of_processes(&host).await;
+    }
+}
+
+/// Where each sandbox has a user of its own the kernel counts its processes.
+async fn conformance_of_processes(host: &Host) {
+    let asked = SandboxSpec { limits: Limits { pids: Limit::Required(32), ..spec().limits }, ..spec() };
+    let id = SandboxId::generate();
+    host.backend.create(id, &asked).await.unwrap();
+    let guest = Guest::of(&host.backend, id).await;
+    let ran = guest.run("for i in $(seq 64); do sleep 100 & done").await;
+    assert!(ran.stderr.contains("fork"), "{ran:?}");
+    end(host, id).await;
+}
+
+async fn an_image_is_refused(host: Host) {
+    let asked = SandboxSpec { image: Image::Directory("/usr".into()), ..spec() };
+    let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
+    assert!(error.to_string().contains("needs a root of its own"), "{error}");
+    let asked = SandboxSpec { image: Image::Directory("/nonexistent".into()), ..spec() };
+    let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
+    assert!(matches!(error, SandboxError::NoImage(_)), "{error:?}");
+}
+
+async fn the_host_is_out_of_reach(host: Host) {
+    let secret = host.directory.path().join("secret");
+    std::fs::write(&secret, "secret").unwrap();
+    let (id, guest) = start(&host).await;
+    let script = format!(
+        r#"
+secret, server = "{secret}", {server}
+for act in [lambda: open(secret).read(), lambda: open(secret, "w"), lambda: os.truncate(secret, 0), lambda: os.unlink(secret),
+            lambda: os.rename(secret, "here"), lambda: os.link(secret, "here"), lambda: os.listdir("{state}"),
+            lambda: open("/tmp/caisson-escape", "w"), lambda: open("/var/tmp/caisson-escape", "w"),
+            lambda: open("/dev/shm/caisson-escape", "w"), lambda: open("/etc/caisson-escape", "w"),
+            lambda: open("/etc/shadow").read(), lambda: os.listdir("/root"), lambda: os.listdir("/home"),
+            lambda: os.listdir("/dev/pts"), lambda: open("/dev/ptmx", "r+b", buffering=0),
+            lambda: os.mknod("node", 0o20666, os.makedev(1, 1)),
+            lambda: open("/proc/%d/environ" % server).read(1), lambda: open("/proc/%d/mem" % server, "rb"),
+            lambda: os.readlink("/proc/%d/fd/0" % server), lambda: os.readlink("/proc/%d/cwd" % server),
+            lambda: open("/proc/self/oom_score_adj", "w"), lambda: os.setuid(0), lambda: os.chroot("."),
+            lambda: os.sched_setaffinity(server, [0]), lambda: os.setpriority(0, server, 19)]:
+    print(attempt(act))
+for signal in [9, 15, 19, 1]:
+    print(attempt(lambda: os.kill(server, signal)), attempt(lambda: os.kill(os.getppid(), signal)))
+print(call({ptrace}, 16, server, 0, 0), call({unshare}, 0x10000000), call({mount}, b"none", b"/", b"tmpfs", 0, 0))
+print(call({prlimit}, server, 0, (ctypes.c_uint64 * 2)(1, 1), 0), call({prlimit}, 0, 15, (ctypes.c_uint64 * 2)(1, 1), 0))
+print(call({pidfd_getfd}, os.pidfd_open(server), 0, 0), call({keyctl}, 0, -3, 1))
+"#,
+        secret = secret.display(),
+        state = host.config.state_dir.display(),
+        server = std::process::id(),
+        ptrace = libc::SYS_ptrace,
+        unshare = libc::SYS_unshare,
+        mount = libc::SYS_mount,
+        prlimit = libc::SYS_prlimit64,
+        pidfd_getfd = libc::SYS_pidfd_getfd,
+        keyctl = libc::SYS_keyctl,
+    );
+    refused(&guest, &script, &["EPERM", "EACCES", "EXDEV", "ENOENT"]).await;
+    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret");
+    let status = "grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/status | tr -d '\t\n'";
+    assert_eq!(guest.expect(status).await, "CapPrm:0000000000000000CapEff:0000000000000000NoNewPrivs:1");
+    let user: u32 = guest.expect("id -u").await.parse().unwrap();
+    if rustix::process::geteuid().is_root() {
+        assert!(user >= host.config.first_uid, "a user of its own");
+    } else {
+        assert_eq!(user, UID);
+    }
+    end(&host, id).await;
+}
+
+/// What docs/isolation.md and SECURITY.md tell of as not stopped: no more than that, and no less.
+async fn what_is_not_kept_out_is_what_is_said(host: Host) {
+    let own = host.directory.path().join("own");
+    std::fs::write(&own, "mine").unwrap();
+    let (id, guest) = start(&host).await;
+    let path = own.display();
+    let is_root = rustix::process::geteuid().is_root();
+    let changes = if is_root { "refused" } else { "done" };
+    for (command, expected) in [
+        (format!("chmod 640 {path}"), changes),
+        (format!("touch -c -d @1000 {path}"), changes),
+        ("stat /etc/shadow".to_owned(), "done"),
+        ("ls /proc/1/status".to_owned(), "done"),
+        (format!("cat {path}"), "refused"),
+        (format!("echo more >> {path}"), "refused"),
+        ("cat /etc/shadow".to_owned(), "refused"),
+    ] {
+        let said =
+            guest.expect(&format!("if ({command}) > seen 2>&1; then echo done; else echo refused; fi")).await;
+        assert_eq!(said, expected, "{command}");
+    }
+    assert_eq!(std::fs::read_to_string(&own).unwrap(), "mine");
+    end(&host, id).await;
+}
+
+async fn the_guest_is_out_of_reach(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = format!(
+        r#"
+guest = {pid}
+for request in [16, 0x4206]:
+    print(call({ptrace}, request, guest, 0, 0))
+for name in ["mem", "environ", "maps", "auxv"]:
+    print(attempt(lambda: open("/proc/%d/%s" % (guest, name), "rb").read(1)))
+for name in ["root", "cwd", "exe", "fd/3", "fd/4", "fd/5"]:
+    print(attempt(lambda: os.readlink("/proc/%d/%s" % (guest, name))))
+print(call({pidfd_getfd}, os.pidfd_open(guest), 4, 0), attempt(lambda: os.listdir("{directory}")))
+for signal in [9, 15, 19, 2, 1, 17]:
+    print(attempt(lambda: os.kill(guest, signal)))
+"#,
+        pid = host.guest_pid(id),
+        directory = host.sandbox(id).join("guest").display(),
+        ptrace = libc::SYS_ptrace,
+        pidfd_getfd = libc::SYS_pidfd_getfd,
+    );
+    refused(&guest, &script, &["EPERM", "EACCES", "ENOENT"]).await;
+    // What one call has started another may end.
+    guest.expect("sleep 1000 > /dev/null 2>&1 & echo $! > pid").await;
+    guest.expect("kill $(cat pid)").await;
+    assert_eq!(guest.expect("echo alive").await, "alive");
+    end(&host, id).await;
+}
+
+async fn ordinary_programs_work(host: Host) {
+    let (id, guest) = start(&host).await;
+    let script = "set -e\ngit init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && git log --oneline | wc -l\n\
+        printf 'int main(){return 0;}' > a.c && cc a.c -o a && ./a && echo compiled\n\
+        python3 -c 'import tempfile, subprocess, threading; tempfile.TemporaryFile(); print(subprocess.check_output([\"echo\", \"sub\"]).decode(), end=\"\")'\n\
+        tar cf a.tar a.c && tar tf a.tar && seq 3 | sort -r | head -1 && find . -name a.c && bash -c 'cat <<< here' && date > /dev/null";
+    assert_eq!(guest.expect(script).await, "1\ncompiled\nsub\na.c\n3\n./a.c\nhere");
+    end(&host, id).await;
+}
+
+async fn the_host_says_what_it_can_do(host: Host) {
+    let checks = host.backend.checks().await;
+    let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
+    assert_eq!(of("namespaces").state, CheckState::Weaker);
+    assert!(of("namespaces").remedy.is_some());
+    assert_eq!(of("Landlock alone").state, CheckState::Good);
+    let enforced = host.backend.preflight().await.unwrap().enforced;
+    assert!(!enforced.contains(&LimitKind::Disk) && enforced.contains(&LimitKind::OpenFiles), "{enforced:?}");
+}

@@ -1,0 +1,22 @@
+//! Files that go into a sandbox and come out of it, whatever holds it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use sandbox::conformance::Guest;
+
+/// A program goes in and runs, what a command writes comes out.
+pub(crate) async fn files_go_in_and_out(guest: &Guest) {
+    let mut upload = guest.client.upload("deep/er/file".into(), Some(0o755)).await.unwrap();
+    upload.write(b"#!/bin/sh\necho ran\n").await.unwrap();
+    upload.finish().await.unwrap();
+    assert_eq!(
+        guest.expect("deep/er/file && stat -c %a deep/er/file && echo more >> deep/er/file").await,
+        "ran\n755"
+    );
+    guest.expect("chmod 644 deep/er/file && echo from inside > out").await;
+    let (_, mut download) = guest.client.download("out".into(), 0, None).await.unwrap();
+    let mut bytes = Vec::new();
+    while let Some(part) = download.next().await.unwrap() {
+        bytes.extend_from_slice(&part);
+    }
+    assert_eq!(bytes, b"from inside\n");
+}

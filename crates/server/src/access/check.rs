@@ -1,0 +1,344 @@
+//! The check that every request passes before its handler: who is it, may they, and not too fast.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use orchestrator::{JobId, Key, KeyId, Orchestrator, OrchestratorError, SealedFor, Token};
+use tokio::task::JoinError;
+use tracing::Instrument as _;
+
+use super::Caller;
+use super::journal::{Deed, Journal, NOBODY, Ration};
+use super::lease::Lease;
+use super::need::{Need, need};
+use super::oidc::{self, Oidc, PERSON};
+use super::pace::Pace;
+use super::session::Transport;
+use super::subject::Subject;
+use super::{session, share};
+use crate::arrival::{Arrival, Connected};
+use crate::origins::JobNames;
+use crate::problem::Problem;
+use crate::settings::ServerSettings;
+
+/// What the check knows.
+pub(crate) struct Access {
+    orchestrator: Orchestrator,
+    settings: Arc<ServerSettings>,
+    pace: Pace,
+    oidc: Option<Oidc>,
+}
+
+impl Access {
+    pub(crate) fn new(orchestrator: Orchestrator, settings: Arc<ServerSettings>) -> Self {
+        let oidc = settings.oidc.clone().and_then(|oidc| {
+            let made = Oidc::new(oidc);
+            made.inspect_err(|error| tracing::error!(%error, "nobody can log in with an account elsewhere"))
+                .ok()
+        });
+        if let Some(oidc) = &settings.oidc {
+            orchestrator.admit_people(oidc.limits.clone());
+        }
+        Self { orchestrator, settings, pace: Pace::default(), oidc }
+    }
+
+    /// The other way to log in.
+    pub(crate) fn oidc(&self) -> Option<&Oidc> {
+        self.oidc.as_ref()
+    }
+
+    pub(crate) fn orchestrator(&self) -> &Orchestrator {
+        &self.orchestrator
+    }
+
+    /// What was done lately.
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        self.settings.access_log.journal()
+    }
+
+    /// Who sent the request; nobody where it says nothing, a problem where it says something wrong.
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Option<(Caller, Lease)>, Problem> {
+        if !self.orchestrator.needs_keys() {
+            return Ok(Some((Caller::Anybody, Lease::of(&self.orchestrator, None, None))));
+        }
+        let key = match headers.get(header::AUTHORIZATION) {
+            Some(value) => Some((self.by_token(value).ok_or_else(key_unknown)?, None)),
+            None => {
+                let opened = session::find(headers).filter_map(|sealed| self.by_session(sealed));
+                session::only(opened).map_err(|session::Differing| sessions_differ())?
+            }
+        };
+        Ok(key.map(|(key, until_ms)| {
+            let lease = Lease::of(&self.orchestrator, Some(&key.id), until_ms);
+            (Caller::Key(key), lease)
+        }))
+    }
+
+    fn by_token(&self, value: &HeaderValue) -> Option<Arc<Key>> {
+        let token = value.to_str().ok()?.strip_prefix("Bearer ")?.trim();
+        self.orchestrator.key_of(&Token::parse(token)?)
+    }
+
+    /// Whose session it is, and until when.
+    fn by_session(&self, sealed: &str) -> Option<(Arc<Key>, Option<i64>)> {
+        let (text, until_ms) = self.orchestrator.unseal_until(SealedFor::Session, sealed)?;
+        let key = if text.starts_with(PERSON) {
+            // Whoever was let in by a provider that is not asked any more is out.
+            self.oidc.as_ref().and_then(|_| oidc::person_of(&text)).map(|person| {
+                let limits = self.orchestrator.limits_of_people(person.role);
+                Arc::new(Key { limits, ..person })
+            })
+        } else {
+            self.orchestrator.key(&KeyId::from(text))
+        };
+        key.map(|key| (key, Some(until_ms)))
+    }
+
+    async fn admit(&self, method: &Method, subject: &Subject, caller: &Caller) -> Result<(), Problem> {
+        let Caller::Key(key) = caller else { return Ok(()) };
+        self.check_pace(caller)?;
+        let need = need(method, subject.route());
+        if !need.is_met_by(key.role) {
+            return Err(forbidden(key, need));
+        }
+        for job in subject.jobs()? {
+            if !self.sees(caller, *job).await? {
+                return Err(OrchestratorError::NoJob(*job).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a job is there, as far as this caller is concerned.
+    pub(crate) async fn sees(&self, caller: &Caller, job: JobId) -> Result<bool, Problem> {
+        let Some(own) = caller.sees_only() else { return Ok(true) };
+        Ok(self.orchestrator.submitter(job).await? == Some(own))
+    }
+
+    /// Whether a caller may work in the sandbox of a job.
+    pub(crate) async fn may_work(&self, caller: &Caller, job: JobId) -> bool {
+        let may = caller.role().is_some_and(|role| Need::Change.is_met_by(role));
+        may && self.sees(caller, job).await.unwrap_or(false)
+    }
+
+    /// Who sent a request that may pass, or why it may not.
+    async fn identify(
+        &self,
+        (method, subject): (&Method, &Subject),
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<(Caller, Lease), (Caller, Response)> {
+        let guest = || share::admitting(&self.orchestrator, (method, subject), uri, headers);
+        let route = subject.route();
+        let refused = match self.caller(headers) {
+            Ok(Some((caller, lease))) => match self.admit(method, subject, &caller).await {
+                Ok(()) => return Ok((caller, lease)),
+                Err(problem) => (caller, problem.into_response()),
+            },
+            // Whoever shows sessions that do not agree can still log out, and in again.
+            Ok(None) | Err(_)
+                if !headers.contains_key(header::AUTHORIZATION)
+                    && (need(method, route) == Need::Nothing || route.is_empty()) =>
+            {
+                return Ok((Caller::Nobody, Lease::of_all(&self.orchestrator)));
+            }
+            Ok(None) => (Caller::Nobody, unauthorized(key_missing())),
+            Err(problem) => (Caller::Nobody, unauthorized(problem)),
+        };
+        match guest() {
+            Some((share, until_ms)) => {
+                let lease = Lease::of(&self.orchestrator, share.by.as_ref(), Some(until_ms));
+                Ok((Caller::Guest(share.rights), lease))
+            }
+            None => Err(refused),
+        }
+    }
+
+    /// Keeps what was done, and by whom. Plain looks are not worth a line; what is taken away is. That, and whatever
+    /// nobody does, is rationed, so that it cannot be used to push out of the log what others did.
+    pub(crate) fn note(
+        &self,
+        who: Who<'_>,
+        from: Option<IpAddr>,
+        (method, path): (&Method, &str),
+        (status, kind): (StatusCode, Kind),
+    ) {
+        let looks = is_look(method);
+        let is_told =
+            status == StatusCode::SWITCHING_PROTOCOLS || (kind == Kind::Told && !status.is_client_error());
+        let is_refused =
+            kind == Kind::Failed || kind != Kind::OfJob && matches!(status.as_u16(), 401 | 403 | 429);
+        if looks && !is_refused && !is_told {
+            return;
+        }
+        let (name, ration) = match who {
+            Who::Nobody if status == StatusCode::UNAUTHORIZED => (NOBODY, Some(Ration::Strangers)),
+            Who::Nobody => (NOBODY, Some(Ration::Nobody)),
+            Who::Known(name) => (name, is_refused.then(|| Ration::Caller(name.to_owned()))),
+        };
+        let deed = Deed::new(name, from, method.as_str(), path, status.as_u16());
+        match ration {
+            Some(ration) => self.journal().write_rationed(&ration, deed),
+            None if looks => self.journal().write_look(deed),
+            None => self.journal().write(deed),
+        }
+    }
+
+    /// The names below which jobs have their origins.
+    pub(crate) fn job_names(&self) -> JobNames {
+        JobNames::new(&self.settings)
+    }
+
+    /// Whether others could read a request.
+    pub(crate) fn transport(&self, request: &Request) -> Transport {
+        let connected = request.extensions().get::<Connected>().copied();
+        Arrival::new(connected, request.headers()).transport(&self.settings)
+    }
+
+    /// From which address a request came.
+    pub(crate) fn client(&self, request: &Request) -> Option<IpAddr> {
+        let connected = request.extensions().get::<Connected>().copied();
+        Arrival::new(connected, request.headers()).client(&self.settings)
+    }
+
+    /// Refuses a key that asks too often.
+    pub(crate) fn check_pace(&self, caller: &Caller) -> Result<(), Problem> {
+        match caller {
+            Caller::Key(key) if !self.pace.allows(key, Instant::now()) => Err(too_fast(key)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a request, or lets it through and says to the handler whose it is. What is more than a look is carried to its end, and
+/// written down, also when who asked for it hangs up: otherwise that would be the way to do something that no log has.
+pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    if is_look(request.method()) {
+        return answer(access, request, next).await;
+    }
+    let work = tokio::spawn(answer(access, request, next).instrument(tracing::Span::current()));
+    match work.await.map_err(JoinError::try_into_panic) {
+        Ok(response) => response,
+        // Whoever catches panics of handlers catches this one.
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => Problem::internal("the server is shutting down").into_response(),
+    }
+}
+
+fn is_look(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+async fn answer(access: Arc<Access>, mut request: Request, next: Next) -> Response {
+    let subject = Subject::of(&mut request).await;
+    let from = access.client(&request);
+    let kind = if is_download(subject.route()) { Kind::Told } else { Kind::Plain };
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let known = access.identify((&method, &subject), request.uri(), request.headers()).await;
+    let (caller, response) = match known {
+        Ok((caller, lease)) => {
+            *request.uri_mut() = share::without_link(request.uri());
+            let extensions = request.extensions_mut();
+            extensions.insert(caller.clone());
+            extensions.insert(lease);
+            extensions.insert(subject);
+            (caller, next.run(request).await)
+        }
+        Err(refused) => refused,
+    };
+    let known = match &caller {
+        Caller::Nobody => Who::Nobody,
+        _ => Who::Known(caller.told()),
+    };
+    // Who has just logged in was nobody before.
+    let (who, kind) = match response.extensions().get::<LoginOutcome>() {
+        Some(LoginOutcome::Done(name)) => (Who::Known(name), Kind::Told),
+        Some(LoginOutcome::Failed) => (known, Kind::Failed),
+        None => (known, kind),
+    };
+    access.note(who, from, (&method, &path), (response.status(), kind));
+    response
+}
+
+/// Who did something, for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who<'a> {
+    /// Somebody without a good key.
+    Nobody,
+    /// By the name of the key, or what stands for one.
+    Known(&'a str),
+}
+
+/// Whether a look is worth a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    Told,
+    /// It was in vain, whatever its status says.
+    Failed,
+    /// Answered by what a job serves.
+    OfJob,
+}
+
+/// Left in an answer by a login.
+#[derive(Debug, Clone)]
+pub(crate) enum LoginOutcome {
+    /// Whose it was.
+    Done(String),
+    /// It came to nothing.
+    Failed,
+}
+
+/// Whether what a job has made or done is taken away there.
+fn is_download(route: &str) -> bool {
+    const TAKEN_AWAY: [&str; 9] = [
+        "/output.zip",
+        "/files/{*path}",
+        "/events",
+        "/log",
+        "/context",
+        "/screenshot",
+        "/pictures/{digest}",
+        "/audit/files",
+        "/network",
+    ];
+    TAKEN_AWAY.iter().any(|end| route.ends_with(end))
+}
+
+/// A refusal that says how to come in.
+fn unauthorized(problem: Problem) -> Response {
+    let mut response = problem.into_response();
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+fn key_missing() -> Problem {
+    let detail = "this server asks for a key: send `Authorization: Bearer <key>`, set CAISSON_KEY for the command line, \
+                  or log in on the web page";
+    Problem::new(StatusCode::UNAUTHORIZED, "key_missing", detail)
+}
+
+fn sessions_differ() -> Problem {
+    let detail = "the browser shows sessions of two callers; log out, or remove the cookies of this site, and log in again";
+    Problem::new(StatusCode::UNAUTHORIZED, "sessions_differ", detail)
+}
+
+fn key_unknown() -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", "this server knows no such key, or no longer")
+}
+
+fn forbidden(key: &Key, need: Need) -> Problem {
+    let detail = format!("the key `{}` is one of a {} and may not {}", key.name, key.role, need.words());
+    Problem::new(StatusCode::FORBIDDEN, "role_too_weak", detail)
+}
+
+fn too_fast(key: &Key) -> Problem {
+    let rate = key.limits.requests_per_second.unwrap_or_default();
+    let detail = format!("the key `{}` may send {rate} requests a second", key.name);
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_fast", detail).after(1)
+}

@@ -1,0 +1,200 @@
+//! The token in which a provider says who a person is: whether it is the provider's own, for this server, now and for this login.
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde_json::Value;
+
+use super::oidc::OidcSettings;
+
+/// Signatures that are taken; each needs the provider's own key, none a shared secret.
+const ALGORITHMS: [Algorithm; 7] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::ES256,
+    Algorithm::ES384,
+    Algorithm::EdDSA,
+];
+
+/// So many keys of a provider are tried.
+const MOST_KEYS: usize = 32;
+
+/// What a token says, where the provider has signed it for this server and it still holds.
+pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Result<Value, String> {
+    let wrong = |error: jsonwebtoken::errors::Error| format!("the provider's token is not right: {error}");
+    let header = jsonwebtoken::decode_header(token).map_err(wrong)?;
+    if !ALGORITHMS.contains(&header.alg) {
+        return Err(format!("the provider signs with {:?}, which is not taken", header.alg));
+    }
+    let fits = |key: &&Jwk| match &header.kid {
+        Some(kid) => key.common.key_id.as_ref() == Some(kid),
+        // Without a name any of them may have signed.
+        None => true,
+    };
+    let mut validation = Validation::new(header.alg);
+    validation.set_audience(&[&settings.client_id]);
+    validation.set_issuer(&[&settings.issuer]);
+    validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+    let mut refused = "the provider's token is signed with a key that it does not tell of".to_owned();
+    for key in keys.keys.iter().filter(fits).take(MOST_KEYS) {
+        let decoded = DecodingKey::from_jwk(key)
+            .and_then(|key| jsonwebtoken::decode::<Value>(token, &key, &validation));
+        match decoded {
+            Ok(token) => return Ok(token.claims),
+            // A key of another kind says nothing about the token.
+            Err(error) if *error.kind() == ErrorKind::InvalidAlgorithm => {}
+            Err(error) => refused = wrong(error),
+        }
+    }
+    Err(refused)
+}
+
+/// Refuses a token that was made for another login.
+pub(super) fn check_nonce(claims: &Value, nonce: &str) -> Result<(), String> {
+    match claims["nonce"].as_str() {
+        Some(said) if said == nonce => Ok(()),
+        _ => Err("the token was made for another login".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use jsonwebtoken::{EncodingKey, Header};
+    use rcgen::{KeyPair, PKCS_ED25519};
+    use serde_json::json;
+
+    use super::*;
+    use crate::access::oidc::example_settings as settings;
+    use crate::answers::now_ms;
+
+    struct Provider {
+        pair: KeyPair,
+        kid: &'static str,
+    }
+
+    impl Provider {
+        fn new(kid: &'static str) -> Self {
+            Self { pair: KeyPair::generate_for(&PKCS_ED25519).unwrap(), kid }
+        }
+
+        fn keys(&self) -> JwkSet {
+            let x = URL_SAFE_NO_PAD.encode(self.pair.public_key_raw());
+            let key = json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": self.kid, "x": x});
+            serde_json::from_value(json!({"keys": [key]})).unwrap()
+        }
+
+        fn sign(&self, kid: Option<&str>, claims: &Value) -> String {
+            let header = Header { kid: kid.map(ToOwned::to_owned), ..Header::new(Algorithm::EdDSA) };
+            let key = EncodingKey::from_ed_der(&self.pair.serialize_der());
+            jsonwebtoken::encode(&header, claims, &key).unwrap()
+        }
+    }
+
+    fn claims() -> Value {
+        let now = now_ms() / 1000;
+        json!({
+            "iss": "https://id.example", "aud": "caisson", "sub": "1", "nonce": "n",
+            "iat": now, "exp": now + 600
+        })
+    }
+
+    fn with(name: &str, value: Value) -> Value {
+        let mut claims = claims();
+        claims[name] = value;
+        claims
+    }
+
+    #[test]
+    fn a_token_of_the_provider_is_taken() {
+        let provider = Provider::new("one");
+        for kid in [Some("one"), None] {
+            let told = verify(&settings(), &provider.keys(), &provider.sign(kid, &claims())).unwrap();
+            assert_eq!(told["sub"], "1");
+        }
+    }
+
+    #[test]
+    fn a_token_without_the_name_of_its_key_is_tried_with_every_key() {
+        let (old, new) = (Provider::new("old"), Provider::new("new"));
+        let curve = json!({"kty": "EC", "crv": "P-256", "kid": "other", "x": "AAAA", "y": "AAAA"});
+        let mut keys = json!({"keys": [curve]});
+        for provider in [&old, &new] {
+            let more = serde_json::to_value(provider.keys()).unwrap()["keys"][0].clone();
+            keys["keys"].as_array_mut().unwrap().push(more);
+        }
+        let keys: JwkSet = serde_json::from_value(keys).unwrap();
+        for provider in [&old, &new] {
+            assert_eq!(verify(&settings(), &keys, &provider.sign(None, &claims())).unwrap()["sub"], "1");
+        }
+        let error = verify(&settings(), &keys, &new.sign(Some("old"), &claims())).unwrap_err();
+        assert!(error.contains("InvalidSignature"), "{error}");
+        let stranger = Provider::new("new");
+        assert!(verify(&settings(), &keys, &stranger.sign(None, &claims())).is_err());
+    }
+
+    #[test]
+    fn what_is_not_for_this_server_or_over_is_refused() {
+        let provider = Provider::new("one");
+        let now = now_ms() / 1000;
+        let without = |name: &str| {
+            let mut claims = claims();
+            claims.as_object_mut().unwrap().remove(name);
+            claims
+        };
+        for (claims, why) in [
+            (with("aud", json!("another")), "InvalidAudience"),
+            (with("iss", json!("https://evil.example")), "InvalidIssuer"),
+            (with("exp", json!(now - 3600)), "ExpiredSignature"),
+            (without("aud"), "aud"),
+            (without("iss"), "iss"),
+            (without("exp"), "exp"),
+            (without("sub"), "sub"),
+        ] {
+            let token = provider.sign(Some("one"), &claims);
+            let error = verify(&settings(), &provider.keys(), &token).unwrap_err();
+            assert!(error.contains(why), "{why}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_another_has_signed_is_refused() {
+        let (provider, other) = (Provider::new("one"), Provider::new("one"));
+        let refused = |token: &str| verify(&settings(), &provider.keys(), token).unwrap_err();
+        assert!(refused(&other.sign(Some("one"), &claims())).contains("InvalidSignature"));
+        assert!(refused(&other.sign(None, &claims())).contains("InvalidSignature"));
+        assert!(refused(&provider.sign(Some("two"), &claims())).contains("does not tell of"));
+        let good = provider.sign(Some("one"), &claims());
+        let (head, tail) = good.split_once('.').unwrap();
+        let forged = URL_SAFE_NO_PAD.encode(with("sub", json!("2")).to_string());
+        let changed = format!("{head}.{forged}.{}", tail.split_once('.').unwrap().1);
+        assert!(refused(&changed).contains("InvalidSignature"));
+    }
+
+    /// The public key is no secret: a token that takes it for one must not pass.
+    #[test]
+    fn a_shared_secret_and_no_signature_at_all_are_refused() {
+        let provider = Provider::new("one");
+        let header = Header { kid: Some("one".into()), ..Header::new(Algorithm::HS256) };
+        let key = EncodingKey::from_secret(provider.pair.public_key_raw());
+        let token = jsonwebtoken::encode(&header, &claims(), &key).unwrap();
+        let error = verify(&settings(), &provider.keys(), &token).unwrap_err();
+        assert!(error.contains("HS256, which is not taken"), "{error}");
+        let head = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#);
+        let body = URL_SAFE_NO_PAD.encode(claims().to_string());
+        for token in [format!("{head}.{body}."), format!("{head}.{body}"), "x".into()] {
+            assert!(verify(&settings(), &provider.keys(), &token).is_err(), "{token}");
+        }
+    }
+
+    #[test]
+    fn a_token_of_another_login_is_refused() {
+        assert!(check_nonce(&claims(), "n").is_ok());
+        assert!(check_nonce(&claims(), "m").unwrap_err().contains("another login"));
+        assert!(check_nonce(&with("nonce", Value::Null), "n").is_err());
+        assert!(check_nonce(&with("nonce", Value::Null), "").is_err());
+    }
+}

@@ -1,0 +1,407 @@
+//! Who did what over the API: a line in the server's log and in a file for all that changes something, is taken away or is
+//! refused, and the last of them for who asks.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use super::journal_file::JournalFile;
+use crate::answers::{now_ms, timestamp};
+use crate::error::ServerError;
+
+/// So many are kept in memory.
+pub(super) const KEPT: usize = 1000;
+/// And so many of these at most are of nobody: whoever has no key cannot push out what others did.
+const KEPT_OF_NOBODY: usize = 200;
+/// What is rationed is told of at most this often; in between it is counted.
+pub(super) const PAUSE: Duration = Duration::from_secs(10);
+/// Of one caller, so many refusals are told of one by one within that time.
+const MOST_REFUSALS: u64 = 20;
+/// And so many looks at one path; a page that is open asks again and again.
+const MOST_LOOKS: u64 = 3;
+/// So many things are counted at once; the looks beyond are counted by who looks, wherever.
+const MOST_COUNTED: usize = 500;
+/// How the log calls who has shown no good key.
+pub(super) const NOBODY: &str = "nobody";
+/// No path is kept longer.
+const MAX_PATH: usize = 256;
+
+/// Something that somebody did, or tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Deed {
+    /// When.
+    #[schema(format = DateTime)]
+    pub(crate) at: String,
+    /// The name of the key; `anybody` where there are none, `guest` for who came by a link that was shared, `nobody`
+    /// without a good key.
+    pub(crate) who: String,
+    /// The address that it came from.
+    pub(crate) from: Option<String>,
+    /// The method.
+    pub(crate) method: String,
+    /// The path, without the query.
+    pub(crate) path: String,
+    /// What was answered.
+    pub(crate) status: u16,
+    /// How many requests this line stands for: floods are counted, and the last of them is told.
+    #[serde(default = "one")]
+    #[schema(required, minimum = 1)]
+    pub(crate) count: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+impl Deed {
+    pub(crate) fn new(who: &str, from: Option<IpAddr>, method: &str, path: &str, status: u16) -> Self {
+        let end = path.char_indices().map(|(at, _)| at).take_while(|at| *at <= MAX_PATH).last().unwrap_or(0);
+        let path = if path.len() > MAX_PATH { &path[..end] } else { path };
+        Self {
+            at: timestamp(now_ms()),
+            who: who.to_owned(),
+            from: from.map(|address| address.to_string()),
+            method: method.to_owned(),
+            path: path.to_owned(),
+            status,
+            count: 1,
+        }
+    }
+}
+
+/// Deeds that are told of together once there are many.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Ration {
+    /// Without a key that the server knows: somebody may be trying keys out.
+    Strangers,
+    /// All else that is done without a key.
+    Nobody,
+    /// What does not even reach the check of keys: other sites, other names.
+    Outside,
+    /// Refusals of one who is known.
+    Caller(String),
+    /// Looks of one who is known at one path, or at any where that is empty.
+    Looks(String, String),
+}
+
+impl Ration {
+    /// How many are told of one by one.
+    fn most(&self) -> u64 {
+        match self {
+            Self::Caller(_) => MOST_REFUSALS,
+            Self::Looks(..) => MOST_LOOKS,
+            Self::Strangers | Self::Nobody | Self::Outside => 1,
+        }
+    }
+}
+
+/// The log of who did what, shared by all that listens.
+#[derive(Clone, Default)]
+pub struct AccessLog(Arc<Journal>);
+
+impl AccessLog {
+    /// Goes on with the file of a data folder.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn open(folder: &Path) -> Result<Self, ServerError> {
+        let (file, deeds) = JournalFile::open(folder).map_err(ServerError::AccessLog)?;
+        Ok(Self(Arc::new(Journal { deeds: Mutex::new(deeds), file: Some(file), ..Journal::default() })))
+    }
+
+    pub(super) fn journal(&self) -> &Arc<Journal> {
+        &self.0
+    }
+
+    /// Notes a request that was refused before anybody asked whose it is.
+    pub(crate) fn note_outside(&self, from: Option<IpAddr>, method: &str, path: &str, status: u16) {
+        self.0.write_rationed(&Ration::Outside, Deed::new(NOBODY, from, method, path, status));
+    }
+
+    /// Tells what was only counted so far, and waits until all of it is in the file.
+    pub(crate) fn settle(&self) {
+        self.0.tell_counted(Which::All);
+        if let Some(file) = &self.0.file {
+            file.settle();
+        }
+    }
+}
+
+impl fmt::Debug for AccessLog {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("AccessLog")
+    }
+}
+
+impl PartialEq for AccessLog {
+    /// Settings are compared for what an operator has written; this is none of it.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// The last deeds, and what is counted at present.
+#[derive(Default)]
+pub(crate) struct Journal {
+    deeds: Mutex<VecDeque<Deed>>,
+    counts: Mutex<HashMap<Ration, Count>>,
+    file: Option<JournalFile>,
+}
+
+/// Deeds of one ration since a moment.
+#[derive(Debug)]
+struct Count {
+    since: Instant,
+    told: u64,
+    left: u64,
+    last: Option<Deed>,
+}
+
+/// Which counts are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// Those whose time is over.
+    Due,
+    All,
+}
+
+impl Journal {
+    /// Writes one down.
+    pub(crate) fn write(&self, deed: Deed) {
+        let Deed { who, from, method, path, status, count, .. } = &deed;
+        let from = from.as_deref().unwrap_or("inside");
+        tracing::info!(target: "caisson_access", who, from, method, path, status, count, "over the API");
+        self.keep(deed);
+    }
+
+    /// Writes down one of a kind that comes in floods, or counts it: a flood must not fill the log, nor push out what others
+    /// did. What was counted is told when the pause is over, whether more comes or not.
+    pub(crate) fn write_rationed(self: &Arc<Self>, ration: &Ration, deed: Deed) {
+        self.tell_counted(Which::Due);
+        let mut counts = self.counts();
+        let fresh = || Count { since: Instant::now(), told: 0, left: 0, last: None };
+        let count = counts.entry(ration.clone()).or_insert_with(fresh);
+        if count.told < ration.most() {
+            count.told += 1;
+            drop(counts);
+            return self.tell(ration, deed);
+        }
+        count.left += 1;
+        count.last = Some(deed);
+        let is_first = count.left == 1;
+        let due = count.since + PAUSE;
+        drop(counts);
+        if is_first && let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let journal = Arc::downgrade(self);
+            runtime.spawn(async move {
+                tokio::time::sleep_until(due).await;
+                if let Some(journal) = journal.upgrade() {
+                    journal.tell_counted(Which::Due);
+                }
+            });
+        }
+    }
+
+    /// Writes down that somebody has taken something away. Whoever asks for the same again and again cannot push out what others
+    /// did.
+    pub(crate) fn write_look(self: &Arc<Self>, deed: Deed) {
+        let is_full = self.counts().len() >= MOST_COUNTED;
+        let path = if is_full { String::new() } else { deed.path.clone() };
+        self.write_rationed(&Ration::Looks(deed.who.clone(), path), deed);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<Ration, Count>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells what was counted. Where that was something, the flood may go on: nothing is told one by one until the next pause.
+    fn tell_counted(&self, which: Which) {
+        let mut told = Vec::new();
+        self.counts().retain(|ration, count| {
+            if which == Which::Due && count.since.elapsed() < PAUSE {
+                return true;
+            }
+            let Some(last) = count.last.take() else { return false };
+            told.push((ration.clone(), Deed { count: count.left, ..last }));
+            *count = Count { since: Instant::now(), told: ration.most(), left: 0, last: None };
+            true
+        });
+        told.into_iter().for_each(|(ration, deed)| self.tell(&ration, deed));
+    }
+
+    fn tell(&self, ration: &Ration, deed: Deed) {
+        if *ration != Ration::Strangers {
+            return self.write(deed);
+        }
+        let from = deed.from.as_deref().unwrap_or("inside");
+        tracing::warn!(
+            target: "caisson_access", count = deed.count, from, path = deed.path,
+            "requests came without a key that this server knows; the address and path are those of the last"
+        );
+        self.keep(deed);
+    }
+
+    fn keep(&self, deed: Deed) {
+        if let Some(file) = &self.file {
+            file.write(&deed);
+        }
+        let mut deeds = self.deeds.lock().unwrap_or_else(PoisonError::into_inner);
+        if deed.who == NOBODY && deeds.iter().filter(|kept| kept.who == NOBODY).count() >= KEPT_OF_NOBODY {
+            let oldest = deeds.iter().position(|kept| kept.who == NOBODY);
+            oldest.and_then(|oldest| deeds.remove(oldest));
+        }
+        if deeds.len() >= KEPT {
+            let oldest = oldest_of_the_busiest(&deeds);
+            deeds.remove(oldest);
+        }
+        deeds.push_back(deed);
+    }
+
+    /// The newest, newest first.
+    pub(crate) fn last(&self, count: usize) -> Vec<Deed> {
+        let deeds = self.deeds.lock().unwrap_or_else(PoisonError::into_inner);
+        deeds.iter().rev().take(count).cloned().collect()
+    }
+}
+
+/// Where the oldest deed of whom most of them are is: who does much pushes out nothing but what is their own.
+fn oldest_of_the_busiest(deeds: &VecDeque<Deed>) -> usize {
+    let mut by_caller: HashMap<&str, (usize, usize)> = HashMap::new();
+    for (at, deed) in deeds.iter().enumerate() {
+        by_caller.entry(&deed.who).or_insert((0, at)).0 += 1;
+    }
+    let busiest = by_caller.into_values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
+    busiest.map_or(0, |(_, oldest)| oldest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deed(path: &str) -> Deed {
+        Deed::new("ada", None, "POST", path, 202)
+    }
+
+    fn paths(journal: &Journal, count: usize) -> Vec<String> {
+        journal.last(count).into_iter().map(|deed| deed.path).collect()
+    }
+
+    #[test]
+    fn the_newest_are_kept_and_strangers_are_told_of_rarely() {
+        let journal = Arc::new(Journal::default());
+        for number in 0..KEPT + 5 {
+            journal.write(deed(&format!("/{number}")));
+        }
+        assert_eq!(paths(&journal, 2), ["/1004", "/1003"]);
+        assert_eq!(journal.last(usize::MAX).len(), KEPT);
+        for _ in 0..100 {
+            journal.write_rationed(&Ration::Strangers, deed("/v1/jobs"));
+        }
+        assert_eq!(paths(&journal, 2), ["/v1/jobs", "/1004"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_that_stops_is_told_with_how_many_they_were() {
+        let journal = Arc::new(Journal::default());
+        for number in 0..1000 {
+            journal.write_rationed(&Ration::Strangers, deed(&format!("/{number}")));
+        }
+        assert_eq!(journal.last(9).len(), 1);
+        tokio::time::sleep(PAUSE * 2).await;
+        let told = journal.last(9);
+        assert_eq!(told.iter().map(|deed| deed.count).collect::<Vec<_>>(), [999, 1]);
+        assert_eq!(told[0].path, "/999", "the last of them");
+        tokio::time::sleep(PAUSE * 2).await;
+        journal.write_rationed(&Ration::Strangers, deed("/later"));
+        assert_eq!(paths(&journal, 1), ["/later"], "a single one later is told at once");
+    }
+
+    #[test]
+    fn what_is_left_is_told_at_the_end() {
+        let log = AccessLog::default();
+        for _ in 0..50 {
+            log.note_outside(None, "POST", "/v1/jobs", 403);
+        }
+        log.settle();
+        log.settle();
+        let counts: Vec<u64> = log.journal().last(9).iter().map(|deed| deed.count).collect();
+        assert_eq!(counts, [49, 1]);
+    }
+
+    #[test]
+    fn a_flood_of_refusals_of_one_caller_pushes_nothing_out() {
+        let journal = Arc::new(Journal::default());
+        journal.write(deed("/first"));
+        let refuse = |who: &str, path: &str, status: u16| {
+            let deed = Deed::new(who, None, "POST", path, status);
+            journal.write_rationed(&Ration::Caller(who.to_owned()), deed);
+        };
+        for _ in 0..5000 {
+            refuse("ada", "/schedule", 429);
+        }
+        refuse("bob", "/v1/keys", 403);
+        let kept = journal.last(usize::MAX);
+        assert_eq!(kept.len(), usize::try_from(MOST_REFUSALS).unwrap() + 2);
+        assert_eq!((kept[0].who.as_str(), kept[kept.len() - 1].path.as_str()), ("bob", "/first"));
+    }
+
+    #[test]
+    fn looks_again_and_again_are_counted_by_path_and_by_caller() {
+        let journal = Arc::new(Journal::default());
+        let look = |who: &str, path: &str| journal.write_look(Deed::new(who, None, "GET", path, 200));
+        for _ in 0..3000 {
+            look("eve", "/v1/jobs/a/events");
+        }
+        look("eve", "/v1/jobs/b/events");
+        look("ada", "/v1/jobs/a/events");
+        let most = usize::try_from(MOST_LOOKS).unwrap();
+        assert_eq!(journal.last(usize::MAX).len(), most + 2);
+        for number in 0..5000 {
+            look("eve", &format!("/v1/jobs/a/files/{number}"));
+        }
+        assert!(journal.counts().len() <= MOST_COUNTED + 1);
+        assert!(journal.last(usize::MAX).len() < KEPT);
+    }
+
+    #[test]
+    fn who_does_much_pushes_out_only_what_is_their_own() {
+        let journal = Journal::default();
+        journal.write(deed("/first"));
+        for number in 0..3 * KEPT {
+            journal.write(Deed::new("eve", None, "POST", &format!("/{number}"), 202));
+        }
+        let kept = journal.last(usize::MAX);
+        assert_eq!((kept.len(), kept[KEPT - 1].path.as_str()), (KEPT, "/first"));
+        assert_eq!((kept[0].path.as_str(), kept[KEPT - 2].path.as_str()), ("/2999", "/2001"));
+    }
+
+    #[test]
+    fn nobody_pushes_out_what_others_did() {
+        let journal = Journal::default();
+        journal.write(deed("/first"));
+        for _ in 0..2 * KEPT {
+            journal.keep(Deed::new(NOBODY, None, "DELETE", "/v1/session", 204));
+        }
+        let kept = journal.last(usize::MAX);
+        assert_eq!((kept.len(), kept[KEPT_OF_NOBODY].path.as_str()), (KEPT_OF_NOBODY + 1, "/first"));
+    }
+
+    #[test]
+    fn a_line_of_before_there_were_counts_is_read() {
+        let line = r#"{"at":"2026-01-01T00:00:00Z","who":"ada","from":null,"method":"POST","path":"/","status":202}"#;
+        assert_eq!(serde_json::from_str::<Deed>(line).unwrap().count, 1);
+    }
+
+    #[test]
+    fn a_path_without_end_is_cut() {
+        assert_eq!(deed(&"é".repeat(1000)).path.len(), MAX_PATH);
+        assert_eq!(deed("/short").path, "/short");
+    }
+}

@@ -1,0 +1,240 @@
+//! The file of what was done: one JSON object a line, written by a thread of its own so that no request waits for the disk, and
+//! read back at the next start.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use super::journal::{Deed, KEPT};
+
+const NAME: &str = "access.jsonl";
+/// A file that has reached this is put aside.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// So many are kept aside.
+const ASIDE: u32 = 4;
+/// Lines on their way to the disk; more are counted and lost.
+const WAITING: usize = 8192;
+/// What is read back of a file at most; a thousand of the longest lines fit.
+const READ_BACK_BYTES: u64 = 2 * 1024 * 1024;
+
+/// How long the end of the server waits for the disk.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// What the thread is given.
+enum Given {
+    Line(String),
+    /// To be answered once all that came before is written.
+    Mark(SyncSender<()>),
+}
+
+/// Takes lines for the file.
+pub(super) struct JournalFile {
+    lines: SyncSender<Given>,
+    lost: AtomicU64,
+}
+
+impl JournalFile {
+    /// Opens the file of a folder; with it what was done last, oldest first.
+    pub(super) fn open(folder: &Path) -> io::Result<(Self, VecDeque<Deed>)> {
+        Self::open_bounded(folder, MAX_BYTES)
+    }
+
+    fn open_bounded(folder: &Path, max_bytes: u64) -> io::Result<(Self, VecDeque<Deed>)> {
+        let deeds = read_back(folder);
+        let log = Log::open(folder.join(NAME), max_bytes)?;
+        let (lines, waiting) = sync_channel(WAITING);
+        std::thread::Builder::new().name("access-log".into()).spawn(move || write_all(log, &waiting))?;
+        Ok((Self { lines, lost: AtomicU64::new(0) }, deeds))
+    }
+
+    /// Gives a line to the thread; never waits.
+    pub(super) fn write(&self, deed: &Deed) {
+        let Ok(line) = serde_json::to_string(deed) else { return };
+        if self.lines.try_send(Given::Line(line + "\n")).is_err() {
+            let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
+            if lost.is_power_of_two() {
+                tracing::error!(lost, "lines of {NAME} are lost: the disk is slower than they come, or gone");
+            }
+        }
+    }
+
+    /// Waits until what was given is written, though not for ever.
+    pub(super) fn settle(&self) {
+        let (mark, written) = sync_channel(1);
+        if self.lines.try_send(Given::Mark(mark)).is_ok() {
+            let _ = written.recv_timeout(SETTLE);
+        }
+    }
+}
+
+/// The open file.
+struct Log {
+    path: PathBuf,
+    file: BufWriter<File>,
+    bytes: u64,
+    max_bytes: u64,
+}
+
+impl Log {
+    fn open(path: PathBuf, max_bytes: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+        let bytes = file.metadata()?.len();
+        let mut log = Self { path, file: BufWriter::new(file), bytes, max_bytes };
+        // What a killed server has left of a line ends there.
+        if bytes > 0 && last_byte(&log.path).is_ok_and(|byte| byte != b'\n') {
+            log.add("\n")?;
+        }
+        Ok(log)
+    }
+
+    fn add(&mut self, line: &str) -> io::Result<()> {
+        if self.bytes >= self.max_bytes {
+            self.put_aside()?;
+        }
+        self.bytes += line.len() as u64;
+        self.file.write_all(line.as_bytes())
+    }
+
+    fn put_aside(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        for number in (1..ASIDE).rev() {
+            let _ = fs::rename(aside(&self.path, number), aside(&self.path, number + 1));
+        }
+        fs::rename(&self.path, aside(&self.path, 1))?;
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
+        (self.file, self.bytes) = (BufWriter::new(file), 0);
+        Ok(())
+    }
+}
+
+fn aside(path: &Path, number: u32) -> PathBuf {
+    path.with_file_name(format!("{NAME}.{number}"))
+}
+
+fn last_byte(path: &Path) -> io::Result<u8> {
+    let (mut file, mut byte) = (File::open(path)?, [0]);
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut byte)?;
+    Ok(byte[0])
+}
+
+fn write_all(mut log: Log, waiting: &Receiver<Given>) {
+    let mut has_failed = false;
+    while let Ok(given) = waiting.recv() {
+        let mut marks = Vec::new();
+        let more = std::iter::once(given).chain(waiting.try_iter()).take(WAITING);
+        let mut written = Ok(());
+        for given in more {
+            match given {
+                Given::Line(line) if written.is_ok() => written = log.add(&line),
+                Given::Line(_) => {}
+                Given::Mark(mark) => marks.push(mark),
+            }
+        }
+        match written.and_then(|()| log.file.flush()) {
+            Ok(()) => has_failed = false,
+            Err(error) if !has_failed => {
+                has_failed = true;
+                tracing::error!(%error, "{} cannot be written", log.path.display());
+            }
+            Err(_) => {}
+        }
+        for mark in marks {
+            let _ = mark.send(());
+        }
+    }
+}
+
+/// The last that were written, oldest first.
+fn read_back(folder: &Path) -> VecDeque<Deed> {
+    let path = folder.join(NAME);
+    let mut deeds = VecDeque::new();
+    for file in [path.clone(), aside(&path, 1)] {
+        let Ok(text) = read_end(&file) else { continue };
+        for deed in text.lines().rev().filter_map(|line| serde_json::from_str::<Deed>(line).ok()) {
+            if deeds.len() == KEPT {
+                return deeds;
+            }
+            deeds.push_front(deed);
+        }
+    }
+    deeds
+}
+
+fn read_end(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(READ_BACK_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(READ_BACK_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn deed(number: usize) -> Deed {
+        Deed::new("ada", None, "POST", &format!("/{number}"), 202)
+    }
+
+    fn wait_until(holds: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !holds() {
+            assert!(Instant::now() < end, "waited in vain");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_was_done_is_read_back_also_after_half_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let (file, before) = JournalFile::open(folder.path()).unwrap();
+        assert!(before.is_empty());
+        (0..1500).for_each(|number| file.write(&deed(number)));
+        wait_until(|| fs::read_to_string(&path).unwrap().lines().count() == 1500);
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        drop(file);
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"at\":\"20").unwrap();
+        let (file, read) = JournalFile::open(folder.path()).unwrap();
+        assert_eq!((read.len(), &read[KEPT - 1].path[..], &read[0].path[..]), (KEPT, "/1499", "/500"));
+        file.write(&deed(2000));
+        wait_until(|| fs::read_to_string(&path).unwrap().lines().any(|line| line.contains("/2000")));
+        assert_eq!(read_back(folder.path()).back().unwrap().path, "/2000");
+    }
+
+    #[test]
+    fn what_was_given_is_in_the_file_once_it_has_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, _) = JournalFile::open(folder.path()).unwrap();
+        (0..100).for_each(|number| file.write(&deed(number)));
+        file.settle();
+        assert_eq!(fs::read_to_string(folder.path().join(NAME)).unwrap().lines().count(), 100);
+    }
+
+    #[test]
+    fn a_file_that_has_grown_is_put_aside_and_few_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, _) = JournalFile::open_bounded(folder.path(), 500).unwrap();
+        for number in 0..100 {
+            file.write(&deed(number));
+            wait_until(|| {
+                read_back(folder.path()).back().is_some_and(|last| *last.path == format!("/{number}"))
+            });
+        }
+        let names: Vec<String> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(names.len(), 1 + ASIDE as usize, "{names:?}");
+    }
+}

@@ -1,0 +1,111 @@
+//! How long what lets a caller in holds. A request asks once; what stays open (WebSockets, events, tunnels) ends with the key,
+//! the login or the link that it was opened with.
+
+use std::time::Duration;
+
+use orchestrator::{KeyId, Orchestrator};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::oidc::PERSON;
+use crate::answers::now_ms;
+
+/// What a caller was let in by.
+#[derive(Debug, Clone)]
+enum By {
+    /// Nothing is asked for at this route.
+    Nothing,
+    /// There are no keys.
+    Nobody,
+    /// A key, or an account elsewhere.
+    Key(KeyId),
+}
+
+/// Until when a caller is let in.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    orchestrator: Orchestrator,
+    by: By,
+    until_ms: Option<i64>,
+}
+
+impl Lease {
+    /// Of who needs nothing.
+    pub(crate) fn of_all(orchestrator: &Orchestrator) -> Self {
+        Self { orchestrator: orchestrator.clone(), by: By::Nothing, until_ms: None }
+    }
+
+    /// Of a key, or of everybody while there is none.
+    pub(crate) fn of(orchestrator: &Orchestrator, key: Option<&KeyId>, until_ms: Option<i64>) -> Self {
+        let by = key.map_or(By::Nobody, |key| By::Key(key.clone()));
+        Self { orchestrator: orchestrator.clone(), by, until_ms }
+    }
+
+    /// The seconds that are left of the login of a person with an account elsewhere; nothing for a key, which has no end.
+    pub(crate) fn person_left_s(&self) -> Option<u64> {
+        let By::Key(key) = &self.by else { return None };
+        let until_ms = self.until_ms.filter(|_| key.as_str().starts_with(PERSON))?;
+        // A second that has begun counts as none: the link is not to outlive the login.
+        Some(u64::try_from(until_ms.saturating_sub(now_ms()) / 1000).unwrap_or(0))
+    }
+
+    fn holds(&self) -> bool {
+        let is_known = match &self.by {
+            By::Nothing => true,
+            By::Nobody => !self.orchestrator.needs_keys(),
+            // Of a person no more is known here than at the login, which has an end.
+            By::Key(key) => key.as_str().starts_with(PERSON) || self.orchestrator.key(key).is_some(),
+        };
+        is_known && self.until_ms.is_none_or(|until| now_ms() < until)
+    }
+
+    /// Waits until it does not hold any more.
+    async fn ended(&self) {
+        let mut changes = self.orchestrator.key_changes();
+        loop {
+            changes.borrow_and_update();
+            if !self.holds() {
+                return;
+            }
+            let time = async {
+                match self.until_ms.map(|until| u64::try_from(until.saturating_sub(now_ms())).unwrap_or(0)) {
+                    Some(left) => tokio::time::sleep(Duration::from_millis(left)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = time => {}
+            }
+        }
+    }
+}
+
+/// Tells what stays open to close: with the server, or with its lease.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    token: CancellationToken,
+    /// Whoever waits for the end of the lease stops when what was opened is over.
+    _over: DropGuard,
+}
+
+impl Closing {
+    /// Watches over a lease until this is dropped.
+    pub(crate) fn new(lease: Option<Lease>, server: &CancellationToken) -> Self {
+        let token = server.child_token();
+        if let Some(lease) = lease {
+            let ending = token.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = lease.ended() => ending.cancel(),
+                    () = ending.cancelled() => {}
+                }
+            });
+        }
+        Self { _over: token.clone().drop_guard(), token }
+    }
+
+    /// Cancelled when it is time.
+    pub(crate) fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+}

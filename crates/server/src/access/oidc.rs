@@ -1,0 +1,378 @@
+//! Login with an account elsewhere: OpenID Connect, the authorization code flow with PKCE.
+//!
+//! The browser is led to the provider with a state, a nonce and the digest of a secret, all kept in a sealed cookie until
+//! it comes back. What the provider then says of the person, in a token that it has signed, decides the role.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::jwk::JwkSet;
+use orchestrator::{Key, KeyLimits, Role};
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::id_token;
+
+/// How long what a provider says of itself is believed.
+const KEPT: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// And how long it is left alone after a failure.
+const FAILURE_KEPT: Duration = Duration::from_secs(10);
+
+/// How people log in with accounts elsewhere.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OidcSettings {
+    /// What the button says.
+    pub name: String,
+    /// The provider's address, as its tokens write it.
+    pub issuer: String,
+    /// What the provider knows this server by.
+    pub client_id: String,
+    /// And its secret there, where it has one.
+    pub client_secret: Option<ClientSecret>,
+    /// What is asked for beside `openid`.
+    pub scopes: Vec<String>,
+    /// The claim that decides on the role.
+    pub role_claim: String,
+    /// The roles by the values of that claim.
+    pub roles: BTreeMap<String, Role>,
+    /// For those whom none of these fits; without it they are refused.
+    pub default_role: Option<Role>,
+    /// What people may use, by role.
+    pub limits: BTreeMap<Role, KeyLimits>,
+}
+
+/// A secret that is not printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientSecret(pub String);
+
+impl std::fmt::Debug for ClientSecret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("***")
+    }
+}
+
+/// What of a login is kept by the browser until it comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Which login it is.
+    pub(crate) state: String,
+    nonce: String,
+    verifier: String,
+}
+
+impl Pending {
+    fn new() -> Self {
+        let word = || format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        Self { state: word(), nonce: word(), verifier: word() }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        format!("{}/{}/{}", self.state, self.nonce, self.verifier)
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('/').map(ToOwned::to_owned);
+        Some(Self { state: parts.next()?, nonce: parts.next()?, verifier: parts.next()? })
+    }
+
+    fn challenge(&self) -> String {
+        URL_SAFE_NO_PAD.encode(Sha256::digest(&self.verifier))
+    }
+}
+
+/// What a provider says of itself.
+#[derive(Debug, Clone, Deserialize)]
+struct Provider {
+    issuer: String,
+    authorization_endpoint: String,
+    token_endpoint: String,
+    jwks_uri: String,
+    userinfo_endpoint: Option<String>,
+}
+
+#[derive(Clone)]
+struct Known {
+    provider: Provider,
+    keys: Arc<JwkSet>,
+    since: Instant,
+}
+
+/// The last answer of a provider, and its last failure.
+#[derive(Default)]
+struct Memory {
+    known: Option<Known>,
+    failure: Option<(String, Instant)>,
+}
+
+/// Logs people in at one provider.
+pub(crate) struct Oidc {
+    settings: OidcSettings,
+    http: reqwest::Client,
+    memory: Mutex<Memory>,
+}
+
+impl Oidc {
+    pub(crate) fn new(settings: OidcSettings) -> Result<Self, reqwest::Error> {
+        let redirects = reqwest::redirect::Policy::none();
+        let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(redirects).build()?;
+        Ok(Self { settings, http, memory: Mutex::default() })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// What is known of the provider. Nobody waits for the question of another: a provider that is slow to answer is asked by
+    /// each, and one that has failed is left alone for a moment.
+    async fn known(&self) -> Result<Known, String> {
+        {
+            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(fresh) = memory.known.as_ref().filter(|known| known.since.elapsed() < KEPT) {
+                return Ok(fresh.clone());
+            }
+            if let Some((why, since)) = &memory.failure
+                && since.elapsed() < FAILURE_KEPT
+            {
+                return Err(why.clone());
+            }
+        }
+        self.fetch_known().await
+    }
+
+    async fn fetch_known(&self) -> Result<Known, String> {
+        let fetched = self.ask_provider().await;
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match &fetched {
+            Ok(known) => *memory = Memory { known: Some(known.clone()), failure: None },
+            Err(why) => memory.failure = Some((why.clone(), Instant::now())),
+        }
+        fetched
+    }
+
+    async fn ask_provider(&self) -> Result<Known, String> {
+        let issuer = self.settings.issuer.trim_end_matches('/');
+        let provider: Provider = self.fetch(&format!("{issuer}/.well-known/openid-configuration")).await?;
+        if provider.issuer != self.settings.issuer {
+            return Err(format!(
+                "the provider calls itself {}, not {}",
+                provider.issuer, self.settings.issuer
+            ));
+        }
+        let keys: JwkSet = self.fetch(&provider.jwks_uri).await?;
+        Ok(Known { provider, keys: Arc::new(keys), since: Instant::now() })
+    }
+
+    async fn fetch<T: serde::de::DeserializeOwned>(&self, url: &str) -> Result<T, String> {
+        let told = |error: reqwest::Error| format!("{url}: {}", error.without_url());
+        let response = self.http.get(url).send().await.map_err(told)?;
+        response.error_for_status().map_err(told)?.json().await.map_err(told)
+    }
+
+    /// Where to send the browser, and what it must bring back.
+    pub(crate) async fn begin(&self, callback: &str) -> Result<(String, Pending), String> {
+        let known = self.known().await?;
+        let pending = Pending::new();
+        let scope = std::iter::once("openid").chain(self.settings.scopes.iter().map(String::as_str));
+        let scope = scope.collect::<Vec<_>>().join(" ");
+        let challenge = pending.challenge();
+        let pairs = [
+            ("response_type", "code"),
+            ("client_id", &self.settings.client_id),
+            ("redirect_uri", callback),
+            ("scope", &scope),
+            ("state", &pending.state),
+            ("nonce", &pending.nonce),
+            ("code_challenge", &challenge),
+            ("code_challenge_method", "S256"),
+        ];
+        let url = reqwest::Url::parse_with_params(&known.provider.authorization_endpoint, pairs)
+            .map_err(|error| format!("the provider's address is none: {error}"))?;
+        Ok((url.into(), pending))
+    }
+
+    /// Who has come back.
+    pub(crate) async fn finish(
+        &self,
+        callback: &str,
+        pending: &Pending,
+        state: &str,
+        code: &str,
+    ) -> Result<Key, String> {
+        if state != pending.state {
+            return Err("the login was begun in another browser, or too long ago; begin anew".into());
+        }
+        let known = self.known().await?;
+        let mut form = vec![
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", callback),
+            ("client_id", &self.settings.client_id),
+            ("code_verifier", &pending.verifier),
+        ];
+        if let Some(secret) = &self.settings.client_secret {
+            form.push(("client_secret", &secret.0));
+        }
+        let body = reqwest::Url::parse_with_params("http://form", form).ok();
+        let body = body.and_then(|url| url.query().map(ToOwned::to_owned)).unwrap_or_default();
+        let request = self.http.post(&known.provider.token_endpoint);
+        let request = request.header("content-type", "application/x-www-form-urlencoded").body(body);
+        let told =
+            |error: reqwest::Error| format!("asking the provider for a token: {}", error.without_url());
+        let answer: Value = request.send().await.map_err(told)?.json().await.map_err(told)?;
+        let Some(token) = answer["id_token"].as_str() else {
+            let why = answer["error_description"]
+                .as_str()
+                .or(answer["error"].as_str())
+                .unwrap_or("no reason given");
+            return Err(format!("the provider gave no token: {why}"));
+        };
+        let claims = match id_token::verify(&self.settings, &known.keys, token) {
+            // The provider may have changed its keys since they were read.
+            Err(_) => id_token::verify(&self.settings, &self.fetch_known().await?.keys, token)?,
+            Ok(claims) => claims,
+        };
+        id_token::check_nonce(&claims, &pending.nonce)?;
+        let claims = self.with_userinfo(&known, claims, answer["access_token"].as_str()).await?;
+        person(&self.settings, &claims)
+    }
+
+    /// Many providers tell of a person only where they are asked once more.
+    async fn with_userinfo(
+        &self,
+        known: &Known,
+        mut claims: Value,
+        token: Option<&str>,
+    ) -> Result<Value, String> {
+        let is_known = claims.get(&self.settings.role_claim).is_some();
+        let (false, Some(url), Some(token)) = (is_known, &known.provider.userinfo_endpoint, token) else {
+            return Ok(claims);
+        };
+        let told =
+            |error: reqwest::Error| format!("asking the provider who this is: {}", error.without_url());
+        let request = self.http.get(url).bearer_auth(token);
+        let more: Value = request.send().await.map_err(told)?.json().await.map_err(told)?;
+        if more["sub"] != claims["sub"] {
+            return Err("the provider tells of somebody else than it has signed for".into());
+        }
+        if let (Some(claims), Value::Object(more)) = (claims.as_object_mut(), more) {
+            for (name, value) in more {
+                claims.entry(name).or_insert(value);
+            }
+        }
+        Ok(claims)
+    }
+}
+
+/// How the ids of people who logged in elsewhere begin.
+pub(crate) const PERSON: &str = "oidc-";
+
+/// The key that a person has while logged in.
+fn person(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {
+    let subject = claims["sub"].as_str().unwrap_or_default();
+    let named =
+        ["email", "preferred_username", "name", "sub"].iter().find_map(|claim| claims[*claim].as_str());
+    let name: String =
+        named.unwrap_or(subject).chars().filter(|letter| !letter.is_control()).take(64).collect();
+    let values: Vec<&str> = match &claims[&settings.role_claim] {
+        Value::String(text) => vec![text],
+        Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let role =
+        values.iter().filter_map(|value| settings.roles.get(*value)).max_by_key(|role| strength(**role));
+    let Some(role) = role.copied().or(settings.default_role) else {
+        return Err(format!("{name} is known there, and has no role here; ask whoever runs this server"));
+    };
+    let digest = Sha256::digest(format!("{}\n{subject}", settings.issuer));
+    let id = digest.iter().take(16).fold(PERSON.to_owned(), |text, byte| text + &format!("{byte:02x}"));
+    let key = serde_json::json!({"id": id, "name": name, "role": role, "created_ms": 0});
+    serde_json::from_value(key).map_err(|error| error.to_string())
+}
+
+/// What the session of a person says.
+pub(crate) fn text_of(person: &Key) -> String {
+    let name = person.name.bytes().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    format!("{}/{}/{name}", person.id, person.role)
+}
+
+/// The person of whom a session says this.
+pub(crate) fn person_of(text: &str) -> Option<Key> {
+    let mut parts = text.split('/');
+    let (id, role, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let bytes = (0..name.len()).step_by(2).map(|at| u8::from_str_radix(name.get(at..at + 2)?, 16).ok());
+    let name = String::from_utf8(bytes.collect::<Option<_>>()?).ok()?;
+    serde_json::from_value(serde_json::json!({"id": id, "name": name, "role": role, "created_ms": 0})).ok()
+}
+
+fn strength(role: Role) -> usize {
+    Role::ALL.iter().position(|other| *other == role).unwrap_or(0)
+}
+
+/// What tests log in with.
+#[cfg(test)]
+pub(crate) fn example_settings() -> OidcSettings {
+    OidcSettings {
+        name: "Example".into(),
+        issuer: "https://id.example".into(),
+        client_id: "caisson".into(),
+        client_secret: Some(ClientSecret("s".into())),
+        scopes: vec!["email".into()],
+        role_claim: "groups".into(),
+        roles: BTreeMap::from([("ops".into(), Role::Operator), ("devs".into(), Role::Submitter)]),
+        default_role: None,
+        limits: BTreeMap::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::example_settings as settings;
+    use super::*;
+
+    #[test]
+    fn the_strongest_role_of_all_groups_holds() {
+        let role = |claims: Value| person(&settings(), &claims).map(|key| key.role);
+        assert_eq!(role(json!({"sub": "1", "groups": ["devs", "ops", "x"]})), Ok(Role::Operator));
+        assert_eq!(role(json!({"sub": "1", "groups": "devs"})), Ok(Role::Submitter));
+        let error = role(json!({"sub": "1", "email": "ada@example", "groups": ["x"]})).unwrap_err();
+        assert!(error.contains("ada@example has no role") || error.contains("no role here"), "{error}");
+        let open = OidcSettings { default_role: Some(Role::Viewer), ..settings() };
+        assert_eq!(person(&open, &json!({"sub": "1"})).map(|key| key.role), Ok(Role::Viewer));
+    }
+
+    #[test]
+    fn a_person_has_one_id_by_provider_and_subject() {
+        let id = |sub: &str, email: &str| {
+            person(&settings(), &json!({"sub": sub, "email": email, "groups": "ops"})).unwrap().id
+        };
+        assert_eq!(id("1", "a@example"), id("1", "b@example"), "a new address is no new person");
+        assert_ne!(id("1", "a@example"), id("2", "a@example"));
+        assert!(id("1", "a").as_str().starts_with(PERSON));
+    }
+
+    #[test]
+    fn a_session_says_who_it_is() {
+        let ada =
+            person(&settings(), &json!({"sub": "1", "email": "adä@example; x", "groups": "ops"})).unwrap();
+        let text = text_of(&ada);
+        assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/".contains(&byte)), "{text}");
+        assert_eq!(person_of(&text), Some(ada));
+        assert_eq!(person_of("oidc-1/king/61"), None);
+    }
+
+    #[test]
+    fn what_the_browser_keeps_is_read_back_and_hides_the_secret() {
+        let pending = Pending::new();
+        assert_eq!(Pending::parse(&pending.text()), Some(pending.clone()));
+        assert_eq!(Pending::parse("x"), None);
+        assert_eq!(pending.challenge().len(), 43);
+        assert_eq!(format!("{:?}", settings().client_secret), "Some(***)");
+    }
+}

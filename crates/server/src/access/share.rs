@@ -1,0 +1,275 @@
+//! Links that show one view of one job to whoever has them, for a while.
+//!
+//! A link is sealed by the server and stands nowhere. It ends at its time, and with the key of who made it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use orchestrator::{JobId, KeyId, Orchestrator, SealedFor};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::oidc::PERSON;
+use super::session::Transport;
+use super::subject::Subject;
+
+/// How the cookies of links begin; the view follows.
+const COOKIE: &str = "caisson_share_";
+/// The part of a query that has a link, for who keeps no cookies.
+pub(crate) const QUERY: &str = "share";
+
+/// One of the ways to look at a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum View {
+    Desktop,
+    Terminal,
+    Files,
+    Output,
+    Events,
+    Notebook,
+    Port(u16),
+}
+
+impl View {
+    /// Their names, for who has used another.
+    pub(crate) const NAMES: &str =
+        "desktop, terminal, files, output, events, notebook, or a port such as 5173";
+
+    /// Whether a route belongs to this view. Notebooks and ports live on origins of their own.
+    fn has(self, route: &str) -> bool {
+        let below =
+            ["/v1/jobs/{id}", "/v1/sandboxes/{id}"].iter().find_map(|start| route.strip_prefix(start));
+        match (self, below) {
+            (Self::Output, None) => route == "/jobs/{id}/output.zip",
+            (Self::Desktop, Some(rest)) => {
+                matches!(rest, "/desktop" | "/desktop/state" | "/desktop/socket" | "/screenshot")
+            }
+            (Self::Terminal, Some(rest)) => rest == "/terminal",
+            (Self::Files, Some(rest)) => matches!(rest, "/files" | "/files/" | "/files/{*path}"),
+            (Self::Events, Some(rest)) => rest == "/events",
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Desktop => "desktop",
+            Self::Terminal => "terminal",
+            Self::Files => "files",
+            Self::Output => "output",
+            Self::Events => "events",
+            Self::Notebook => "notebook",
+            Self::Port(port) => return write!(out, "{port}"),
+        };
+        out.write_str(name)
+    }
+}
+
+impl FromStr for View {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "desktop" => Self::Desktop,
+            "terminal" => Self::Terminal,
+            "files" => Self::Files,
+            "output" => Self::Output,
+            "events" => Self::Events,
+            "notebook" => Self::Notebook,
+            other => match other.parse() {
+                Ok(port @ 1..) => Self::Port(port),
+                _ => {
+                    return Err(format!(
+                        "`{}` is not a view; there are {}",
+                        other.escape_debug(),
+                        Self::NAMES
+                    ));
+                }
+            },
+        })
+    }
+}
+
+/// What may be done through a link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Rights {
+    /// To look.
+    #[default]
+    Watch,
+    /// To type and click, too.
+    Use,
+}
+
+/// A view that was shared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) job: JobId,
+    pub(crate) view: View,
+    pub(crate) rights: Rights,
+    /// The key of who shared it; nobody's where the server asks for none.
+    pub(crate) by: Option<KeyId>,
+}
+
+impl Share {
+    /// The text of the link.
+    pub(crate) fn seal(&self, orchestrator: &Orchestrator, lasts: Duration) -> String {
+        orchestrator.seal(SealedFor::Link, &self.text(), lasts)
+    }
+
+    /// What a link shows, while it holds.
+    pub(crate) fn open(orchestrator: &Orchestrator, sealed: &str) -> Option<Self> {
+        Self::open_until(orchestrator, sealed).map(|(share, _)| share)
+    }
+
+    /// The same, and when it ends, in milliseconds since 1970.
+    pub(crate) fn open_until(orchestrator: &Orchestrator, sealed: &str) -> Option<(Self, i64)> {
+        let (text, until_ms) = orchestrator.unseal_until(SealedFor::Link, sealed)?;
+        let share = Self::parse(&text)?;
+        let holds = match &share.by {
+            // Of a person with an account elsewhere no more is known here than at the login; nothing once nobody can log in so.
+            Some(key) if key.as_str().starts_with(PERSON) => orchestrator.knows_people(),
+            Some(key) => orchestrator.key(key).is_some(),
+            // It was made before there were keys.
+            None => !orchestrator.needs_keys(),
+        };
+        holds.then_some((share, until_ms))
+    }
+
+    /// In letters that stand in a path and in a cookie as they are.
+    fn text(&self) -> String {
+        let rights = if self.rights == Rights::Use { "use" } else { "watch" };
+        format!("{}~{}~{rights}~{}", self.job, self.view, self.by.as_ref().map_or("-", KeyId::as_str))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('~');
+        let job = parts.next()?.parse().ok()?;
+        let view = parts.next()?.parse().ok()?;
+        let rights = if parts.next()? == "use" { Rights::Use } else { Rights::Watch };
+        let by = Some(parts.next()?).filter(|by| *by != "-").map(|by| KeyId::from(by.to_owned()));
+        Some(Self { job, view, rights, by })
+    }
+
+    /// The cookie that lets a browser go on with what the link shows.
+    pub(crate) fn cookie(&self, sealed: &str, lasts_s: u64, transport: Transport) -> Option<HeaderValue> {
+        let path = match self.view {
+            View::Output => format!("/jobs/{}", self.job),
+            _ => format!("/v1/jobs/{}", self.job),
+        };
+        let secure = if transport == Transport::Secret { "; Secure" } else { "" };
+        let text = format!(
+            "{COOKIE}{}={sealed}; Path={path}; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}",
+            self.view
+        );
+        HeaderValue::try_from(text).ok()
+    }
+}
+
+/// The link by which a request may pass that nobody's key lets through.
+pub(crate) fn admitting(
+    orchestrator: &Orchestrator,
+    (method, subject): (&Method, &Subject),
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Option<(Share, i64)> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let job = subject.job()?;
+    let in_query = uri.query().into_iter().flat_map(|query| query.split('&'));
+    let in_query = in_query.filter_map(|pair| pair.split_once('=')).filter(|(name, _)| *name == QUERY);
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let in_cookies = cookies
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(name, _)| name.starts_with(COOKIE));
+    let shown = in_query.chain(in_cookies).filter_map(|(_, sealed)| Share::open_until(orchestrator, sealed));
+    shown.into_iter().find(|(share, _)| share.job == job && share.view.has(subject.route()))
+}
+
+/// An address without the link: handlers know no such part of a query.
+pub(crate) fn without_link(uri: &Uri) -> Uri {
+    let is_link = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == QUERY);
+    let query = uri.query().unwrap_or_default();
+    if !query.split('&').any(|pair| is_link(&pair)) {
+        return uri.clone();
+    }
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_link(pair)).collect();
+    let path =
+        if kept.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), kept.join("&")) };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = path.parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+
+    #[test]
+    fn views_are_read_by_name() {
+        for name in ["desktop", "terminal", "files", "output", "events", "notebook", "1", "65535"] {
+            assert_eq!(name.parse::<View>().unwrap().to_string(), name);
+        }
+        for name in ["", "0", "65536", "shell", "Desktop", "-1"] {
+            assert!(name.parse::<View>().unwrap_err().contains("5173"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_for_the_routes_of_its_view_alone() {
+        let routes = [
+            ("/v1/jobs/{id}/desktop/socket", Some(View::Desktop)),
+            ("/v1/sandboxes/{id}/terminal", Some(View::Terminal)),
+            ("/v1/jobs/{id}/files/{*path}", Some(View::Files)),
+            ("/jobs/{id}/output.zip", Some(View::Output)),
+            ("/v1/jobs/{id}/events", Some(View::Events)),
+            ("/v1/jobs/{id}", None),
+            ("/v1/jobs", None),
+            ("/v1/jobs/{id}/log", None),
+            ("/v1/jobs/{id}/exec/stream", None),
+            ("/v1/jobs/{id}/ports/{port}", None),
+        ];
+        let all = [
+            View::Desktop,
+            View::Terminal,
+            View::Files,
+            View::Output,
+            View::Events,
+            View::Notebook,
+            View::Port(9),
+        ];
+        for (route, of) in routes {
+            for view in all {
+                assert_eq!(view.has(route), Some(view) == of, "{view} {route}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_is_written_and_read() {
+        for (view, rights, by) in [
+            (View::Port(80), Rights::Use, None),
+            (View::Desktop, Rights::Watch, Some(KeyId::from("k".to_owned()))),
+        ] {
+            let share = Share { job: JOB.parse().unwrap(), view, rights, by };
+            assert_eq!(Share::parse(&share.text()), Some(share));
+        }
+        assert_eq!(Share::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn handlers_do_not_see_the_link() {
+        let uri: Uri = "/v1/jobs/x/files?share=a.1.b&sort=name".parse().unwrap();
+        assert_eq!(without_link(&uri), "/v1/jobs/x/files?sort=name");
+        assert_eq!(without_link(&"/a?share=x".parse().unwrap()), "/a");
+        assert_eq!(without_link(&"/a?b=c".parse().unwrap()), "/a?b=c");
+    }
+}

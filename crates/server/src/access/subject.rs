@@ -1,0 +1,145 @@
+//! What a request is about: its route, and the jobs that it names. They are read as the handlers read them, without percent
+//! signs: what one part of the server takes for a job, another must not take for nothing.
+
+use axum::RequestExt;
+use axum::extract::{MatchedPath, Query, RawPathParams, Request};
+use axum::http::Uri;
+use orchestrator::JobId;
+
+use crate::extract::parse_job_id;
+use crate::problem::Problem;
+
+/// What stands below these is about one job or sandbox.
+const BELOW: [&str; 2] = ["/v1/jobs/{id}/", "/v1/sandboxes/{id}/"];
+
+/// Left by the check for whoever comes after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject {
+    route: String,
+    jobs: Result<Vec<JobId>, Problem>,
+}
+
+impl Subject {
+    /// Of a request that was routed.
+    pub(crate) async fn of(request: &mut Request) -> Self {
+        let path = request.extensions().get::<MatchedPath>();
+        let route = path.map_or_else(String::new, |path| path.as_str().to_owned());
+        let jobs = if route.split('/').any(|part| part == "{id}") {
+            in_path(request).await.map(|job| vec![job])
+        } else {
+            Ok(in_query(request.uri()))
+        };
+        Self { route, jobs }
+    }
+
+    /// The route; empty where there is none.
+    pub(crate) fn route(&self) -> &str {
+        &self.route
+    }
+
+    /// Every job that it names; a problem where the route is about one and the request does not name it.
+    pub(crate) fn jobs(&self) -> Result<&[JobId], Problem> {
+        self.jobs.as_deref().map_err(Clone::clone)
+    }
+
+    /// The one job that it names.
+    pub(crate) fn job(&self) -> Option<JobId> {
+        match self.jobs.as_deref() {
+            Ok([job]) => Some(*job),
+            _ => None,
+        }
+    }
+
+    /// What of the job or sandbox is meant, where it is about something below one.
+    pub(crate) fn below_job(&self) -> Option<&str> {
+        let rest = BELOW.iter().find_map(|start| self.route.strip_prefix(start))?;
+        rest.split('/').next()
+    }
+}
+
+async fn in_path(request: &mut Request) -> Result<JobId, Problem> {
+    let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| {
+        let detail = format!("the path of the request cannot be read: {}", error.body_text());
+        Problem::bad_request("bad_path", detail)
+    })?;
+    let id = parts.iter().find(|(name, _)| *name == "id").map_or("", |(_, value)| value);
+    parse_job_id(id)
+}
+
+/// A query that names two jobs is about both.
+fn in_query(uri: &Uri) -> Vec<JobId> {
+    let Ok(Query(pairs)) = Query::<Vec<(String, String)>>::try_from_uri(uri) else { return Vec::new() };
+    let named = pairs.iter().filter(|(name, _)| matches!(name.as_str(), "task_id" | "job_id"));
+    named.filter_map(|(_, text)| text.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware::{Next, from_fn};
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    const JOB: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+    const OTHER: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e70";
+
+    async fn subject(route: &str, uri: &str) -> Subject {
+        let found = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&found);
+        let look = from_fn(move |mut request: Request, next: Next| {
+            let kept = Arc::clone(&kept);
+            async move {
+                let subject = Subject::of(&mut request).await;
+                *kept.lock().unwrap() = Some(subject);
+                next.run(request).await
+            }
+        });
+        let router = Router::new().route(route, get(|| async {})).layer(look);
+        router.oneshot(Request::get(uri).body(Body::empty()).unwrap()).await.unwrap();
+        found.lock().unwrap().take().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_job_is_named_once_however_it_is_written() {
+        let job: JobId = JOB.parse().unwrap();
+        let encoded: String = JOB.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        for id in [JOB.to_owned(), format!("%30{}", &JOB[1..]), encoded] {
+            for (route, uri) in [
+                ("/v1/jobs/{id}/files/{*path}", format!("/v1/jobs/{id}/files/a/b")),
+                ("/jobs/{id}/output.zip", format!("/jobs/{id}/output.zip")),
+                ("/status", format!("/status?task_id={id}")),
+                ("/status", format!("/status?%74ask_id={id}")),
+            ] {
+                assert_eq!(subject(route, &uri).await.job(), Some(job), "{uri}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn every_job_of_a_query_counts_and_a_path_without_one_is_refused() {
+        let both = subject("/status", &format!("/status?job_id={JOB}&task_id={OTHER}")).await;
+        assert_eq!(both.jobs().unwrap(), [JOB.parse().unwrap(), OTHER.parse().unwrap()]);
+        assert_eq!(both.job(), None);
+        assert!(subject("/v1/jobs", &format!("/v1/jobs?before={JOB}")).await.jobs().unwrap().is_empty());
+        let none = subject("/v1/jobs/{id}", "/v1/jobs/nonsense").await;
+        assert_eq!(none.jobs().unwrap_err().code(), "bad_job_id");
+        let unreadable = subject("/v1/jobs/{id}", "/v1/jobs/%ff").await;
+        assert_eq!(unreadable.jobs().unwrap_err().code(), "bad_path");
+    }
+
+    #[tokio::test]
+    async fn what_is_below_a_job_is_known_by_its_route() {
+        for (route, uri, below) in [
+            ("/v1/jobs/{id}/files/{*path}", format!("/v1/jobs/{JOB}/files/a/b"), Some("files")),
+            ("/v1/sandboxes/{id}/exec", format!("/v1/sandboxes/{JOB}/exec"), Some("exec")),
+            ("/v1/jobs/{id}", format!("/v1/jobs/{JOB}"), None),
+        ] {
+            assert_eq!(subject(route, &uri).await.below_job(), below, "{uri}");
+        }
+    }
+}

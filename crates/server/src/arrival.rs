@@ -1,0 +1,127 @@
+//! How a request came: from which address, and whether others could read it on the way.
+//!
+//! What a proxy says of this counts only where the operator has named the proxy.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+
+use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+
+use crate::access::Transport;
+use crate::settings::ServerSettings;
+
+/// The connection that a request came on, and what its headers say of the way before.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Arrival {
+    /// Who is at the other end; nobody where the server runs inside a command.
+    pub(crate) peer: Option<IpAddr>,
+    /// Whether this connection has TLS.
+    pub(crate) is_tls: bool,
+    said_proto: Option<String>,
+    said_for: Vec<IpAddr>,
+}
+
+/// What a connection is, before any request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Connected {
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) is_tls: bool,
+}
+
+impl Arrival {
+    /// Of a request on this connection.
+    pub(crate) fn new(connected: Option<Connected>, headers: &HeaderMap) -> Self {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let all = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+        Self {
+            peer: connected.and_then(|connected| connected.peer),
+            is_tls: connected.is_some_and(|connected| connected.is_tls),
+            said_proto: text("x-forwarded-proto").map(ToOwned::to_owned),
+            said_for: all
+                .flat_map(|line| line.split(','))
+                .filter_map(|part| part.trim().parse().ok())
+                .collect(),
+        }
+    }
+
+    fn is_by_proxy(&self, settings: &ServerSettings) -> bool {
+        self.peer.is_some_and(|peer| settings.trusted_proxies.contains(&peer))
+    }
+
+    /// Whether others could read it.
+    pub(crate) fn transport(&self, settings: &ServerSettings) -> Transport {
+        let says_https = self.said_proto.as_deref().is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
+        let is_secret = self.is_tls
+            || (says_https && self.is_by_proxy(settings))
+            || settings.public_url.as_deref().is_some_and(|url| url.starts_with("https://"));
+        if is_secret { Transport::Secret } else { Transport::Plain }
+    }
+
+    /// Who sent it: the last address that no trusted proxy has.
+    pub(crate) fn client(&self, settings: &ServerSettings) -> Option<IpAddr> {
+        if !self.is_by_proxy(settings) {
+            return self.peer;
+        }
+        let is_proxy = |address: &IpAddr| settings.trusted_proxies.contains(address);
+        self.said_for.iter().rev().find(|address| !is_proxy(address)).copied().or(self.peer)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Arrival {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::new(parts.extensions.get::<Connected>().copied(), &parts.headers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn arrival(peer: &str, said_for: &str, proto: &str) -> Arrival {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", HeaderValue::from_str(said_for).unwrap());
+        headers.insert("x-forwarded-proto", HeaderValue::from_str(proto).unwrap());
+        Arrival::new(Some(Connected { peer: peer.parse().ok(), is_tls: false }), &headers)
+    }
+
+    #[test]
+    fn what_a_proxy_says_counts_where_it_is_trusted_alone() {
+        let plain = ServerSettings::default();
+        let behind = ServerSettings {
+            trusted_proxies: vec!["10.0.0.1".parse().unwrap()],
+            ..ServerSettings::default()
+        };
+        let from_proxy = arrival("10.0.0.1", "6.6.6.6, 1.2.3.4", "https");
+        assert_eq!(from_proxy.transport(&plain), Transport::Plain);
+        assert_eq!(from_proxy.client(&plain), "10.0.0.1".parse().ok());
+        assert_eq!(from_proxy.transport(&behind), Transport::Secret);
+        assert_eq!(
+            from_proxy.client(&behind),
+            "1.2.3.4".parse().ok(),
+            "what stands before was said by the client"
+        );
+        let liar = arrival("1.2.3.4", "10.0.0.9", "https");
+        assert_eq!(
+            (liar.transport(&behind), liar.client(&behind)),
+            (Transport::Plain, "1.2.3.4".parse().ok())
+        );
+        let silent =
+            Arrival::new(Some(Connected { peer: "10.0.0.1".parse().ok(), is_tls: false }), &HeaderMap::new());
+        assert_eq!(silent.client(&behind), "10.0.0.1".parse().ok());
+    }
+
+    #[test]
+    fn tls_and_a_public_address_are_secret() {
+        let tls = Arrival::new(Some(Connected { peer: None, is_tls: true }), &HeaderMap::new());
+        assert_eq!(tls.transport(&ServerSettings::default()), Transport::Secret);
+        let public =
+            ServerSettings { public_url: Some("https://x.example".into()), ..ServerSettings::default() };
+        assert_eq!(Arrival::default().transport(&public), Transport::Secret);
+    }
+}

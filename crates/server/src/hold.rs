@@ -1,0 +1,170 @@
+//! Who may send something to the sandbox of a job that a person has taken over: the clients that show the token. Every
+//! request below a job passes here; WebSockets take the [`Gate`] along and ask it for each message.
+
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderName};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use orchestrator::{Gate, Orchestrator, Visitor};
+
+use crate::access::{Caller, Subject, Transport};
+use crate::problem::Problem;
+
+/// The header, the cookie and the query parameter that show a token.
+pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-caisson-takeover");
+pub(crate) const COOKIE: &str = "caisson-takeover";
+pub(crate) const QUERY: &str = "takeover";
+/// How tokens begin.
+const TOKEN: &str = "takeover-";
+
+/// What stands below a job and changes its sandbox when it is not only read.
+const HANDS: [&str; 5] = ["exec", "code", "kernels", "input", "files"];
+
+/// The tokens that a request shows.
+pub(crate) fn caller(uri: &Uri, headers: &HeaderMap) -> Visitor {
+    let in_headers = headers.get_all(HEADER).iter().filter_map(|value| value.to_str().ok());
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let in_cookies = cookies
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('=').filter(|(name, _)| *name == COOKIE))
+        .map(|(_, token)| token);
+    let in_query = pairs(uri).filter_map(|(name, value)| (name == QUERY).then_some(value));
+    Visitor::with_tokens(in_headers.chain(in_cookies).chain(in_query).map(ToOwned::to_owned).collect())
+}
+
+/// Name and value of each part of a query, as they are written; tokens need no decoding.
+fn pairs(uri: &Uri) -> impl Iterator<Item = (&str, &str)> {
+    uri.query().into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('='))
+}
+
+/// An address without the token: what handlers read of it.
+pub(crate) fn without_token(uri: &Uri) -> Uri {
+    without(uri, |(name, _)| name == QUERY)
+}
+
+/// An address without what is a token by its look; what is called the same and is none stays, for it may be a job's own.
+pub(crate) fn without_real_token(uri: &Uri) -> Uri {
+    without(uri, |(name, value)| name == QUERY && value.starts_with(TOKEN))
+}
+
+fn without(uri: &Uri, is_it: impl Fn((&str, &str)) -> bool) -> Uri {
+    if !pairs(uri).any(&is_it) {
+        return uri.clone();
+    }
+    let kept: Vec<&str> = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| pair.split_once('=').is_none_or(|pair| !is_it(pair)))
+        .collect();
+    let path = match kept.is_empty() {
+        true => uri.path().to_owned(),
+        false => format!("{}?{}", uri.path(), kept.join("&")),
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = path.parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
+}
+
+/// A cookie that shows a token to this server, below one path; `None` for what cannot be a token, and could say more to a
+/// browser than one.
+pub(crate) fn cookie(token: &str, path: &str, transport: Transport) -> Option<HeaderValue> {
+    let rest = token.strip_prefix(TOKEN)?;
+    if rest.is_empty() || !rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return None;
+    }
+    let secure = if transport == Transport::Secret { "; Secure" } else { "" };
+    HeaderValue::from_str(&format!("{COOKIE}={token}; Path={path}; HttpOnly; SameSite=Strict{secure}")).ok()
+}
+
+/// Refuses what would change a sandbox that somebody else holds.
+pub(crate) async fn guard(
+    State(orchestrator): State<Orchestrator>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let subject = match request.extensions().get::<Subject>() {
+        Some(subject) => subject.clone(),
+        None => Subject::of(&mut request).await,
+    };
+    let Some(what) = subject.below_job() else { return next.run(request).await };
+    let job = match subject.jobs() {
+        Ok([job]) => *job,
+        Ok(_) => return next.run(request).await,
+        // Nothing below a job that cannot be read is reached without a gate.
+        Err(problem) => return problem.into_response(),
+    };
+    let mut visitor = caller(request.uri(), request.headers());
+    if request.extensions().get::<Caller>().is_some_and(Caller::only_watches) {
+        visitor = visitor.watching();
+    }
+    let gate = orchestrator.gate(job, visitor);
+    let only_reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !only_reads
+        && HANDS.contains(&what)
+        && let Err(error) = gate.check()
+    {
+        return Problem::from(error).into_response();
+    }
+    *request.uri_mut() = without_token(request.uri());
+    request.extensions_mut().insert(gate);
+    next.run(request).await
+}
+
+/// The gate of a request that passed [`guard`].
+pub(crate) struct Passed(pub(crate) Option<Gate>);
+
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Passed {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self(parts.extensions.get::<Gate>().cloned()))
+    }
+}
+
+impl Passed {
+    /// Who asks.
+    pub(crate) fn caller(&self) -> Visitor {
+        self.0.as_ref().map(|gate| gate.caller().clone()).unwrap_or_default()
+    }
+
+    /// Whether something may be sent now. Bare sandboxes are not taken over.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        match &self.0 {
+            Some(gate) => gate.check().map_err(Problem::from),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_a_token_becomes_a_cookie() {
+        let made = cookie("takeover-1f-A", "/", Transport::Secret).unwrap();
+        assert_eq!(made, "caisson-takeover=takeover-1f-A; Path=/; HttpOnly; SameSite=Strict; Secure");
+        let plain = cookie("takeover-1f", "/v1", Transport::Plain).unwrap();
+        assert_eq!(plain, "caisson-takeover=takeover-1f; Path=/v1; HttpOnly; SameSite=Strict");
+        for other in
+            ["", "x", "takeover-", "x;Domain=localhost;a", "takeover-1f;Domain=localhost", "takeover-1 f"]
+        {
+            assert_eq!(cookie(other, "/", Transport::Plain), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_shown_in_three_ways_and_handlers_do_not_see_it() {
+        let mut headers = HeaderMap::new();
+        headers.insert(HEADER, HeaderValue::from_static("one"));
+        headers.insert(header::COOKIE, HeaderValue::from_static("a=b; caisson-takeover=two"));
+        let uri: Uri = "/v1/jobs/x/terminal?rows=5&takeover=three&columns=6".parse().unwrap();
+        assert_eq!(format!("{:?}", caller(&uri, &headers)), "Visitor(3 tokens)");
+        assert_eq!(without_token(&uri), "/v1/jobs/x/terminal?rows=5&columns=6");
+        assert_eq!(without_token(&"/a?takeover=x".parse().unwrap()), "/a");
+        assert_eq!(without_token(&"/a?b=c".parse().unwrap()), "/a?b=c");
+    }
+}

@@ -1,0 +1,92 @@
+//! What the binary knows of its host and the server does not: told as JSON, looked at again at most every so often.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+/// How long a report holds.
+const HOLDS: Duration = Duration::from_secs(20);
+/// The longest time that making one may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes a report; an error is for people.
+pub type MakeReport = Arc<dyn Fn() -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
+
+/// What is known of the host.
+#[derive(Clone)]
+pub struct HostReports {
+    /// As `caisson doctor --json` says it.
+    pub(crate) doctor: Report,
+    /// As `caisson image list --json` says it.
+    pub(crate) images: Report,
+    /// A job whose model is a recording.
+    pub(crate) demo: Report,
+}
+
+impl HostReports {
+    /// Reports that are made by these.
+    #[must_use]
+    pub fn new(doctor: MakeReport, images: MakeReport, demo: MakeReport) -> Self {
+        Self { doctor: Report::new(doctor), images: Report::new(images), demo: Report::new(demo) }
+    }
+}
+
+/// A report that is kept for a while. Whoever asks meanwhile waits for the same one.
+#[derive(Clone)]
+pub(crate) struct Report {
+    make: MakeReport,
+    kept: Arc<Mutex<Option<(Instant, Value)>>>,
+}
+
+impl Report {
+    fn new(make: MakeReport) -> Self {
+        Self { make, kept: Arc::default() }
+    }
+
+    pub(crate) async fn get(&self) -> Result<Value, String> {
+        let mut kept = self.kept.lock().await;
+        if let Some((made, value)) = &*kept
+            && made.elapsed() < HOLDS
+        {
+            return Ok(value.clone());
+        }
+        let value = tokio::time::timeout(PATIENCE, (self.make)())
+            .await
+            .map_err(|_| format!("looking at the host took longer than {} s", PATIENCE.as_secs()))??;
+        *kept = Some((Instant::now(), value.clone()));
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn counted(count: Arc<AtomicU32>) -> Report {
+        Report::new(Arc::new(move || {
+            let turn = count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move { if turn == 0 { Err("not now".to_owned()) } else { Ok(Value::from(turn)) } })
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_report_is_kept_and_a_failure_is_not() {
+        let count = Arc::new(AtomicU32::new(0));
+        let report = counted(Arc::clone(&count));
+        assert_eq!(report.get().await, Err("not now".to_owned()));
+        assert_eq!(report.get().await, Ok(Value::from(1)));
+        assert_eq!(report.get().await, Ok(Value::from(1)));
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_that_takes_for_ever_is_given_up() {
+        let report = Report::new(Arc::new(|| Box::pin(std::future::pending())));
+        assert!(report.get().await.unwrap_err().contains("30 s"));
+    }
+}

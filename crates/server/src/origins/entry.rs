@@ -1,0 +1,205 @@
+//! Who may come to what a job serves, where the server asks for keys.
+//!
+//! No cookie of the API reaches an origin of a job: browsers keep the two apart. So one comes with a link that is sealed
+//! for this view of this job (`?caisson-pass=`), which becomes a cookie of this origin; or with a key. The job itself sees
+//! none of these.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::Visitor;
+
+use super::names::JobNames;
+use super::pages::{self, Page};
+use super::target::{Service, Target};
+use crate::access::{Access, Lease, Rights, Share, Transport, View};
+
+const COOKIE: &str = "caisson_pass";
+const QUERY: &str = "caisson-pass";
+
+/// Whether a visitor may do something there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// To watch alone.
+    Watching,
+    /// To use it.
+    Using,
+}
+
+/// Somebody who was let in.
+pub(super) struct Visiting {
+    pub(super) entered: Entered,
+    /// For the log.
+    pub(super) name: String,
+}
+
+impl Entered {
+    /// The visitor as the sandbox's gate knows it.
+    pub(super) fn visitor(self, visitor: Visitor) -> Visitor {
+        if self == Self::Watching { visitor.watching() } else { visitor }
+    }
+}
+
+/// Lets a request in, or answers it.
+pub(super) async fn check(
+    access: &Access,
+    target: Target,
+    request: &mut Request,
+) -> Result<Visiting, Box<Response>> {
+    if let Some(sealed) = in_query(request.uri()) {
+        let opened = opened(access, target, sealed);
+        let response = match (opened, request.method() == Method::GET) {
+            (Some(_), true) => remember(sealed, request.uri()),
+            _ => pages::answer(request.headers(), &Page::LinkOver),
+        };
+        return Err(Box::new(response));
+    }
+    // What a page of the job shows to its own server is that server's affair; a key of ours is not for a job to see.
+    let is_ours = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.starts_with("Bearer caisson_"));
+    let mut shown = request.headers().clone();
+    if shown.get(header::AUTHORIZATION).is_some_and(is_ours) {
+        request.headers_mut().remove(header::AUTHORIZATION);
+    } else {
+        shown.remove(header::AUTHORIZATION);
+    }
+    let caller = match access.caller(&shown) {
+        Ok(caller) => caller,
+        Err(problem) => return Err(Box::new(problem.into_response())),
+    };
+    if let Some((caller, lease)) = caller {
+        access.check_pace(&caller).map_err(|problem| Box::new(problem.into_response()))?;
+        if access.may_work(&caller, target.job).await {
+            request.extensions_mut().insert(lease);
+            return Ok(Visiting { entered: Entered::Using, name: caller.told().to_owned() });
+        }
+    }
+    let in_cookies = cookies(request.headers()).find_map(|sealed| opened(access, target, sealed));
+    match in_cookies {
+        Some((rights, lease)) => {
+            request.extensions_mut().insert(lease);
+            let entered = if rights == Rights::Use { Entered::Using } else { Entered::Watching };
+            Ok(Visiting { entered, name: "guest".to_owned() })
+        }
+        None => {
+            Err(Box::new(pages::answer(request.headers(), &Page::NeedsKey(api_of(access, request, target)))))
+        }
+    }
+}
+
+/// Where a link to something that a job serves leads: its origin, on which the link becomes a cookie. By the names of
+/// loopback, or of the domain of jobs where there is one: no other browser finds such an origin.
+pub(crate) fn entrance(
+    names: &JobNames,
+    share: &Share,
+    sealed: &str,
+    transport: Transport,
+    headers: &HeaderMap,
+) -> Option<String> {
+    let service = match share.view {
+        View::Notebook => Service::Notebook,
+        View::Port(port) => Service::Port(port),
+        _ => return None,
+    };
+    let origin = names.origin(&Target { job: share.job, service }, transport, headers)?;
+    let page = if service == Service::Notebook { "lab/tree/.caisson/agent.ipynb" } else { "" };
+    Some(format!("{origin}/{page}?{QUERY}={sealed}"))
+}
+
+/// Whether a sealed link is one for this.
+pub(super) fn opens(access: &Access, target: Target, sealed: &str) -> bool {
+    opened(access, target, sealed).is_some()
+}
+
+/// What may be done by a link, and until when.
+fn opened(access: &Access, target: Target, sealed: &str) -> Option<(Rights, Lease)> {
+    let (share, until_ms) = Share::open_until(access.orchestrator(), sealed)?;
+    let lease = Lease::of(access.orchestrator(), share.by.as_ref(), Some(until_ms));
+    let view = match target.service {
+        Service::Notebook => View::Notebook,
+        Service::Port(port) => View::Port(port),
+    };
+    (share.job == target.job && share.view == view).then_some((share.rights, lease))
+}
+
+fn in_query(uri: &Uri) -> Option<&str> {
+    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.filter(|(name, _)| *name == QUERY).map(|(_, sealed)| sealed).next()
+}
+
+fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.filter(|(name, _)| *name == COOKIE).map(|(_, sealed)| sealed)
+}
+
+/// A link as a cookie. The page of Caisson shows such origins in frames, which browsers count as another site: hence its
+/// form. They take it on loopback without TLS.
+pub(super) fn cookie(sealed: &str) -> Option<HeaderValue> {
+    let text = format!("{COOKIE}={sealed}; Path=/; HttpOnly; SameSite=None; Secure; Partitioned");
+    HeaderValue::try_from(text).ok()
+}
+
+/// Keeps the link as a cookie and takes it out of the address, so that no page of the job reads it there.
+fn remember(sealed: &str, uri: &Uri) -> Response {
+    let kept: Vec<&str> = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| pair.split_once('=').is_none_or(|(name, _)| name != QUERY))
+        .collect();
+    let place =
+        if kept.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), kept.join("&")) };
+    let headers = [
+        (header::LOCATION, HeaderValue::try_from(place).ok()),
+        (header::SET_COOKIE, cookie(sealed)),
+        (header::CACHE_CONTROL, Some(HeaderValue::from_static("no-store"))),
+        (header::REFERRER_POLICY, Some(HeaderValue::from_static("no-referrer"))),
+    ];
+    let mut response = StatusCode::SEE_OTHER.into_response();
+    for (name, value) in headers {
+        if let Some(value) = value {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// Where the job can be opened by who logs in.
+fn api_of(access: &Access, request: &Request, target: Target) -> String {
+    let page = access.job_names().page(access.transport(request), request.headers()).unwrap_or_default();
+    format!("{page}/#/jobs/{}", target.job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+
+    #[test]
+    fn a_link_leads_to_the_origin_by_the_name_of_loopback() {
+        let share = Share { job: JOB.parse().unwrap(), view: View::Port(80), rights: Rights::Use, by: None };
+        let at = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+            entrance(&JobNames::default(), &share, "x.1.y", Transport::Plain, &headers)
+        };
+        let expected = Some(format!("http://{JOB}-80.localhost:8000/?caisson-pass=x.1.y"));
+        assert_eq!(at("localhost:8000"), expected);
+        assert_eq!(at("127.0.0.1:8000"), expected);
+        assert_eq!(at("caisson.example"), None);
+    }
+
+    #[test]
+    fn the_link_leaves_the_address_and_becomes_a_cookie() {
+        let uri: Uri = "/lab?caisson-pass=x.1.y&reset".parse().unwrap();
+        assert_eq!(in_query(&uri), Some("x.1.y"));
+        let response = remember("x.1.y", &uri);
+        assert_eq!(response.headers()[header::LOCATION], "/lab?reset");
+        let cookie = response.headers()[header::SET_COOKIE].to_str().unwrap().to_owned();
+        assert!(cookie.starts_with("caisson_pass=x.1.y;") && cookie.contains("HttpOnly"), "{cookie}");
+        let mut headers = HeaderMap::new();
+        headers.insert(header::COOKIE, HeaderValue::from_static("a=b; caisson_pass=x.1.y"));
+        assert_eq!(cookies(&headers).collect::<Vec<_>>(), ["x.1.y"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Fixed ports on loopback for one person at one machine: always the newest job that runs.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::middleware::from_fn;
+use axum::response::{IntoResponse, Redirect, Response};
+use futures::StreamExt;
+use orchestrator::{Gate, Orchestrator, PortStream, Visitor};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::pages::{self, Page};
+use super::second::loopback_only;
+use super::target::{Service, Target};
+use crate::access::Access;
+use crate::settings::ServerSettings;
+use crate::view_only::{Hands, Viewer};
+
+/// Viewers at once.
+const MAX_VIEWERS: usize = 32;
+/// How long to wait when the system refuses to give out connections.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The notebook server of the newest job that runs.
+pub fn exposed_notebook(orchestrator: Orchestrator, settings: &ServerSettings) -> Router {
+    let access = Access::new(orchestrator, Arc::new(settings.clone()));
+    Router::new().fallback(notebook).layer(from_fn(loopback_only)).with_state(Arc::new(access))
+}
+
+async fn notebook(State(access): State<Arc<Access>>, request: Request) -> Response {
+    match access.orchestrator().newest_running().await {
+        Ok(Some(job)) => super::serve(&access, Target { job, service: Service::Notebook }, request).await,
+        Ok(None) => pages::answer(request.headers(), &Page::NothingRuns),
+        Err(error) => pages::answer(request.headers(), &Page::Trouble(error.to_string())),
+    }
+}
+
+/// The desktop page of the newest job that runs, at `/vnc.html`: leads to the API, which has the page.
+/// Where there are keys, nobody hears here which jobs there are but who may see them.
+pub fn exposed_desktop(orchestrator: Orchestrator, settings: &ServerSettings, api: String) -> Router {
+    let state = Arc::new((Access::new(orchestrator, Arc::new(settings.clone())), api));
+    let page = axum::routing::get(desktop);
+    Router::new()
+        .route("/", page.clone())
+        .route("/vnc.html", page)
+        .layer(from_fn(loopback_only))
+        .with_state(state)
+}
+
+async fn desktop(State(state): State<Arc<(Access, String)>>, asked: HeaderMap) -> Response {
+    let (access, api) = &*state;
+    let Ok(Some((caller, _))) = access.caller(&asked) else {
+        // The page of the server asks for a key.
+        return Redirect::temporary(&format!("{api}/")).into_response();
+    };
+    match access.orchestrator().newest_running().await {
+        Ok(Some(job)) if !access.sees(&caller, job).await.unwrap_or(false) => {
+            pages::answer(&asked, &Page::NothingRuns)
+        }
+        Ok(Some(job)) => Redirect::temporary(&format!("{api}/v1/jobs/{job}/desktop")).into_response(),
+        Ok(None) => pages::answer(&asked, &Page::NothingRuns),
+        Err(error) => pages::answer(&asked, &Page::Trouble(error.to_string())),
+    }
+}
+
+/// Carries plain VNC to the desktop of the newest job that runs, until the end.
+pub async fn forward_desktop(
+    listener: TcpListener,
+    orchestrator: Orchestrator,
+    ended: impl Future<Output = ()> + Send,
+) {
+    let connections =
+        futures::stream::unfold(
+            listener,
+            |listener| async move { Some((listener.accept().await, listener)) },
+        );
+    let carrying = connections.for_each_concurrent(MAX_VIEWERS, |accepted| {
+        let orchestrator = orchestrator.clone();
+        async move {
+            let Ok((connection, _)) = accepted else {
+                return tokio::time::sleep(ACCEPT_PAUSE).await;
+            };
+            let _ = connection.set_nodelay(true);
+            if orchestrator.needs_keys() {
+                tracing::warn!(
+                    "expose.vnc: plain VNC cannot ask for a key, so nothing is shown while there are keys"
+                );
+                return;
+            }
+            let Ok(Some(job)) = orchestrator.newest_running().await else { return };
+            match orchestrator.open_desktop(job).await {
+                Ok(stream) => carry(connection, stream, orchestrator.gate(job, Visitor::default())).await,
+                Err(error) => tracing::info!(%job, %error, "the desktop cannot be shown"),
+            }
+        }
+    });
+    tokio::select! {
+        () = carrying => {}
+        () = ended => {}
+    }
+}
+
+/// Carries a viewer, who may only watch while somebody has taken the sandbox over.
+async fn carry(connection: TcpStream, desktop: PortStream, gate: Gate) {
+    let (mut from_viewer, mut to_viewer) = connection.into_split();
+    let (mut from_desktop, mut to_desktop) = tokio::io::split(desktop);
+    let inwards = async {
+        let mut viewer = Viewer::new();
+        let mut piece = vec![0; 16 * 1024];
+        while let Ok(count @ 1..) = from_viewer.read(&mut piece).await {
+            let hands = if gate.check().is_ok() { Hands::Free } else { Hands::Tied };
+            let Ok(passed) = viewer.take(&piece[..count], hands) else { return };
+            if to_desktop.write_all(&passed).await.is_err() || to_desktop.flush().await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = inwards => {}
+        _ = copy(&mut from_desktop, &mut to_viewer) => {}
+    }
+}

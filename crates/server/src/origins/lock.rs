@@ -1,0 +1,44 @@
+//! The notebook of a job that a person has taken over: others may look, only the holder may run and save.
+//!
+//! A browser shows no cookie of the API here, so the holder comes once with the token in the address
+//! (`?takeover=TOKEN`), which becomes a cookie of this origin.
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::Orchestrator;
+
+use super::entry::Entered;
+use super::target::Target;
+use crate::access::Transport;
+use crate::hold;
+use crate::problem::Problem;
+
+/// Lets a request through with its gate, or answers it.
+pub(super) fn check(
+    orchestrator: &Orchestrator,
+    target: &Target,
+    (entered, transport): (Entered, Transport),
+    request: &mut Request,
+) -> Result<(), Box<Response>> {
+    let gate = orchestrator.gate(target.job, entered.visitor(hold::caller(request.uri(), request.headers())));
+    let clean = hold::without_token(request.uri());
+    if clean != *request.uri() && request.method() == Method::GET {
+        let token = request.uri().query().into_iter().flat_map(|query| query.split('&'));
+        let token = token.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == hold::QUERY);
+        let cookie = token.and_then(|(_, token)| hold::cookie(token, "/", transport));
+        let place = clean.path_and_query().map_or("/", |place| place.as_str());
+        if let (Some(cookie), Ok(place)) = (cookie, HeaderValue::from_str(place)) {
+            let headers = [(header::SET_COOKIE, cookie), (header::LOCATION, place)];
+            return Err(Box::new((StatusCode::SEE_OTHER, headers).into_response()));
+        }
+    }
+    *request.uri_mut() = clean;
+    let only_reads = matches!(*request.method(), Method::GET | Method::HEAD)
+        && !request.headers().contains_key(header::UPGRADE);
+    if !only_reads && let Err(error) = gate.check() {
+        return Err(Box::new(Problem::from(error).into_response()));
+    }
+    request.extensions_mut().insert(gate);
+    Ok(())
+}

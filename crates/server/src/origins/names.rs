@@ -1,0 +1,129 @@
+//! The names below which jobs have their origins: `localhost`, and the one that the operator has set. Nothing else in the server
+//! knows them.
+
+use axum::http::{HeaderMap, header};
+
+use super::target::Target;
+use crate::access::Transport;
+use crate::authority::{Authority, split_origin};
+use crate::settings::ServerSettings;
+
+const LOOPBACK: &str = "localhost";
+
+/// Which names these are, and where the server's own page is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct JobNames {
+    domain: Option<String>,
+    /// The address of the server's own page for those who come by a public name.
+    public: Option<String>,
+}
+
+impl JobNames {
+    pub(crate) fn new(settings: &ServerSettings) -> Self {
+        let public = settings.public_url.as_deref().map(|url| url.trim_end_matches('/').to_owned());
+        Self { domain: settings.job_domain.clone(), public }
+    }
+
+    /// What stands before one of the names in a host: the label of an origin, or nothing where the host is the domain of
+    /// jobs itself. Of `localhost` itself, and of any other host, `None`: these are the API's.
+    pub(crate) fn label<'a>(&self, host: &'a str) -> Option<&'a str> {
+        let below = |domain: &str| host.strip_suffix(domain).and_then(|rest| rest.strip_suffix('.'));
+        if let Some(label) = below(LOOPBACK) {
+            return Some(label);
+        }
+        let domain = self.domain.as_deref()?;
+        if host == domain { Some("") } else { below(domain) }
+    }
+
+    /// The address of an origin, as whoever has sent this request can reach it; none where there is no name for them.
+    pub(super) fn origin(
+        &self,
+        target: &Target,
+        transport: Transport,
+        headers: &HeaderMap,
+    ) -> Option<String> {
+        let host = Authority::parse(headers.get(header::HOST)?.to_str().ok()?)?;
+        let scheme = scheme(transport);
+        let port = |port: Option<u16>| port.map(|port| format!(":{port}")).unwrap_or_default();
+        if host.is_loopback() {
+            return Some(format!("{scheme}://{target}.{LOOPBACK}{}", port(host.port)));
+        }
+        let domain = self.domain.as_deref()?;
+        let public = self.public.as_deref().and_then(split_origin).map(|(public, _)| public.port);
+        Some(format!("{scheme}://{target}.{domain}{}", port(public.unwrap_or(host.port))))
+    }
+
+    /// Where the server's own page is for who asks at the origin of a job.
+    pub(super) fn page(&self, transport: Transport, headers: &HeaderMap) -> Option<String> {
+        let host = Authority::parse(headers.get(header::HOST)?.to_str().ok()?)?;
+        if host.host.ends_with(&format!(".{LOOPBACK}")) {
+            let port = host.port.map(|port| format!(":{port}")).unwrap_or_default();
+            return Some(format!("{}://{LOOPBACK}{port}", scheme(transport)));
+        }
+        self.label(&host.host).and(self.public.clone())
+    }
+}
+
+/// How the addresses of a transport begin.
+pub(super) fn scheme(transport: Transport) -> &'static str {
+    if transport == Transport::Secret { "https" } else { "http" }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    const LABEL: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f-80";
+
+    fn names() -> JobNames {
+        JobNames::new(&ServerSettings {
+            job_domain: Some("jobs.example".into()),
+            public_url: Some("https://caisson.example:8443/".into()),
+            ..ServerSettings::default()
+        })
+    }
+
+    fn at(host: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+        headers
+    }
+
+    #[test]
+    fn what_is_below_a_name_of_jobs_is_never_the_apis() {
+        for (host, label) in [
+            ("a.localhost", Some("a")),
+            ("a.b.localhost", Some("a.b")),
+            ("a.jobs.example", Some("a")),
+            ("jobs.example", Some("")),
+            ("localhost", None),
+            ("xjobs.example", None),
+            ("caisson.example", None),
+            ("jobs.example.evil", None),
+        ] {
+            assert_eq!(names().label(host), label, "{host}");
+        }
+        assert_eq!(JobNames::default().label("a.jobs.example"), None);
+    }
+
+    #[test]
+    fn an_origin_has_the_name_by_which_one_came() {
+        let target = Target::parse(LABEL).unwrap();
+        let origin = |names: &JobNames, host: &str, transport| names.origin(&target, transport, &at(host));
+        let loopback = format!("http://{LABEL}.localhost:8000");
+        assert_eq!(origin(&names(), "127.0.0.1:8000", Transport::Plain), Some(loopback));
+        let public = format!("https://{LABEL}.jobs.example:8443");
+        assert_eq!(origin(&names(), "caisson.example:8443", Transport::Secret), Some(public));
+        assert_eq!(origin(&JobNames::default(), "caisson.example", Transport::Secret), None);
+    }
+
+    #[test]
+    fn the_page_is_found_from_an_origin() {
+        let page = |names: &JobNames, host: &str| names.page(Transport::Secret, &at(host));
+        assert_eq!(page(&names(), "x.localhost:1"), Some("https://localhost:1".into()));
+        assert_eq!(page(&names(), "x.jobs.example"), Some("https://caisson.example:8443".into()));
+        assert_eq!(page(&names(), "elsewhere.example"), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! The pages that people see where a job serves nothing: what is wrong, and a new try where that helps.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::OrchestratorError;
+use protocol::ProtocolError;
+
+use super::target::{Service, Target};
+use crate::problem::Problem;
+
+const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+const RETRY_S: u32 = 1;
+
+/// What a person is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Page {
+    /// The name stands for no job.
+    NoSuchOrigin,
+    /// There is no such job.
+    NoSuchJob,
+    /// The job is over.
+    Over,
+    /// The job has no sandbox now.
+    NoSandbox(String),
+    /// Nothing listens on the port yet.
+    NotListening(u16),
+    /// The notebook server is on its way.
+    Starting,
+    /// It could not be started.
+    NotStarted(String),
+    /// The connection broke before an answer came.
+    Broken(Target),
+    /// Another web site has asked.
+    ForeignOrigin,
+    /// The server asks for a key; the job can be opened there.
+    NeedsKey(String),
+    /// A link that was shared has ended.
+    LinkOver,
+    /// No job runs.
+    NothingRuns,
+    /// The second listener was not told what to show.
+    NothingChosen,
+    /// The server's own fault.
+    Trouble(String),
+}
+
+/// Whether the page tries again by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Soon,
+    Never,
+}
+
+impl Page {
+    /// What an error means for who wanted to see something.
+    pub(crate) fn of_error(target: Target, error: &OrchestratorError) -> Self {
+        match error {
+            OrchestratorError::NoJob(_) | OrchestratorError::NoSandbox(_) => Self::NoSuchJob,
+            OrchestratorError::WrongState { state, .. } if state.is_over() => Self::Over,
+            OrchestratorError::WrongState { state, .. } => {
+                Self::NoSandbox(format!("{state:?}").to_lowercase())
+            }
+            OrchestratorError::Link(ProtocolError::Refused(why)) => match target.service {
+                Service::Port(port) => Self::NotListening(port),
+                Service::Notebook => Self::NotStarted(why.clone()),
+            },
+            OrchestratorError::Link(_) => Self::Broken(target),
+            other => Self::Trouble(other.to_string()),
+        }
+    }
+
+    fn tell(&self) -> (StatusCode, &'static str, &'static str, String, Again) {
+        use Again::{Never, Soon};
+        match self {
+            Self::NoSuchOrigin => (
+                StatusCode::NOT_FOUND,
+                "origin_not_found",
+                "No job has this name",
+                "Addresses of jobs look like <job>-jupyter.localhost and <job>-<port>.localhost.".into(),
+                Never,
+            ),
+            Self::NoSuchJob => (
+                StatusCode::NOT_FOUND,
+                "job_not_found",
+                "There is no such job",
+                "Was it removed?".into(),
+                Never,
+            ),
+            Self::Over => (
+                StatusCode::GONE,
+                "job_over",
+                "This job is over",
+                "Its sandbox is gone, and with it what it served. Its files are in the result.".into(),
+                Never,
+            ),
+            Self::NoSandbox(state) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_sandbox",
+                "The job has no sandbox yet",
+                format!("It is {state}. This page looks again by itself."),
+                Soon,
+            ),
+            Self::NotListening(port) => (
+                StatusCode::BAD_GATEWAY,
+                "port_unreachable",
+                "Waiting for the server in the sandbox",
+                format!("Nothing listens on port {port} yet. This page looks again by itself."),
+                Soon,
+            ),
+            Self::Starting => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "starting",
+                "JupyterLab is starting",
+                "This takes a few seconds. The page looks again by itself.".into(),
+                Soon,
+            ),
+            Self::NotStarted(why) => (
+                StatusCode::BAD_GATEWAY,
+                "not_started",
+                "JupyterLab could not be started",
+                why.clone(),
+                Never,
+            ),
+            Self::Broken(target) => {
+                let what = match target.service {
+                    Service::Notebook => "The notebook server".to_owned(),
+                    Service::Port(port) => format!("What listens on port {port}"),
+                };
+                let text = format!("{what} closed the connection without an answer that could be read.");
+                (StatusCode::BAD_GATEWAY, "broken", "The connection broke", text, Soon)
+            }
+            Self::ForeignOrigin => (
+                StatusCode::FORBIDDEN,
+                "origin_not_allowed",
+                "Another web site asked for this",
+                "What a job serves is for its own pages and for people who open it.".into(),
+                Never,
+            ),
+            Self::NeedsKey(place) => (
+                StatusCode::UNAUTHORIZED,
+                "key_missing",
+                "This server asks for a key",
+                format!("Log in and open the job at {place}, or ask for a link that shows this to you."),
+                Never,
+            ),
+            Self::LinkOver => (
+                StatusCode::GONE,
+                "share_over",
+                "This link has ended",
+                "Ask whoever sent it for a new one.".into(),
+                Never,
+            ),
+            Self::NothingRuns => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "nothing_runs",
+                "No job runs",
+                "The newest job that runs is shown here. This page looks again by itself.".into(),
+                Soon,
+            ),
+            Self::NothingChosen => (
+                StatusCode::NOT_FOUND,
+                "nothing_chosen",
+                "Nothing was chosen",
+                "Open /_caisson/open/<job>-jupyter or /_caisson/open/<job>-<port> here.".into(),
+                Never,
+            ),
+            Self::Trouble(why) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal_error",
+                "The server is in trouble",
+                why.clone(),
+                Never,
+            ),
+        }
+    }
+}
+
+/// The answer for whoever asked: a page for a person, a problem for a program.
+pub(crate) fn answer(asked: &HeaderMap, page: &Page) -> Response {
+    let (status, code, title, text, again) = page.tell();
+    let wants_page = asked.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    if !wants_page.is_some_and(|accept| accept.contains("text/html")) {
+        return Problem::new(status, code, text).into_response();
+    }
+    let refresh = match again {
+        Again::Soon => format!("<meta http-equiv=\"refresh\" content=\"{RETRY_S}\">"),
+        Again::Never => String::new(),
+    };
+    let spinner = if again == Again::Soon { "<div class=\"spin\"></div>" } else { "" };
+    let html = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{refresh}\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head>\
+         <body><main>{spinner}<h1>{title}</h1><p>{}</p><small>caisson \u{b7} {code}</small></main></body></html>",
+        escape(&text)
+    );
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (status, headers, Body::from(html)).into_response()
+}
+
+const STYLE: &str = "\
+:root{color-scheme:light dark}body{margin:0;min-height:100vh;display:grid;place-items:center;\
+font:16px/1.5 system-ui,sans-serif;background:#f4f6f8;color:#1c2733}main{max-width:34rem;padding:2.5rem;\
+text-align:center}h1{font-size:1.35rem;margin:.5rem 0}p{margin:.5rem 0 1.5rem;white-space:pre-line;\
+overflow-wrap:anywhere}small{opacity:.55}.spin{width:2rem;height:2rem;margin:0 auto 1rem;border-radius:50%;\
+border:3px solid #9db4c8;border-top-color:#1f6fb2;animation:t 1s linear infinite}\
+@keyframes t{to{transform:rotate(1turn)}}@media(prefers-color-scheme:dark){body{background:#131a21;color:#dbe4ec}}";
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_get_a_page_and_programs_a_problem() {
+        let mut asked = HeaderMap::new();
+        let page = Page::NotListening(5173);
+        let problem = answer(&asked, &page);
+        assert_eq!(problem.headers()[header::CONTENT_TYPE], "application/problem+json");
+        asked.insert(header::ACCEPT, HeaderValue::from_static("text/html,*/*"));
+        let html = answer(&asked, &page);
+        assert_eq!(html.status(), StatusCode::BAD_GATEWAY);
+        assert!(html.headers()[header::CONTENT_TYPE].to_str().unwrap().starts_with("text/html"));
+    }
+
+    #[test]
+    fn nothing_of_a_job_becomes_markup() {
+        assert_eq!(escape("<script>&\""), "&lt;script&gt;&amp;&quot;");
+    }
+}

@@ -1,0 +1,98 @@
+//! Which web pages may use what a job serves. Every request to an origin of a job, or to the second listener, passes here;
+//! who sent it is the affair of [`super::entry`].
+//!
+//! What is shut out is other web sites: a page elsewhere must not be able to speak to somebody's notebook or dev server.
+//! Pages of the same job may speak to each other.
+
+use axum::http::{HeaderMap, HeaderValue, header};
+
+use super::names::JobNames;
+use super::pages::Page;
+use super::target::{Service, Target};
+use crate::authority::{Authority, split_origin};
+
+/// Lets a request through, or says why not.
+pub(crate) fn check(names: &JobNames, target: &Target, headers: &HeaderMap) -> Result<(), Page> {
+    let host = headers.get(header::HOST).and_then(|host| Authority::parse(host.to_str().ok()?));
+    for origin in headers.get_all(header::ORIGIN) {
+        let is_own = origin.to_str().ok().and_then(split_origin).is_some_and(|(origin, port)| {
+            let same = host.as_ref().is_some_and(|host| origin.clone().on(port) == host.clone().on(port));
+            same || of_same_job(names, target, &origin)
+        });
+        if !is_own {
+            return Err(Page::ForeignOrigin);
+        }
+    }
+    // A notebook runs what it is told: nothing of it is handed to pages elsewhere, links to it aside.
+    let says = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+    let is_foreign = matches!(says("sec-fetch-site"), Some(b"cross-site" | b"same-site"));
+    // Who may frame it is said in the answer, and heeded by the browser (`framing.rs`).
+    let is_shown = matches!(says("sec-fetch-dest"), Some(b"document" | b"iframe"));
+    let is_link = says("sec-fetch-mode") == Some(b"navigate") && is_shown;
+    if target.service == Service::Notebook && is_foreign && !is_link {
+        return Err(Page::ForeignOrigin);
+    }
+    Ok(())
+}
+
+fn of_same_job(names: &JobNames, target: &Target, origin: &Authority) -> bool {
+    let other = names.label(&origin.host).and_then(Target::parse);
+    // The notebook speaks to nobody but itself.
+    target.service != Service::Notebook && other.is_some_and(|other| other.job == target.job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+    const OTHER: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e70";
+
+    fn is_let_through(label: &str, pairs: &[(&'static str, &str)]) -> bool {
+        let mut headers = HeaderMap::new();
+        let host = format!("{label}.localhost:8000");
+        headers.insert(header::HOST, HeaderValue::from_str(&host).unwrap());
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        check(&JobNames::default(), &Target::parse(label).unwrap(), &headers).is_ok()
+    }
+
+    #[test]
+    fn only_pages_of_the_same_job_may_speak_to_it() {
+        let (port, notebook) = (format!("{JOB}-80"), format!("{JOB}-jupyter"));
+        let table = [
+            (&port, format!("http://{JOB}-80.localhost:8000"), true),
+            (&port, format!("http://{JOB}-3000.localhost:8000"), true),
+            (&port, format!("http://{OTHER}-80.localhost:8000"), false),
+            (&port, "http://localhost:8000".into(), false),
+            (&port, "https://evil.example".into(), false),
+            (&port, "null".into(), false),
+            (&notebook, format!("http://{JOB}-jupyter.localhost:8000"), true),
+            (&notebook, format!("http://{JOB}-80.localhost:8000"), false),
+        ];
+        for (label, origin, expected) in table {
+            assert_eq!(is_let_through(label, &[("origin", &origin)]), expected, "{label} {origin}");
+        }
+        assert!(is_let_through(&port, &[]) && is_let_through(&notebook, &[]));
+    }
+
+    #[test]
+    fn a_notebook_may_be_linked_to_and_framed_and_nothing_else() {
+        let notebook = format!("{JOB}-jupyter");
+        let link = [
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
+        assert!(is_let_through(&notebook, &link));
+        let script =
+            [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "script")];
+        assert!(!is_let_through(&notebook, &script));
+        let frame =
+            [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")];
+        assert!(is_let_through(&notebook, &frame), "the answer says who may show it");
+        let posted = [frame[0], ("sec-fetch-mode", "cors"), frame[2]];
+        assert!(!is_let_through(&notebook, &posted));
+    }
+}

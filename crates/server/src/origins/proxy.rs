@@ -1,0 +1,279 @@
+//! Passes one request on to something in a sandbox, and the answer back; a WebSocket becomes a tunnel.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{self, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::response::Response;
+use futures::StreamExt;
+use hyper_util::rt::TokioIo;
+use orchestrator::{Gate, PortStream};
+
+use super::cookies;
+use super::names::scheme;
+use super::pages::{self, Page};
+use super::target::Target;
+use crate::access::{Closing, Lease, Transport};
+use crate::extract::Shutdown;
+use crate::hold;
+use crate::websocket::Place;
+
+/// Headers that concern one connection, not the request.
+const HOP_BY_HOP: [HeaderName; 6] = [
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+];
+/// What a browser would keep for the whole site of this host, forget of it, or report about it.
+const NOT_FOR_JOBS_TO_SAY: [HeaderName; 6] = [
+    header::STRICT_TRANSPORT_SECURITY,
+    header::ALT_SVC,
+    HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("nel"),
+    HeaderName::from_static("report-to"),
+    HeaderName::from_static("reporting-endpoints"),
+];
+/// Where a request came from is told to a job in our words alone.
+const NOT_FOR_JOBS_TO_HEAR: [HeaderName; 4] = [
+    header::FORWARDED,
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-server"),
+];
+/// Bytes on their way in one direction of a tunnel.
+const TUNNEL_BYTES: usize = 32 * 1024;
+
+/// Passes a request on.
+pub(crate) async fn forward(
+    stream: PortStream,
+    target: Target,
+    transport: Transport,
+    mut request: Request,
+) -> Response {
+    let shutdown = request.extensions().get::<Shutdown>().cloned().unwrap_or_default().0;
+    let lease = request.extensions().get::<Lease>().cloned();
+    let place = request.extensions().get::<Place>().cloned();
+    let gate = request.extensions().get::<Gate>().cloned();
+    let asked = request.headers().clone();
+    let upgrade = wants_upgrade(&asked).then(|| hyper::upgrade::on(&mut request));
+    prepare(&mut request, transport, upgrade.is_some());
+    let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let Ok((mut sender, connection)) = connected else {
+        return pages::answer(&asked, &Page::Broken(target));
+    };
+    tokio::spawn(async move {
+        // Who waits for the answer hears of a failure.
+        let _ = connection.with_upgrades().await;
+    });
+    let mut response = match sender.send_request(request).await {
+        Ok(response) => response,
+        Err(_) => return pages::answer(&asked, &Page::Broken(target)),
+    };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(upgrade) = upgrade
+    {
+        let answered = hyper::upgrade::on(&mut response);
+        tokio::spawn(tunnel(upgrade, answered, Closing::new(lease.clone(), &shutdown), (place, gate)));
+    }
+    let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    clean_answer(response.headers_mut(), is_upgrade);
+    if is_upgrade || response.headers().contains_key(header::CONTENT_LENGTH) {
+        return response.map(Body::new);
+    }
+    // It may have no end of its own.
+    let closing = Closing::new(lease, &shutdown);
+    response.map(|body| {
+        let ended = async move { closing.token().cancelled().await };
+        Body::from_stream(Body::new(body).into_data_stream().take_until(Box::pin(ended)))
+    })
+}
+
+fn wants_upgrade(headers: &HeaderMap) -> bool {
+    let asks = |value: &HeaderValue| {
+        value
+            .to_str()
+            .is_ok_and(|text| text.split(',').any(|part| part.trim().eq_ignore_ascii_case("upgrade")))
+    };
+    headers.contains_key(header::UPGRADE) && headers.get_all(header::CONNECTION).iter().any(asks)
+}
+
+fn prepare(request: &mut Request, transport: Transport, is_upgrade: bool) {
+    let uri = hold::without_real_token(request.uri());
+    let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    *request.uri_mut() = Uri::try_from(path).unwrap_or_default();
+    let headers = request.headers_mut();
+    if let Some(host) = headers.get(header::HOST).cloned() {
+        headers.insert("x-forwarded-host", host);
+    }
+    headers.insert("x-forwarded-proto", HeaderValue::from_static(scheme(transport)));
+    headers.insert("x-forwarded-for", HeaderValue::from_static("127.0.0.1"));
+    clean(headers, is_upgrade);
+    headers.remove(hold::HEADER);
+    for name in NOT_FOR_JOBS_TO_HEAR {
+        headers.remove(name);
+    }
+    // A key of this server, wherever it was meant for, is not for a job to see.
+    let is_key = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("caisson_"));
+    if headers.get_all(header::AUTHORIZATION).iter().any(is_key) {
+        headers.remove(header::AUTHORIZATION);
+    }
+    let kept = without_own_cookies(headers);
+    headers.remove(header::COOKIE);
+    if let Some(kept) = kept {
+        headers.insert(header::COOKIE, kept);
+    }
+}
+
+fn clean(headers: &mut HeaderMap, is_upgrade: bool) {
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    if !is_upgrade {
+        headers.remove(header::CONNECTION);
+        headers.remove(header::UPGRADE);
+    }
+}
+
+fn clean_answer(headers: &mut HeaderMap, is_upgrade: bool) {
+    clean(headers, is_upgrade);
+    for name in NOT_FOR_JOBS_TO_SAY {
+        headers.remove(name);
+    }
+    let cookies: Vec<HeaderValue> =
+        headers.get_all(header::SET_COOKIE).iter().filter_map(own_origin_only).collect();
+    headers.remove(header::SET_COOKIE);
+    for cookie in cookies {
+        headers.append(header::SET_COOKIE, cookie);
+    }
+}
+
+/// The cookies of a request but for the server's own.
+fn without_own_cookies(headers: &HeaderMap) -> Option<HeaderValue> {
+    let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    cookies::without_own(all).and_then(|kept| HeaderValue::from_str(&kept).ok())
+}
+
+/// A cookie for the job's own origin, whatever it asked for; `None` for one that is the server's.
+fn own_origin_only(cookie: &HeaderValue) -> Option<HeaderValue> {
+    let kept = cookies::own_origin_only(cookie.to_str().ok()?)?;
+    HeaderValue::from_str(&kept).ok()
+}
+
+/// Copies both ways until one side ends, the server goes down, or what let the client in has ended.
+async fn tunnel(
+    asked: hyper::upgrade::OnUpgrade,
+    answered: hyper::upgrade::OnUpgrade,
+    closing: Closing,
+    (place, gate): (Option<Place>, Option<Gate>),
+) {
+    // A notebook that somebody else takes over is not typed into any more.
+    let taken = async {
+        match &gate {
+            Some(gate) => gate.closed().await,
+            None => std::future::pending().await,
+        }
+    };
+    let copying = async {
+        let (asked, answered) = tokio::join!(asked, answered);
+        if let (Ok(asked), Ok(answered)) = (asked, answered) {
+            let (mut client, mut job) = (TokioIo::new(asked), TokioIo::new(answered));
+            let _ =
+                tokio::io::copy_bidirectional_with_sizes(&mut client, &mut job, TUNNEL_BYTES, TUNNEL_BYTES)
+                    .await;
+        }
+    };
+    tokio::select! {
+        () = copying => {}
+        () = closing.token().cancelled() => {}
+        () = taken => {}
+    }
+    drop(place);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_of_the_server_reach_no_job_and_jobs_set_none() {
+        let mut headers = HeaderMap::new();
+        headers.append(header::COOKIE, HeaderValue::from_static("a=1; caisson_session=x; b=2"));
+        headers.append(header::COOKIE, HeaderValue::from_static("__Host-caisson=y; Caisson-x=1"));
+        assert_eq!(without_own_cookies(&headers).unwrap(), "a=1; b=2");
+        let set = |text: &'static str| own_origin_only(&HeaderValue::from_static(text));
+        assert_eq!(set("caisson_session=evil; Path=/"), None);
+        assert_eq!(set("a=1; Domain=localhost; Path=/; HttpOnly").unwrap(), "a=1; Path=/; HttpOnly");
+        assert_eq!(set("a=1").unwrap(), "a=1");
+        assert_eq!(
+            set("=caisson_session=evil"),
+            None,
+            "browsers send a cookie without a name back as its value"
+        );
+        assert_eq!(set("__hOST-caisson_session=evil"), None);
+    }
+
+    #[test]
+    fn what_concerns_one_connection_is_not_passed_on() {
+        let mut request = Request::builder()
+            .uri("http://x.localhost/a?b=c")
+            .header("host", "x.localhost:8000")
+            .header("connection", "keep-alive")
+            .header("te", "trailers")
+            .header("accept", "*/*")
+            .header("forwarded", "for=203.0.113.9")
+            .header("x-real-ip", "203.0.113.9")
+            .header("x-forwarded-for", "203.0.113.9")
+            .body(Body::empty())
+            .unwrap();
+        assert!(!wants_upgrade(request.headers()));
+        prepare(&mut request, Transport::Secret, false);
+        assert_eq!(request.uri(), "/a?b=c");
+        assert!(!request.headers().contains_key("connection") && !request.headers().contains_key("te"));
+        assert_eq!(request.headers()["x-forwarded-host"], "x.localhost:8000");
+        assert_eq!(request.headers()["x-forwarded-proto"], "https");
+        assert!(
+            !format!("{:?}", request.headers()).contains("203.0.113.9"),
+            "where somebody is, is not told"
+        );
+    }
+
+    #[test]
+    fn a_job_says_nothing_about_the_whole_site() {
+        let mut headers = HeaderMap::new();
+        for name in [
+            "Strict-Transport-Security",
+            "Alt-Svc",
+            "Clear-Site-Data",
+            "NEL",
+            "Report-To",
+            "Reporting-Endpoints",
+        ] {
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("y"));
+        }
+        headers.append("x-own", HeaderValue::from_static("z"));
+        clean_answer(&mut headers, false);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-own"]);
+    }
+
+    #[test]
+    fn who_has_taken_a_job_over_shows_that_to_no_job() {
+        let prepared = |uri: &str| {
+            let request = Request::builder().uri(uri).header("x-caisson-takeover", "takeover-1f");
+            let mut request = request.header("host", "x.localhost").body(Body::empty()).unwrap();
+            prepare(&mut request, Transport::Plain, false);
+            assert!(!request.headers().contains_key("x-caisson-takeover"));
+            request.uri().to_string()
+        };
+        assert_eq!(prepared("/a?b=c&takeover=takeover-1f&d"), "/a?b=c&d");
+        assert_eq!(prepared("/a?takeover=takeover-1f"), "/a");
+        assert_eq!(
+            prepared("/a?takeover=yes&b=c"),
+            "/a?takeover=yes&b=c",
+            "what is the app's own reaches it"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! The second listener, for who has no names below `localhost`: one origin that shows one thing of one job at a time.
+//!
+//! `/_caisson/open/<job>-<port>` chooses; a cookie remembers. Choosing anew clears what the last one left in the browser.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use orchestrator::Orchestrator;
+
+use super::pages::{self, Page};
+use super::target::Target;
+use crate::access::Access;
+use crate::authority::Authority;
+use crate::settings::ServerSettings;
+
+const COOKIE: &str = "caisson-preview";
+
+/// What the second listener serves.
+pub fn previews(orchestrator: Orchestrator, settings: &ServerSettings) -> Router {
+    let access = Access::new(orchestrator, Arc::new(settings.clone()));
+    Router::new()
+        .route("/_caisson/open/{label}", get(choose))
+        .fallback(show)
+        .layer(from_fn(loopback_only))
+        .with_state(Arc::new(access))
+}
+
+/// A name that was rebound to this address must not show anything.
+pub(super) async fn loopback_only(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| Authority::parse(host.to_str().ok()?));
+    if host.is_some_and(|host| host.is_loopback()) {
+        next.run(request).await
+    } else {
+        pages::answer(request.headers(), &Page::NoSuchOrigin)
+    }
+}
+
+async fn choose(Path(label): Path<String>, asked: HeaderMap) -> Response {
+    let Some(target) = Target::parse(&label) else { return pages::answer(&asked, &Page::NoSuchOrigin) };
+    let cookie = format!("{COOKIE}={target}; Path=/; HttpOnly; SameSite=Strict");
+    let headers = [
+        (header::SET_COOKIE, HeaderValue::from_str(&cookie).unwrap_or(HeaderValue::from_static(""))),
+        (header::LOCATION, HeaderValue::from_static("/")),
+        (header::HeaderName::from_static("clear-site-data"), HeaderValue::from_static("\"storage\"")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (StatusCode::SEE_OTHER, headers).into_response()
+}
+
+async fn show(State(access): State<Arc<Access>>, request: Request) -> Response {
+    match chosen(request.headers()) {
+        Some(target) => super::serve(&access, target, request).await,
+        None => pages::answer(request.headers(), &Page::NothingChosen),
+    }
+}
+
+fn chosen(headers: &HeaderMap) -> Option<Target> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    cookies
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, _)| *name == COOKIE)
+        .and_then(|(_, label)| Target::parse(label))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cookie_says_what_is_shown() {
+        let job = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+        let mut headers = HeaderMap::new();
+        assert_eq!(chosen(&headers), None);
+        let cookies = format!("a=b; caisson-preview={job}-80; c=d");
+        headers.insert(header::COOKIE, HeaderValue::from_str(&cookies).unwrap());
+        assert_eq!(chosen(&headers).unwrap().to_string(), format!("{job}-80"));
+    }
+}

@@ -1,0 +1,147 @@
+//! The web page: files that were bundled before the server was built, and the page that loads them.
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::extract::AppState;
+use crate::problem::Problem;
+
+/// The page loads its own files, talks to this server, and frames what jobs serve on origins of their own, where it shows
+/// by a form who is allowed in. Styles may be
+/// written by scripts of ours, which the terminal does; scripts never stand in the page.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-src http://*.localhost:* \
+     https://*.localhost:* 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self' http://*.localhost:* \
+     https://*.localhost:*; object-src 'none'",
+);
+/// No page that opens this one, or that it opens, can reach its window.
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+/// The names of bundled files change with their content.
+const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// A file of the page.
+pub(crate) struct File {
+    name: &'static str,
+    content: &'static [u8],
+    compressed: &'static [u8],
+}
+
+include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+
+/// The web page
+#[utoipa::path(
+    get, path = "/", tag = "operations", operation_id = "index",
+    responses((status = 200, description = "A page for people", body = String, content_type = "text/html"))
+)]
+pub(crate) async fn index(State(state): State<AppState>, headers: HeaderMap) -> Response {
+    let mut response = show("index.html", &headers);
+    if let Some(policy) = state.settings.job_domain.as_deref().and_then(policy_with) {
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+/// The policy of the page where jobs have origins below this name, too.
+fn policy_with(domain: &str) -> Option<HeaderValue> {
+    let frames = format!("frame-src http://*.{domain}:* https://*.{domain}:* ");
+    let forms = format!("form-action http://*.{domain}:* https://*.{domain}:* ");
+    let policy = POLICY.to_str().ok()?.replacen("frame-src ", &frames, 1).replacen("form-action ", &forms, 1);
+    HeaderValue::try_from(policy).ok()
+}
+
+/// What the page consists of.
+pub(crate) fn assets() -> Router<AppState> {
+    Router::new().route(
+        "/app/{name}",
+        get(|Path(name): Path<String>, headers: HeaderMap| async move { show(&format!("app/{name}"), &headers) }),
+    )
+}
+
+fn show(name: &str, headers: &HeaderMap) -> Response {
+    let Some(file) = FILES.iter().find(|file| file.name == name) else {
+        let detail = "this file belongs to another version of the page; load the page again".to_owned();
+        return Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail).into_response();
+    };
+    let mut answer = HeaderMap::new();
+    answer.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type(file.name)));
+    answer.insert(header::CONTENT_SECURITY_POLICY, POLICY);
+    answer.insert(OPENER_POLICY, HeaderValue::from_static("same-origin"));
+    answer.insert(header::CACHE_CONTROL, if name == "index.html" { ASK_AGAIN } else { FOR_EVER });
+    answer.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    if !takes_gzip(headers) {
+        return (answer, file.content).into_response();
+    }
+    answer.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    (answer, file.compressed).into_response()
+}
+
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let accepted =
+        headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    accepted.split(',').any(|part| {
+        let mut words = part.split(';');
+        words.next().is_some_and(|name| name.trim() == "gzip") && !words.any(|weight| weight.trim() == "q=0")
+    })
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        Some("json" | "map") => "application/json",
+        Some("woff2") => "font/woff2",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_there_and_loads_only_files_of_its_own() {
+        let index = FILES.iter().find(|file| file.name == "index.html").unwrap();
+        let text = std::str::from_utf8(index.content).unwrap();
+        assert!(!text.contains("style=") && !text.contains("://"), "{text}");
+        for script in text.split("<script").skip(1) {
+            assert!(script.starts_with(" type=\"module\" crossorigin src=\"/app/"), "{script}");
+        }
+    }
+
+    #[test]
+    fn what_the_first_view_loads_is_small() {
+        let index = FILES.iter().find(|file| file.name == "index.html").unwrap();
+        let text = std::str::from_utf8(index.content).unwrap();
+        let named = FILES.iter().filter(|file| text.contains(file.name));
+        let bytes: usize = named.map(|file| file.compressed.len()).sum();
+        assert!(bytes > 1000 && bytes < 200_000, "{bytes}");
+    }
+
+    #[test]
+    fn no_other_page_reaches_the_window_of_this_one() {
+        let answer = show("index.html", &HeaderMap::new());
+        assert_eq!(answer.headers()[OPENER_POLICY], "same-origin");
+    }
+
+    #[test]
+    fn compression_is_used_where_it_is_taken() {
+        let with = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(value));
+            show("index.html", &headers).headers().contains_key(header::CONTENT_ENCODING)
+        };
+        assert!(with("gzip, br") && with("br, gzip;q=0.5"));
+        assert!(!with("br") && !with("gzip;q=0"));
+    }
+
+    #[test]
+    fn an_unknown_file_is_a_problem() {
+        assert_eq!(show("app/nothing.js", &HeaderMap::new()).status(), StatusCode::NOT_FOUND);
+    }
+}

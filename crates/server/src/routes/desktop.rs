@@ -1,0 +1,215 @@
+//! The desktop of a sandbox: its page, its VNC connection over a WebSocket, pictures of it, what is done on it.
+
+use axum::Json;
+use axum::extract::{OriginalUri, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use orchestrator::{GuiAnswer, GuiInput, JobId, OrchestratorError};
+
+use crate::access::Caller;
+use crate::body::JsonBody;
+use crate::download::{Description, describe};
+use crate::extract::{AppState, JobPath, PicturePath};
+use crate::hold::Passed;
+use crate::openapi::{BodyProblems, JobProblems, SandboxProblems, StateProblems, WebSocketProblems};
+use crate::problem::Problem;
+use crate::routes::ports::{Way, relay};
+use crate::websocket::Upgrade;
+
+/// The page may load its own files, show pictures that it makes itself, and connect to this server.
+const POLICY_OF_DESKTOP: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; \
+     frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+);
+
+/// The desktop (page)
+///
+/// A page for people: the screen of the sandbox with mouse and keyboard, clipboard, a switch for only watching, full
+/// screen. The desktop starts when the page connects.
+#[utoipa::path(
+    get, path = "/desktop", tag = "sandbox", operation_id = "job_desktop",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "A page for people", body = String, content_type = "text/html"),
+        JobProblems
+    )
+)]
+pub(crate) async fn page(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    OriginalUri(uri): OriginalUri,
+) -> Result<Response, Problem> {
+    let view = state.orchestrator.job(id).await?;
+    let kind = if uri.path().starts_with("/v1/sandboxes/") { "sandbox" } else { "job" };
+    let whose = view.name.unwrap_or_else(|| format!("{kind} {id}"));
+    let html = include_str!("../assets/desktop.html").replace("{{WHOSE}}", &escape(&whose));
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_SECURITY_POLICY, POLICY_OF_DESKTOP),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    Ok((headers, html).into_response())
+}
+
+/// A text that is nothing but text in a page.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// Whether there is a desktop
+///
+/// Starts the desktop where needed and the caller may do more than watch. The page asks this when its connection fails: a WebSocket does not say why.
+#[utoipa::path(
+    get, path = "/desktop/state", tag = "sandbox", operation_id = "job_desktop_state",
+    params(("id" = JobId, Path, description = "The job")),
+    responses((status = 204, description = "It runs"), JobProblems, StateProblems, SandboxProblems)
+)]
+pub(crate) async fn state(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    caller: Caller,
+) -> Result<StatusCode, Problem> {
+    check_watcher(&state, &caller, id).await?;
+    state.orchestrator.start_desktop(id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Who may only watch starts nothing in a sandbox.
+async fn check_watcher(state: &AppState, caller: &Caller, id: JobId) -> Result<(), Problem> {
+    if !caller.only_watches() || state.orchestrator.desktop_runs(id).await? {
+        return Ok(());
+    }
+    let why = "no desktop runs, and who may only watch starts none";
+    Err(OrchestratorError::NoDesktop(why.into()).into())
+}
+
+/// The desktop (WebSocket)
+///
+/// Binary messages are the bytes of one VNC connection (RFB), both ways, as noVNC speaks it. Several may be open. While
+/// somebody else has taken the sandbox over, keys, pointer and clipboard are left out: the screen can be watched. Who may
+/// only watch starts no desktop: 409 `no_desktop` where none runs.
+#[utoipa::path(
+    get, path = "/desktop/socket", tag = "sandbox", operation_id = "job_desktop_socket",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 101, description = "A WebSocket"),
+        JobProblems,
+        StateProblems,
+        SandboxProblems,
+        WebSocketProblems
+    )
+)]
+pub(crate) async fn socket(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    passed: Passed,
+    caller: Caller,
+    upgrade: Upgrade,
+) -> Result<Response, Problem> {
+    check_watcher(&state, &caller, id).await?;
+    let stream = state.orchestrator.open_desktop(id).await?;
+    Ok(upgrade.start(move |writer, reader| relay(stream, Way::Desktop(passed), writer, reader)))
+}
+
+/// Take a picture of the desktop
+///
+/// The screen as PNG, now. The desktop starts where needed and the caller may do more than watch. The picture is not written down; a `screenshot` action is.
+#[utoipa::path(
+    get, path = "/screenshot", tag = "sandbox", operation_id = "job_screenshot",
+    params(("id" = JobId, Path, description = "The job")),
+    responses(
+        (status = 200, description = "The picture", body = Vec<u8>, content_type = "image/png"),
+        JobProblems,
+        StateProblems,
+        SandboxProblems
+    )
+)]
+pub(crate) async fn screenshot(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    caller: Caller,
+) -> Result<Response, Problem> {
+    check_watcher(&state, &caller, id).await?;
+    Ok(picture_of(state.orchestrator.screenshot(id).await?))
+}
+
+/// Get a picture of the log
+///
+/// A picture that an event of the job refers to by its digest.
+#[utoipa::path(
+    get, path = "/pictures/{digest}", tag = "sandbox", operation_id = "job_picture",
+    params(
+        ("id" = JobId, Path, description = "The job"),
+        ("digest" = String, Path, pattern = "^[0-9a-f]{64}$", description = "As it stands in the event"),
+    ),
+    responses(
+        (status = 200, description = "The picture", body = Vec<u8>, content_type = "image/png"),
+        JobProblems
+    )
+)]
+pub(crate) async fn picture(
+    State(state): State<AppState>,
+    PicturePath { job, digest }: PicturePath,
+) -> Result<Response, Problem> {
+    let mut response = picture_of(state.orchestrator.picture(job, &digest).await?);
+    // Named by its content: it never changes.
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("private, max-age=31536000, immutable"));
+    Ok(response)
+}
+
+/// What a job drew is a picture and nothing else, whatever it contains.
+fn picture_of(png: Bytes) -> Response {
+    let mut response = png.into_response();
+    let description = Description { media_type: "image/png", save_as: None, tag: None };
+    describe(response.headers_mut(), &description);
+    response
+}
+
+/// Do something on the desktop
+///
+/// One action (`screenshot`, `move`, `click`, `double_click`, `drag`, `scroll`, `type`, `key`, `wait`, `windows`,
+/// `focus`, `close`, `launch`), or `script` with commands for `xdotool`. The desktop starts where needed; the call is in
+/// the job's log.
+#[utoipa::path(
+    post, path = "/input", tag = "sandbox", operation_id = "job_input",
+    params(("id" = JobId, Path, description = "The job")),
+    request_body(content = GuiInput, example = json!({"action": "click", "x": 640, "y": 400})),
+    responses(
+        (status = 200, description = "It was done, or could not be", body = GuiAnswer),
+        JobProblems,
+        BodyProblems,
+        StateProblems,
+        SandboxProblems
+    )
+)]
+pub(crate) async fn input(
+    State(state): State<AppState>,
+    JobPath(id): JobPath,
+    JsonBody(input): JsonBody<GuiInput>,
+) -> Result<Json<GuiAnswer>, Problem> {
+    Ok(Json(state.orchestrator.input(id, input).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escape;
+
+    #[test]
+    fn a_name_is_text_in_the_page() {
+        assert_eq!(escape("<img src=x onerror='y'>&"), "&lt;img src=x onerror=&#39;y&#39;&gt;&amp;");
+    }
+}

@@ -1,0 +1,120 @@
+//! The server as a whole, for who runs it: images, what the host can do, defaults, usage.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use orchestrator::{DayUsage, DefaultsView};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::access::Caller;
+use crate::answers::now_ms;
+use crate::extract::{AppState, Parameters};
+use crate::openapi::QueryProblems;
+use crate::problem::Problem;
+
+const MAX_DAYS: u32 = 366;
+const DEFAULT_DAYS: u32 = 30;
+
+fn unknown(reason: String) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "host_unknown", reason)
+}
+
+/// The images of this server
+///
+/// The same as `caisson image list --json`. What is known is at most 20 seconds old.
+#[utoipa::path(
+    get, path = "/v1/images", tag = "operations", operation_id = "list_images",
+    responses(
+        (status = 200, description = "`recipe` and `images`", body = Object),
+        (status = 503, description = "They cannot be listed", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn images(State(state): State<AppState>) -> Result<Json<Value>, Problem> {
+    state.host.images.get().await.map(Json).map_err(unknown)
+}
+
+/// What this host can do
+///
+/// The same as `caisson doctor --json`. What is known is at most 20 seconds old.
+#[utoipa::path(
+    get, path = "/v1/doctor", tag = "operations", operation_id = "doctor",
+    responses(
+        (status = 200, description = "`backend` and `checks`, with `isolation` and `enforced`, or with `error`", body = Object),
+        (status = 503, description = "It cannot be looked at", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn doctor(State(state): State<AppState>) -> Result<Json<Value>, Problem> {
+    state.host.doctor.get().await.map(Json).map_err(unknown)
+}
+
+/// What holds for jobs that say nothing
+#[utoipa::path(
+    get, path = "/v1/defaults", tag = "operations", operation_id = "defaults",
+    responses((status = 200, description = "As the operator has set it", body = DefaultsView))
+)]
+pub(crate) async fn defaults(State(state): State<AppState>) -> Json<DefaultsView> {
+    Json(state.orchestrator.defaults())
+}
+
+/// How far to look back.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct UsageQuery {
+    /// How many days, with today; 30 when absent.
+    #[param(minimum = 1, maximum = 366)]
+    days: Option<u32>,
+}
+
+impl UsageQuery {
+    fn days(&self) -> Result<u32, Problem> {
+        match self.days.unwrap_or(DEFAULT_DAYS) {
+            days @ 1..=MAX_DAYS => Ok(days),
+            days => {
+                let detail = format!("{days} is not between 1 and {MAX_DAYS}");
+                Err(Problem::bad_request("invalid_query", detail).with_field("days"))
+            }
+        }
+    }
+}
+
+/// What was used.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UsageAnswer {
+    /// Oldest first; days without jobs are left out.
+    days: Vec<DayUsage>,
+    /// Whether there were more jobs than were counted: the newest 50,000 are.
+    truncated: bool,
+}
+
+/// What was used day by day
+///
+/// Of the jobs that are still there: those that were deleted are not counted. A submitter sees its own alone.
+#[utoipa::path(
+    get, path = "/v1/usage", tag = "operations", operation_id = "usage",
+    params(UsageQuery),
+    responses((status = 200, description = "By the day on which jobs were accepted, in UTC", body = UsageAnswer), QueryProblems)
+)]
+pub(crate) async fn usage(
+    State(state): State<AppState>,
+    Parameters(query): Parameters<UsageQuery>,
+    caller: Caller,
+) -> Result<Json<UsageAnswer>, Problem> {
+    let (days, truncated) = state.orchestrator.usage(caller.sees_only(), query.days()?, now_ms()).await?;
+    Ok(Json(UsageAnswer { days, truncated }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_bounds() {
+        assert_eq!(UsageQuery::default().days().unwrap(), 30);
+        for days in [0, 367] {
+            assert_eq!(UsageQuery { days: Some(days) }.days().unwrap_err().field(), Some("days"));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Keys: give out, list, take back; and the login of a person who has one.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::{Key, NewKey, Role, SealedFor, Token};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::access::{Caller, Deed, LoginOutcome, SESSION_LASTS, ended_cookie, session_cookie};
+use crate::answers::timestamp;
+use crate::arrival::Arrival;
+use crate::body::JsonBody;
+use crate::extract::{AppState, Parameters};
+use crate::openapi::{BodyProblems, QueryProblems};
+use crate::problem::Problem;
+
+/// A key as the server lists it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyAnswer {
+    /// Names it.
+    id: String,
+    /// Whose it is.
+    name: String,
+    /// What it may do.
+    role: Role,
+    /// What it may use.
+    limits: orchestrator::KeyLimits,
+    /// When it was made.
+    #[schema(format = DateTime)]
+    created_at: String,
+}
+
+impl From<&Key> for KeyAnswer {
+    fn from(key: &Key) -> Self {
+        Self {
+            id: key.id.to_string(),
+            name: key.name.clone(),
+            role: key.role,
+            limits: key.limits,
+            created_at: timestamp(key.created_ms),
+        }
+    }
+}
+
+/// A new key with its secret.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NewKeyAnswer {
+    #[serde(flatten)]
+    key: KeyAnswer,
+    /// What to send as `Authorization: Bearer ...`. It is shown this once.
+    secret: String,
+}
+
+/// All keys.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyListAnswer {
+    /// By name.
+    keys: Vec<KeyAnswer>,
+}
+
+/// Give out a key
+///
+/// With the first one the server begins to ask for keys; it must be an admin's.
+#[utoipa::path(
+    post, path = "/v1/keys", tag = "operations", operation_id = "add_key",
+    request_body(content = NewKey, example = json!({"name": "ada", "role": "submitter", "limits": {"max_running": 4}})),
+    responses((status = 201, description = "The key; its secret is shown this once", body = NewKeyAnswer), BodyProblems)
+)]
+pub(crate) async fn add(
+    State(state): State<AppState>,
+    JsonBody(new): JsonBody<NewKey>,
+) -> Result<Response, Problem> {
+    let (key, token) = state.orchestrator.add_key(new).await?;
+    let answer = NewKeyAnswer { key: key.as_ref().into(), secret: token.reveal().to_owned() };
+    Ok((StatusCode::CREATED, Json(answer)).into_response())
+}
+
+/// List the keys
+#[utoipa::path(
+    get, path = "/v1/keys", tag = "operations", operation_id = "list_keys",
+    responses((status = 200, description = "All keys, without their secrets", body = KeyListAnswer))
+)]
+pub(crate) async fn list(State(state): State<AppState>) -> Json<KeyListAnswer> {
+    let keys = state.orchestrator.keys().iter().map(|key| KeyAnswer::from(key.as_ref())).collect();
+    Json(KeyListAnswer { keys })
+}
+
+/// Take a key back
+///
+/// It ends at once, with all logins by it. Jobs that were handed in with it go on.
+#[utoipa::path(
+    delete, path = "/v1/keys/{name}", tag = "operations", operation_id = "revoke_key",
+    params(("name" = String, Path, description = "The name or the id of the key")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "`key_not_found`"),
+        (status = 422, description = "`invalid_field`: it is the last one of an admin")
+    )
+)]
+pub(crate) async fn revoke(
+    State(state): State<AppState>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    state.orchestrator.revoke_key(&name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A key to log in with.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Login {
+    /// The secret of the key.
+    #[schema(example = "caisson_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")]
+    key: String,
+}
+
+/// Who is logged in.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionAnswer {
+    /// Whether this server asks for keys at all.
+    needs_key: bool,
+    /// The name of the caller's key.
+    name: Option<String>,
+    /// What the caller may do; nothing where a key is needed and none was given.
+    role: Option<Role>,
+    /// Where else one can log in than with a key, for people; at `/v1/login`.
+    login_with: Option<String>,
+    /// Below which name jobs have their origins for who comes by a public name, where the operator has set one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_domain: Option<String>,
+}
+
+/// Who am I
+#[utoipa::path(
+    get, path = "/v1/session", tag = "operations", operation_id = "session",
+    responses((status = 200, description = "Who the caller is", body = SessionAnswer))
+)]
+pub(crate) async fn session(State(state): State<AppState>, caller: Caller) -> Json<SessionAnswer> {
+    Json(SessionAnswer {
+        needs_key: state.orchestrator.needs_keys(),
+        name: caller.name().map(ToOwned::to_owned),
+        role: caller.role(),
+        login_with: state.access.oidc().map(|oidc| oidc.name().to_owned()),
+        job_domain: state.settings.job_domain.clone(),
+    })
+}
+
+/// Log in
+///
+/// For browsers: the answer carries a cookie that says which key, not the key itself.
+#[utoipa::path(
+    post, path = "/v1/session", tag = "operations", operation_id = "log_in",
+    request_body(content = Login),
+    responses(
+        (status = 200, description = "Logged in", body = SessionAnswer,
+            headers(("Set-Cookie" = String, description = "The session"))),
+        (status = 401, description = "`key_unknown`"),
+        BodyProblems
+    )
+)]
+pub(crate) async fn log_in(
+    State(state): State<AppState>,
+    arrival: Arrival,
+    JsonBody(login): JsonBody<Login>,
+) -> Result<Response, Problem> {
+    let key = Token::parse(login.key.trim()).and_then(|token| state.orchestrator.key_of(&token));
+    let Some(key) = key else {
+        let detail = "this server knows no such key, or no longer";
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", detail));
+    };
+    let sealed = state.orchestrator.seal(SealedFor::Session, key.id.as_str(), SESSION_LASTS);
+    let answer = SessionAnswer {
+        needs_key: true,
+        name: Some(key.name.clone()),
+        role: Some(key.role),
+        login_with: None,
+        job_domain: state.settings.job_domain.clone(),
+    };
+    let mut response = Json(answer).into_response();
+    response.extensions_mut().insert(LoginOutcome::Done(key.name.clone()));
+    if let Some(cookie) = session_cookie(&sealed, arrival.transport(&state.settings)) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    Ok(response)
+}
+
+/// Log out
+#[utoipa::path(
+    delete, path = "/v1/session", tag = "operations", operation_id = "log_out",
+    responses((status = 204, description = "The cookie is gone"))
+)]
+pub(crate) async fn log_out(State(state): State<AppState>, arrival: Arrival) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if let Some(cookie) = ended_cookie(arrival.transport(&state.settings)) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
+
+const MOST_DEEDS: usize = 1000;
+
+/// How far to look back.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DeedQuery {
+    /// How many at most; 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// What was done over the API.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeedListAnswer {
+    /// Newest first.
+    deeds: Vec<Deed>,
+}
+
+/// Who did what over the API
+///
+/// The last 1,000 requests that changed something, opened a live view, took a result, a file or the events away, or were
+/// refused, those of the servers before on this data folder included. `access.jsonl` in the data folder has more of them.
+#[utoipa::path(
+    get, path = "/v1/access-log", tag = "operations", operation_id = "access_log",
+    params(DeedQuery),
+    responses((status = 200, description = "Newest first", body = DeedListAnswer), QueryProblems)
+)]
+pub(crate) async fn access_log(
+    State(state): State<AppState>,
+    Parameters(query): Parameters<DeedQuery>,
+) -> Result<Json<DeedListAnswer>, Problem> {
+    match query.limit.unwrap_or(100) {
+        limit @ 1..=MOST_DEEDS => Ok(Json(DeedListAnswer { deeds: state.access.journal().last(limit) })),
+        limit => {
+            let detail = format!("{limit} is not between 1 and {MOST_DEEDS}");
+            Err(Problem::bad_request("invalid_query", detail).with_field("limit"))
+        }
+    }
+}

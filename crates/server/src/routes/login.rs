@@ -1,0 +1,208 @@
+//! Login with an account elsewhere: to the provider, and back.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use orchestrator::SealedFor;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::access::{LoginOutcome, PERSON_LASTS, Pending, Transport, session_cookie, text_of};
+use crate::arrival::Arrival;
+use crate::extract::{AppState, BaseUrl, Parameters};
+use crate::openapi::QueryProblems;
+use crate::problem::Problem;
+
+const COOKIE: &str = "caisson_login";
+const PROBLEM_COOKIE: &str = "caisson_login_problem";
+/// So much of why a login failed is told.
+const MOST_TOLD: usize = 300;
+/// How long somebody may take at the provider.
+const LASTS: Duration = Duration::from_secs(600);
+
+/// Log in with an account elsewhere
+///
+/// For browsers: leads to the OpenID provider of this server.
+#[utoipa::path(
+    get, path = "/v1/login", tag = "operations", operation_id = "log_in_elsewhere",
+    responses(
+        (status = 303, description = "To the provider"),
+        (status = 404, description = "`no_provider`: this server is set up for none", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+        (status = 502, description = "`provider_failed`", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn begin(
+    State(state): State<AppState>,
+    arrival: Arrival,
+    base: BaseUrl,
+) -> Result<Response, Problem> {
+    let oidc = state.access.oidc().ok_or_else(no_provider)?;
+    let (place, pending) = oidc.begin(&callback(&base)).await.map_err(|why| failed(&why))?;
+    let sealed = state.orchestrator.seal(SealedFor::Login, &pending.text(), LASTS);
+    answer(&place, cookie(&sealed, LASTS.as_secs(), arrival.transport(&state.settings)))
+}
+
+/// What the provider sends along.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Brought {
+    /// To be exchanged for a token.
+    code: Option<String>,
+    /// Which login this is.
+    state: Option<String>,
+    /// Why there is no code.
+    error: Option<String>,
+    /// The same for people.
+    error_description: Option<String>,
+}
+
+/// Come back from the provider
+///
+/// Leads to the page, logged in, or with a cookie that says why not.
+#[utoipa::path(
+    get, path = "/v1/login/callback", tag = "operations", operation_id = "come_back",
+    params(Brought),
+    responses(
+        (status = 303, description = "To the page"),
+        (status = 404, description = "`no_provider`", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+        QueryProblems
+    )
+)]
+pub(crate) async fn finish(
+    State(state): State<AppState>,
+    Parameters(brought): Parameters<Brought>,
+    arrival: Arrival,
+    base: BaseUrl,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let oidc = state.access.oidc().ok_or_else(no_provider)?;
+    let transport = arrival.transport(&state.settings);
+    let come_back = async {
+        let kept = find(&headers).and_then(|sealed| state.orchestrator.unseal(SealedFor::Login, sealed));
+        let pending = kept.as_deref().and_then(Pending::parse);
+        let (pending, word) = begun_here(pending, brought.state)?;
+        if let Some(error) = brought.error {
+            return Err(brought.error_description.unwrap_or(error));
+        }
+        let code = brought.code.ok_or("the provider has sent neither a code nor a reason")?;
+        let key = oidc.finish(&callback(&base), &pending, &word, &code).await?;
+        state.orchestrator.meet_person(&key.id, key.role).await.map_err(|error| error.to_string())?;
+        Ok(key)
+    };
+    match come_back.await {
+        Ok(key) => {
+            let text = text_of(&key);
+            let sealed = state.orchestrator.seal(SealedFor::Session, &text, PERSON_LASTS);
+            tracing::info!(target: "caisson_access", who = key.name, role = key.role.name(), "logged in with an account elsewhere");
+            let mut response = answer("/", session_cookie(&sealed, transport))?;
+            response.extensions_mut().insert(LoginOutcome::Done(key.name));
+            if let Some(ended) = cookie("", 0, transport) {
+                response.headers_mut().append(header::SET_COOKIE, ended);
+            }
+            Ok(response)
+        }
+        Err(why) => {
+            // What is said here may be anybody's words; the access log has a line of it, among few.
+            tracing::debug!(target: "caisson_access", why, "a login with an account elsewhere failed");
+            let mut response = answer("/", problem_cookie(&why, transport))?;
+            response.extensions_mut().insert(LoginOutcome::Failed);
+            Ok(response)
+        }
+    }
+}
+
+/// Nothing that comes back is believed, or shown to anybody, unless this browser has begun the login: a link can say what it likes.
+fn begun_here(pending: Option<Pending>, word: Option<String>) -> Result<(Pending, String), String> {
+    let word = word.unwrap_or_default();
+    pending
+        .filter(|pending| pending.state == word)
+        .map(|pending| (pending, word))
+        .ok_or_else(|| "the login was begun in another browser, or too long ago; begin anew".to_owned())
+}
+
+/// Why somebody is not logged in, for the page to show once. In a cookie, because an address could be anybody's.
+fn problem_cookie(why: &str, transport: Transport) -> Option<HeaderValue> {
+    let secure = if transport == Transport::Secret { "; Secure" } else { "" };
+    let why: String = why.chars().take(MOST_TOLD).collect();
+    let text = format!("{PROBLEM_COOKIE}={}; Path=/; Max-Age=60; SameSite=Lax{secure}", escaped(&why));
+    HeaderValue::try_from(text).ok()
+}
+
+fn callback(base: &BaseUrl) -> String {
+    format!("{}/v1/login/callback", base.0)
+}
+
+fn answer(place: &str, cookie: Option<HeaderValue>) -> Result<Response, Problem> {
+    let place = HeaderValue::try_from(place).map_err(|_| Problem::internal("the provider leads nowhere"))?;
+    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response();
+    if let Some(cookie) = cookie {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    Ok(response)
+}
+
+/// It comes back with a link from another site, so it must be sent along with one.
+fn cookie(sealed: &str, lasts_s: u64, transport: Transport) -> Option<HeaderValue> {
+    let secure = if transport == Transport::Secret { "; Secure" } else { "" };
+    let text =
+        format!("{COOKIE}={sealed}; Path=/v1/login; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}");
+    HeaderValue::try_from(text).ok()
+}
+
+fn find(headers: &HeaderMap) -> Option<&str> {
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.filter(|(name, _)| *name == COOKIE).map(|(_, sealed)| sealed).next()
+}
+
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+fn no_provider() -> Problem {
+    let detail =
+        "this server is set up for no OpenID provider; log in with a key, or set [oidc] in its configuration";
+    Problem::new(StatusCode::NOT_FOUND, "no_provider", detail)
+}
+
+fn failed(why: &str) -> Problem {
+    Problem::new(
+        StatusCode::BAD_GATEWAY,
+        "provider_failed",
+        format!("the OpenID provider cannot be used: {why}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_this_browser_has_begun_comes_back() {
+        let pending = || Pending::parse("state/nonce/verifier");
+        assert!(begun_here(pending(), Some("state".into())).is_ok());
+        for (kept, word) in
+            [(pending(), Some("other")), (pending(), None), (None, Some("state")), (None, None)]
+        {
+            let refused = begun_here(kept, word.map(ToOwned::to_owned)).unwrap_err();
+            assert!(refused.contains("begun in another browser"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn why_a_login_failed_cannot_say_more_to_a_browser() {
+        let cookie = problem_cookie("no; Domain=x\r\n é", Transport::Secret).unwrap();
+        let text = cookie.to_str().unwrap();
+        assert_eq!(
+            text,
+            "caisson_login_problem=no%3B%20Domain%3Dx%0D%0A%20%C3%A9; Path=/; Max-Age=60; SameSite=Lax; Secure"
+        );
+        let long = problem_cookie(&"x".repeat(5000), Transport::Plain).unwrap();
+        assert!(long.len() < 400);
+    }
+}

@@ -1,0 +1,143 @@
+//! Links for others: made here, opened here.
+
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::access::{Caller, Lease, Rights, Share, View};
+use crate::answers::{now_ms, timestamp};
+use crate::arrival::Arrival;
+use crate::body::JsonBody;
+use crate::extract::{AppState, BaseUrl, JobPath};
+use crate::openapi::{BodyProblems, JobProblems};
+use crate::origins;
+use crate::problem::Problem;
+
+/// What of the query goes along to a notebook.
+const TAKEOVER: &str = "takeover=";
+const DEFAULT_S: u64 = 3600;
+const MAX_S: u64 = 30 * 24 * 3600;
+
+/// What to share.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewShare {
+    /// `desktop`, `terminal`, `files`, `output`, `events`, `notebook`, or a port such as `5173`.
+    #[schema(example = "desktop")]
+    view: String,
+    /// Seconds that the link holds; an hour when absent, 30 days at most. One made by who is logged in with an account elsewhere ends
+    /// with that login.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 2_592_000)]
+    for_s: Option<u64>,
+    /// `watch`, or `use` to let others type and click too. A port is always used.
+    #[serde(default)]
+    rights: Rights,
+}
+
+/// A link.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ShareAnswer {
+    /// Shows the view to whoever opens it.
+    url: String,
+    /// The view.
+    view: String,
+    /// What may be done through it.
+    rights: Rights,
+    /// When it ends; it also ends with the key of who made it.
+    #[schema(format = DateTime)]
+    expires_at: String,
+}
+
+/// Share one view of a job
+///
+/// The link shows this view to whoever has it, without a key, until it ends. It reaches nothing else.
+#[utoipa::path(
+    post, path = "/shares", tag = "sandbox", operation_id = "job_share",
+    params(("id" = orchestrator::JobId, Path, description = "The job")),
+    request_body(content = NewShare),
+    responses((status = 201, description = "The link", body = ShareAnswer), JobProblems, BodyProblems)
+)]
+pub(crate) async fn share(
+    State(state): State<AppState>,
+    JobPath(job): JobPath,
+    caller: Caller,
+    Extension(lease): Extension<Lease>,
+    base: BaseUrl,
+    JsonBody(new): JsonBody<NewShare>,
+) -> Result<Response, Problem> {
+    state.orchestrator.job(job).await?;
+    let view: View = new.view.parse().map_err(|problem: String| Problem::invalid_field("view", problem))?;
+    let lasts_s = new.for_s.unwrap_or(DEFAULT_S);
+    if !(1..=MAX_S).contains(&lasts_s) {
+        return Err(Problem::invalid_field("for_s", format!("{lasts_s} is not between 1 and {MAX_S}")));
+    }
+    // A login with an account elsewhere has an end, and what it lets others see ends with it.
+    let lasts_s = lease.person_left_s().map_or(lasts_s, |left_s| lasts_s.min(left_s));
+    let rights = if matches!(view, View::Port(_)) { Rights::Use } else { new.rights };
+    let share = Share { job, view, rights, by: caller.submitter().map(|submitter| submitter.key) };
+    let sealed = share.seal(&state.orchestrator, Duration::from_secs(lasts_s));
+    let until = now_ms().saturating_add(i64::try_from(lasts_s).unwrap_or(i64::MAX).saturating_mul(1000));
+    let answer = ShareAnswer {
+        url: format!("{}/share/{sealed}", base.0),
+        view: view.to_string(),
+        rights,
+        expires_at: timestamp(until),
+    };
+    Ok((StatusCode::CREATED, Json(answer)).into_response())
+}
+
+/// Open a shared view
+///
+/// Sets a cookie for this view alone and leads there.
+#[utoipa::path(
+    get, path = "/share/{link}", tag = "basic", operation_id = "open_share",
+    params(("link" = String, Path, description = "The sealed part of the link")),
+    responses(
+        (status = 303, description = "To the view"),
+        (status = 410, description = "`share_over`: the link has ended, or never was one", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+    )
+)]
+pub(crate) async fn open(
+    State(state): State<AppState>,
+    Path(link): Path<String>,
+    arrival: Arrival,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Some(share) = Share::open(&state.orchestrator, &link) else {
+        let detail = "this link has ended, or never was one; ask whoever sent it for a new one";
+        return Err(Problem::new(StatusCode::GONE, "share_over", detail));
+    };
+    let job = share.job;
+    let place = match share.view {
+        View::Desktop => format!("/v1/jobs/{job}/desktop"),
+        View::Events => format!("/v1/jobs/{job}/events"),
+        View::Output => format!("/jobs/{job}/output.zip"),
+        View::Terminal | View::Files => format!("/#/shared/{job}/{}", share.view),
+        View::Notebook | View::Port(_) => {
+            let transport = arrival.transport(&state.settings);
+            let names = origins::JobNames::new(&state.settings);
+            let place = origins::entrance(&names, &share, &link, transport, &headers);
+            // Who has taken the sandbox over shows that at the notebook, too; what listens on a port has no use for it.
+            let token =
+                uri.query().filter(|query| share.view == View::Notebook && query.starts_with(TAKEOVER));
+            place.map(|place| token.iter().fold(place, |place, token| format!("{place}&{token}"))).ok_or_else(|| {
+                let detail = "what a job serves is shown by the loopback names of the server's own machine, or below the `job_domain` that its operator sets";
+                Problem::new(StatusCode::CONFLICT, "not_on_loopback", detail)
+            })?
+        }
+    };
+    let place = HeaderValue::try_from(place).map_err(|_| Problem::internal("the link leads nowhere"))?;
+    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response();
+    // The seal itself says when it ends; the cookie may outlive it.
+    if let Some(cookie) = share.cookie(&link, MAX_S, arrival.transport(&state.settings)) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    Ok(response)
+}

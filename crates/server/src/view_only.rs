@@ -1,0 +1,266 @@
+//! The messages of a VNC viewer (RFC 6143 and what noVNC and TigerVNC add), told apart so that those which act on the
+//! desktop can be left out while somebody else holds it. Pure: bytes in, bytes out.
+//!
+//! Where a message ends must be seen as the desktop's server sees it: whoever gets the two to differ by one byte could hide a key in
+//! a harmless message. So only what both read alike is let through: two versions of the protocol, no password, pointers of one
+//! length, and clipboards that are as long as they say.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// The longest message that is waited for as a whole; a longer one is not a viewer's.
+const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
+/// Where the conversation of a viewer stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Version,
+    Security,
+    Init,
+    Messages,
+}
+
+/// What may be done with what a viewer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hands {
+    /// All of it goes on.
+    Free,
+    /// Keys, the pointer, the clipboard and the size of the screen stay here.
+    Tied,
+}
+
+/// A viewer said something that no viewer says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotAViewer;
+
+/// Reads what a viewer says, message by message.
+#[derive(Debug)]
+pub(crate) struct Viewer {
+    stage: Stage,
+    held: BytesMut,
+}
+
+impl Viewer {
+    pub(crate) fn new() -> Self {
+        Self { stage: Stage::Version, held: BytesMut::new() }
+    }
+
+    /// What goes on to the desktop of what was said; the rest of a message that is not whole yet is kept.
+    pub(crate) fn take(&mut self, said: &[u8], hands: Hands) -> Result<Bytes, NotAViewer> {
+        self.held.extend_from_slice(said);
+        let mut passed = BytesMut::new();
+        while let Some(length) = self.next_length()? {
+            if self.held.len() < length {
+                break;
+            }
+            let message = self.held.split_to(length);
+            self.check(&message)?;
+            let acts = self.stage == Stage::Messages && acts(message[0]);
+            if self.stage == Stage::Messages && message[0] == SET_ENCODINGS {
+                passed.extend_from_slice(&plain_encodings(&message));
+            } else if !acts || hands == Hands::Free {
+                passed.extend_from_slice(&message);
+            }
+            self.stage = match self.stage {
+                Stage::Version => Stage::Security,
+                Stage::Security => Stage::Init,
+                Stage::Init | Stage::Messages => Stage::Messages,
+            };
+        }
+        Ok(passed.freeze())
+    }
+
+    /// Refuses a whole message that the desktop's server might read otherwise.
+    fn check(&self, message: &[u8]) -> Result<(), NotAViewer> {
+        let is_known = match self.stage {
+            // An older one has no byte for the security, and the server would still speak it.
+            Stage::Version => VERSIONS.contains(&message),
+            Stage::Security => message == [NO_PASSWORD],
+            Stage::Init => true,
+            Stage::Messages => message[0] != CUT_TEXT || is_plain_clipboard(message),
+        };
+        if is_known { Ok(()) } else { Err(NotAViewer) }
+    }
+
+    /// How long the message is that begins with what is held; `None` while that cannot be known.
+    fn next_length(&self) -> Result<Option<usize>, NotAViewer> {
+        let held = &self.held[..];
+        let Some(first) = held.first() else { return Ok(None) };
+        let short = |at: usize| held.get(at..at + 2).map(|mut two| usize::from(two.get_u16()));
+        let long = |at: usize| held.get(at..at + 4).map(|mut four| four.get_i32().unsigned_abs() as usize);
+        let length = match (self.stage, *first) {
+            (Stage::Version, _) => Some(12),
+            (Stage::Security | Stage::Init, _) => Some(1),
+            (Stage::Messages, SET_PIXEL_FORMAT) => Some(20),
+            (Stage::Messages, SET_ENCODINGS) => short(2).map(|count| 4 + 4 * count),
+            (Stage::Messages, UPDATE_REQUEST | CONTINUOUS_UPDATES) => Some(10),
+            (Stage::Messages, KEY) => Some(8),
+            (Stage::Messages, POINTER) => Some(6),
+            // A negative length marks the newer form of the clipboard.
+            (Stage::Messages, CUT_TEXT) => long(4).map(|length| 8 + length),
+            (Stage::Messages, FENCE) => held.get(8).map(|length| 9 + usize::from(*length)),
+            (Stage::Messages, XVP) => Some(4),
+            (Stage::Messages, DESKTOP_SIZE) => held.get(6).map(|count| 8 + 16 * usize::from(*count)),
+            (Stage::Messages, QEMU) => Some(12),
+            (Stage::Messages, _) => return Err(NotAViewer),
+        };
+        if length.is_some_and(|length| length > MAX_MESSAGE) {
+            return Err(NotAViewer);
+        }
+        Ok(length)
+    }
+}
+
+/// The versions in which a viewer says how it comes in, then whether it shares, then messages.
+const VERSIONS: [&[u8]; 2] = [b"RFB 003.008\n", b"RFB 003.007\n"];
+const NO_PASSWORD: u8 = 1;
+/// Who announces this may send longer pointers, for buttons beyond the eighth.
+const LONG_POINTERS: [u8; 4] = (-316_i32).to_be_bytes();
+const SET_PIXEL_FORMAT: u8 = 0;
+const SET_ENCODINGS: u8 = 2;
+const UPDATE_REQUEST: u8 = 3;
+const KEY: u8 = 4;
+const POINTER: u8 = 5;
+const CUT_TEXT: u8 = 6;
+const CONTINUOUS_UPDATES: u8 = 150;
+const FENCE: u8 = 248;
+const XVP: u8 = 250;
+const DESKTOP_SIZE: u8 = 251;
+/// Keys with their codes; the other messages of this kind are about sound.
+const QEMU: u8 = 255;
+
+/// Whether a message does something on the desktop.
+fn acts(kind: u8) -> bool {
+    matches!(kind, KEY | POINTER | CUT_TEXT | XVP | DESKTOP_SIZE | QEMU)
+}
+
+/// The encodings of a viewer but for the one that makes pointers longer. The server then never offers it, and a viewer to which it
+/// was not offered does without.
+fn plain_encodings(message: &[u8]) -> Vec<u8> {
+    let (head, list) = message.split_at(4);
+    let kept: Vec<u8> =
+        list.chunks(4).filter(|encoding| *encoding != LONG_POINTERS).flatten().copied().collect();
+    // No more are left than the two bytes have counted.
+    let count = u16::try_from(kept.len() / 4).unwrap_or_default().to_be_bytes();
+    [&head[..2], &count, &kept].concat()
+}
+
+/// Whether a clipboard is as long as what is in it. Of the newer form a server reads what its flags promise, and goes on with
+/// whatever follows as the next message.
+fn is_plain_clipboard(message: &[u8]) -> bool {
+    const TELLS: u32 = 1 << 24;
+    const PROVIDES: u32 = 1 << 28;
+    const ASKS: [u32; 3] = [1 << 25, 1 << 26, 1 << 27];
+    let (mut length, content) = (&message[4..8], &message[8..]);
+    if length.get_i32() >= 0 {
+        return true;
+    }
+    let Some(mut flags) = content.get(..4) else { return false };
+    let flags = flags.get_u32();
+    let action = flags & 0xff00_0000;
+    if action & TELLS != 0 {
+        return content.len() == 4 + 4 * (flags & 0xffff).count_ones() as usize;
+    }
+    action == PROVIDES || (ASKS.contains(&action) && content.len() == 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GREETING: &[u8] = b"RFB 003.008\n\x01\x01";
+    const ENCODINGS: &[u8] = &[2, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 1];
+    const UPDATE: &[u8] = &[3, 1, 0, 0, 0, 0, 5, 0, 3, 32];
+    const KEY_PRESS: &[u8] = &[4, 1, 0, 0, 0, 0, 0, 97];
+    const CLICK: &[u8] = &[5, 1, 0, 10, 0, 20];
+    const PASTE: &[u8] = &[6, 0, 0, 0, 0, 0, 0, 2, b'h', b'i'];
+
+    fn session() -> Vec<u8> {
+        [GREETING, ENCODINGS, KEY_PRESS, UPDATE, CLICK, PASTE, UPDATE].concat()
+    }
+
+    #[test]
+    fn who_may_only_watch_gets_pictures_and_does_nothing() {
+        let mut viewer = Viewer::new();
+        let passed = viewer.take(&session(), Hands::Tied).unwrap();
+        assert_eq!(passed, [GREETING, ENCODINGS, UPDATE, UPDATE].concat());
+        assert_eq!(Viewer::new().take(&session(), Hands::Free).unwrap(), session());
+    }
+
+    #[test]
+    fn messages_are_told_apart_wherever_they_are_cut() {
+        let whole = Viewer::new().take(&session(), Hands::Tied).unwrap();
+        for size in 1..session().len() {
+            let mut viewer = Viewer::new();
+            let mut passed = Vec::new();
+            for piece in session().chunks(size) {
+                passed.extend(viewer.take(piece, Hands::Tied).unwrap());
+            }
+            assert_eq!(passed, whole, "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_version_that_the_server_reads_otherwise_is_refused() {
+        for version in
+            [b"RFB 003.003\n", b"RFB 003.005\n", b"RFB 3.3    \n", b"RFB 003.009\n", b"RFB 004.000\n"]
+        {
+            assert_eq!(Viewer::new().take(version, Hands::Tied), Err(NotAViewer), "{version:?}");
+            assert_eq!(Viewer::new().take(version, Hands::Free), Err(NotAViewer), "{version:?}");
+        }
+        for version in VERSIONS {
+            let mut viewer = Viewer::new();
+            assert_eq!(viewer.take(version, Hands::Tied).unwrap(), version);
+            assert_eq!(viewer.take(&[2], Hands::Tied), Err(NotAViewer), "only without a password");
+        }
+    }
+
+    #[test]
+    fn buttons_beyond_the_eighth_are_not_offered_and_break_nothing() {
+        let encodings = [2, 0, 0, 3, 0, 0, 0, 7, 0xff, 0xff, 0xfe, 0xc4, 0, 0, 0, 1];
+        let kept = [2, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 1];
+        let only = [2, 0, 0, 1, 0xff, 0xff, 0xfe, 0xc4];
+        // The eighth button as every server knows it.
+        let pressed = [5, 0x80, 0, 10, 0, 20];
+        let said = [GREETING, &encodings, &pressed, UPDATE, &only, &pressed, UPDATE].concat();
+        let free = Viewer::new().take(&said, Hands::Free).unwrap();
+        assert_eq!(free, [GREETING, &kept, &pressed, UPDATE, &[2, 0, 0, 0], &pressed, UPDATE].concat());
+        let tied = Viewer::new().take(&said, Hands::Tied).unwrap();
+        assert_eq!(tied, [GREETING, &kept, UPDATE, &[2, 0, 0, 0], UPDATE].concat());
+    }
+
+    /// Somebody who may still type must not leave behind what makes the server read later messages otherwise.
+    #[test]
+    fn a_clipboard_that_is_longer_than_what_is_in_it_is_refused() {
+        let clipboard = |flags: u32, more: usize| {
+            let length = -i32::try_from(4 + more).unwrap();
+            let head = [&[6, 0, 0, 0][..], &length.to_be_bytes(), &flags.to_be_bytes()].concat();
+            [GREETING, &head, &vec![0; more]].concat()
+        };
+        for (flags, more, is_taken) in [
+            (1 << 24 | 1, 4, true),
+            (1 << 24 | 1, 8, false),
+            (1 << 24, 4, false),
+            (1 << 25 | 1, 0, true),
+            (1 << 27 | 1, 0, true),
+            (1 << 27 | 1, 8, false),
+            (1 << 28 | 1, 20, true),
+            (0, 8, false),
+        ] {
+            let taken = Viewer::new().take(&clipboard(flags, more), Hands::Free);
+            assert_eq!(taken.is_ok(), is_taken, "{flags:x} {more}");
+        }
+        let short = [GREETING, &[6, 0, 0, 0, 0xff, 0xff, 0xff, 0xfe, 0, 0]].concat();
+        assert_eq!(Viewer::new().take(&short, Hands::Free), Err(NotAViewer));
+    }
+
+    #[test]
+    fn what_no_viewer_says_ends_the_connection() {
+        let mut viewer = Viewer::new();
+        viewer.take(GREETING, Hands::Free).unwrap();
+        assert_eq!(viewer.take(&[99, 0, 0], Hands::Free), Err(NotAViewer));
+        let mut viewer = Viewer::new();
+        viewer.take(GREETING, Hands::Free).unwrap();
+        let endless = [6, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff];
+        assert_eq!(viewer.take(&endless, Hands::Free), Err(NotAViewer));
+    }
+}

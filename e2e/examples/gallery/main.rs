@@ -1,0 +1,70 @@
+//! Looks at the whole web page: fills a real server with jobs of every kind and photographs every view and pane, in light, in dark
+//! and as wide as a phone.
+//!
+//! ```text
+//! cargo run -p caisson-e2e --example gallery -- FOLDER              all pictures into a folder
+//! cargo run -p caisson-e2e --example gallery -- FOLDER --stay       and the server stays until standard input ends
+//! cargo run -p caisson-e2e --example gallery -- FOLDER --again [--page http://localhost:5173] [--only job-]
+//!                                                                   of the server that stays, perhaps through `npm run dev`
+//! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a tool for developers")]
+#![allow(clippy::print_stdout, reason = "it says what it does")]
+
+mod jobs;
+mod pictures;
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+struct Wanted {
+    folder: PathBuf,
+    stay: bool,
+    again: bool,
+    page: Option<String>,
+    only: String,
+}
+
+fn read_arguments() -> Wanted {
+    let mut arguments = std::env::args().skip(1);
+    let folder = PathBuf::from(arguments.next().expect("a folder for the pictures"));
+    let mut wanted = Wanted { folder, stay: false, again: false, page: None, only: String::new() };
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--stay" => wanted.stay = true,
+            "--again" => wanted.again = true,
+            "--page" => wanted.page = arguments.next(),
+            "--only" => wanted.only = arguments.next().unwrap_or_default(),
+            other => panic!("{other} is not known: --stay, --again, --page ADDRESS, --only NAME"),
+        }
+    }
+    wanted
+}
+
+fn main() {
+    let wanted = read_arguments();
+    std::fs::create_dir_all(&wanted.folder).expect("making the folder");
+    let kept = wanted.folder.join("gallery.json");
+    if wanted.again {
+        let text = std::fs::read_to_string(&kept).expect("no server stays: start one with --stay");
+        let shown: Value = serde_json::from_str(&text).expect("a list of jobs");
+        return take(&wanted, &shown);
+    }
+    let filled = jobs::fill();
+    let address = format!("http://localhost:{}", filled.server.port);
+    let shown = json!({"address": address, "jobs": filled.jobs});
+    std::fs::write(&kept, shown.to_string()).expect("writing the list of jobs");
+    println!("{shown:#}");
+    if wanted.stay {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    } else {
+        take(&wanted, &shown);
+        pictures::take_with_keys(&wanted.folder);
+    }
+}
+
+fn take(wanted: &Wanted, shown: &Value) {
+    let address = wanted.page.clone().unwrap_or_else(|| shown["address"].as_str().unwrap().to_owned());
+    pictures::take(&wanted.folder, &address, &shown["jobs"], &wanted.only);
+}

@@ -1,0 +1,290 @@
+//! A real browser for tests of our own pages: Debian's Chromium without a window, driven over the DevTools protocol.
+
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tungstenite::client::IntoClientRequest as _;
+use tungstenite::{Message, WebSocket};
+
+use crate::server::wait_until;
+
+const CHROMIUM: &str = "/usr/bin/chromium";
+/// How long something may take to appear on a page.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A browser with a profile of its own. Ended when it goes out of scope.
+pub struct Browser {
+    process: Child,
+    profile: TempDir,
+    port: u16,
+}
+
+/// One page of it.
+pub struct Page {
+    socket: WebSocket<TcpStream>,
+    next_id: u64,
+    /// What the page's own scripts threw and nobody caught.
+    thrown: Vec<String>,
+}
+
+impl Browser {
+    /// Starts one without a window.
+    ///
+    /// # Panics
+    /// There is no Chromium.
+    #[must_use]
+    pub fn start() -> Self {
+        assert!(std::path::Path::new(CHROMIUM).exists(), "{CHROMIUM} is missing: apt-get install chromium");
+        let profile = tempfile::Builder::new().prefix("caisson-browser-").tempdir().expect("a profile");
+        let process = Command::new(CHROMIUM)
+            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args([
+                "--no-first-run",
+                "--no-proxy-server",
+                "--remote-debugging-port=0",
+                "--window-size=1400,900",
+            ])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg("about:blank")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("starting Chromium");
+        let told = profile.path().join("DevToolsActivePort");
+        let mut port = None;
+        wait_until("Chromium answers", || {
+            let text = std::fs::read_to_string(&told).unwrap_or_default();
+            port = text.lines().next().and_then(|line| line.parse().ok());
+            port.is_some() && text.lines().count() > 1
+        });
+        Self { process, profile, port: port.expect("a port") }
+    }
+
+    /// Opens a page.
+    ///
+    /// # Panics
+    /// The browser does not answer.
+    #[must_use]
+    pub fn open(&self, url: &str) -> Page {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
+        let address = format!("http://127.0.0.1:{}/json/new?about:blank", self.port);
+        let made = client.put(address).send().expect("opening a page").text().expect("a page");
+        let made: Value = serde_json::from_str(&made).expect("a description of a page");
+        let mut page = self.speak_to(&made);
+        page.ask("Page.navigate", &json!({"url": url}));
+        page
+    }
+
+    /// The content of a frame that a page shows from another site, once it is there.
+    ///
+    /// # Panics
+    /// There is no frame whose address has this in it.
+    #[must_use]
+    pub fn frame(&self, address: &str) -> Page {
+        self.wait_for_target("iframe", address)
+    }
+
+    /// A page that was opened by another one, once it is there.
+    ///
+    /// # Panics
+    /// There is no page whose address has this in it.
+    #[must_use]
+    pub fn wait_for_page(&self, address: &str) -> Page {
+        self.wait_for_target("page", address)
+    }
+
+    /// The addresses of all pages and frames.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        self.targets().iter().filter_map(|target| target["url"].as_str()).map(ToOwned::to_owned).collect()
+    }
+
+    fn targets(&self) -> Vec<Value> {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
+        let list = format!("http://127.0.0.1:{}/json/list", self.port);
+        let text = client.get(&list).send().and_then(reqwest::blocking::Response::text);
+        serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default()
+    }
+
+    fn wait_for_target(&self, kind: &str, address: &str) -> Page {
+        let is_it = |target: &Value| {
+            target["type"] == kind && target["url"].as_str().is_some_and(|url| url.contains(address))
+        };
+        let mut found = None;
+        wait_until(&format!("there is a {kind} with {address}"), || {
+            found = self.targets().into_iter().find(is_it);
+            found.is_some()
+        });
+        self.speak_to(&found.unwrap_or_default())
+    }
+
+    fn speak_to(&self, target: &Value) -> Page {
+        let address = target["webSocketDebuggerUrl"].as_str().expect("an address").to_owned();
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connecting to the page");
+        stream.set_read_timeout(Some(PATIENCE)).expect("setting a timeout");
+        let request = address.into_client_request().expect("a request");
+        let (socket, _) = tungstenite::client(request, stream).expect("speaking to the page");
+        let mut page = Page { socket, next_id: 0, thrown: Vec::new() };
+        page.ask("Page.enable", &json!({}));
+        page.ask("Runtime.enable", &json!({}));
+        page
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // The processes that it started end a moment later, and write until then.
+        for _ in 0..50 {
+            if std::fs::remove_dir_all(self.profile.path()).is_ok() {
+                break;
+            }
+            crate::server::pause();
+        }
+    }
+}
+
+impl Page {
+    /// Sends a command and waits for its answer.
+    ///
+    /// # Panics
+    /// The browser refuses it.
+    pub fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.next_id += 1;
+        let message = json!({"id": self.next_id, "method": method, "params": parameters});
+        self.socket.send(Message::text(message.to_string())).expect("speaking to the page");
+        loop {
+            let Message::Text(text) = self.socket.read().expect("an answer of the page") else { continue };
+            let answer: Value = serde_json::from_str(&text).expect("an answer in JSON");
+            if answer["id"] == self.next_id {
+                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
+                return answer["result"].clone();
+            }
+            if answer["method"] == "Runtime.exceptionThrown" {
+                let details = &answer["params"]["exceptionDetails"];
+                self.thrown.push(format!("{} {}", details["text"], details["exception"]["description"]));
+            }
+        }
+    }
+
+    /// The value of an expression, promises awaited; `null` where it throws.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        self.evaluate_as(expression, false)
+    }
+
+    /// What an expression gives that stands for something a person does, such as a click: a browser opens a new tab, say, only then.
+    pub fn act(&mut self, expression: &str) -> Value {
+        self.evaluate_as(expression, true)
+    }
+
+    fn evaluate_as(&mut self, expression: &str, is_gesture: bool) -> Value {
+        let parameters = json!({
+            "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": is_gesture
+        });
+        self.ask("Runtime.evaluate", &parameters)["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    ///
+    /// # Panics
+    /// It never is; the panic shows what stands on the page.
+    #[track_caller]
+    pub fn wait_for(&mut self, what: &str, expression: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.evaluate(expression) != Value::Bool(true) {
+            if Instant::now() > deadline {
+                let text = self.evaluate("document.title + ': ' + document.body.innerText.slice(0, 1500)");
+                panic!("waited in vain until {what}; thrown: {:?}; the page says: {text}", self.thrown);
+            }
+            crate::server::pause();
+        }
+    }
+
+    /// Fails where a script of the page threw something that nobody caught.
+    ///
+    /// # Panics
+    /// One did.
+    #[track_caller]
+    pub fn threw_nothing(&mut self) {
+        self.evaluate("0");
+        assert!(self.thrown.is_empty(), "the page threw: {:?}", self.thrown);
+    }
+
+    /// Whether an expression becomes true within this time.
+    pub fn holds_within(&mut self, patience: Duration, expression: &str) -> bool {
+        let deadline = Instant::now() + patience;
+        while self.evaluate(expression) != Value::Bool(true) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            crate::server::pause();
+        }
+        true
+    }
+
+    /// Clicks the middle of an element.
+    ///
+    /// # Panics
+    /// It is not there.
+    #[track_caller]
+    pub fn click(&mut self, selector: &str) {
+        let place = self.evaluate(&format!(
+            "(() => {{ const box = document.querySelector({selector:?}).getBoundingClientRect(); \
+             return {{x: box.x + box.width / 2, y: box.y + box.height / 2}}; }})()"
+        ));
+        assert!(place.is_object(), "there is no {selector} on the page");
+        for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
+            let button = if kind == "mouseMoved" { "none" } else { "left" };
+            let event =
+                json!({"type": kind, "x": place["x"], "y": place["y"], "button": button, "clickCount": 1});
+            self.ask("Input.dispatchMouseEvent", &event);
+        }
+    }
+
+    /// Types a text key by key, for who listens to keys; a line end is the return key.
+    pub fn type_keys(&mut self, text: &str) {
+        for letter in text.chars() {
+            let (key, code) = match letter {
+                '\n' => ("Enter".to_owned(), "Enter".to_owned()),
+                letter if letter.is_ascii_alphabetic() => {
+                    (letter.to_string(), format!("Key{}", letter.to_ascii_uppercase()))
+                }
+                letter => (letter.to_string(), String::new()),
+            };
+            for kind in ["rawKeyDown", "keyUp"] {
+                self.ask("Input.dispatchKeyEvent", &json!({"type": kind, "key": key, "code": code}));
+            }
+        }
+    }
+
+    /// Puts text where the focus is.
+    pub fn type_text(&mut self, text: &str) {
+        self.ask("Input.insertText", &json!({"text": text}));
+    }
+
+    /// Presses Enter with Shift, as notebooks run a cell.
+    pub fn press_shift_enter(&mut self) {
+        for kind in ["rawKeyDown", "keyUp"] {
+            let key = json!({
+                "type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 8
+            });
+            self.ask("Input.dispatchKeyEvent", &key);
+        }
+    }
+
+    /// A picture of what is seen, as PNG.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn screenshot(&mut self) -> Vec<u8> {
+        let shot = self.ask("Page.captureScreenshot", &json!({"format": "png"}));
+        STANDARD.decode(shot["data"].as_str().expect("a picture")).expect("base64")
+    }
+}

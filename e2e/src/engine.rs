@@ -1,0 +1,125 @@
+//! The Docker engine of the tests: one for all that run at the same time, started by `.ci/docker-engine`, ended by itself.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+
+use crate::server::{Options, Server, wait_until};
+use crate::{processes, source};
+
+/// Where the engine lives; the backend's own tests use the same.
+const FOLDER: &str = "/tmp/caisson-test-engine";
+
+/// The engine, as long as this lives.
+pub struct Engine {
+    _users: File,
+}
+
+impl Engine {
+    /// Starts it, or joins those who use it.
+    ///
+    /// # Panics
+    /// It does not start.
+    #[must_use]
+    pub fn get() -> Self {
+        fs::create_dir_all(FOLDER).expect("a folder for the engine");
+        let users = File::create(Path::new(FOLDER).join("users")).expect("its lock");
+        flock(&users, FlockOperation::LockShared).expect("joining its users");
+        let output = Command::new(source::root().join(".ci/docker-engine")).arg(FOLDER).output();
+        let output = output.expect("starting .ci/docker-engine");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { _users: users }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> String {
+        format!("{FOLDER}/docker.sock")
+    }
+
+    /// A server whose sandboxes are containers of this engine.
+    #[must_use]
+    #[track_caller]
+    pub fn serve(&self, more: &str) -> Server {
+        let config =
+            format!("[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix://{}\"\n{more}\n", self.socket());
+        Server::start_with(Options { config, ..Options::default() })
+    }
+
+    /// Asks the engine; `None` for what it does not have.
+    #[must_use]
+    pub fn ask(&self, method: &str, path: &str) -> Option<Value> {
+        self.send(method, path, &Value::Null)
+    }
+
+    /// Sends the engine a document; `None` when it refuses.
+    ///
+    /// # Panics
+    /// There is no curl.
+    #[must_use]
+    pub fn send(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--fail", "--noproxy", "*", "--unix-socket", &self.socket()]);
+        if !body.is_null() {
+            command.args(["-H", "Content-Type: application/json", "-d", &body.to_string()]);
+        }
+        let output = command.args(["-X", method, &format!("http://docker{path}")]).output();
+        let output = output.expect("curl, of the package of that name");
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
+    }
+
+    /// The containers that a server has made.
+    #[must_use]
+    pub fn containers(&self, server: &Server) -> Vec<Value> {
+        self.list(server, "containers/json")
+    }
+
+    fn list(&self, server: &Server, what: &str) -> Vec<Value> {
+        let name = fs::read_to_string(server.data().join("docker-server")).unwrap_or_default();
+        let filter = format!("%7B%22label%22%3A%5B%22caisson.server%3D{name}%22%5D%7D");
+        let answer = self.ask("GET", &format!("/{what}?all=true&filters={filter}")).unwrap_or_default();
+        let list = if what == "volumes" { &answer["Volumes"] } else { &answer };
+        list.as_array().cloned().unwrap_or_default()
+    }
+
+    /// Kills the first process of the only container of a server.
+    ///
+    /// # Panics
+    /// There is none, or there are several.
+    #[track_caller]
+    pub fn kill_guest(&self, server: &Server) {
+        let containers = self.containers(server);
+        assert_eq!(containers.len(), 1, "{containers:?}");
+        let id = containers[0]["Id"].as_str().expect("an id");
+        let found = self.ask("GET", &format!("/containers/{id}/json")).expect("the container");
+        let pid = found["State"]["Pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a process");
+        processes::kill(pid);
+    }
+
+    /// Waits until a server has no container and no volume any more, and then removes the images that it has made.
+    ///
+    /// # Panics
+    /// Something is still there after a minute.
+    #[track_caller]
+    pub fn assert_nothing_left(&self, server: &Server) {
+        wait_until("all containers and volumes are gone", || {
+            self.containers(server).is_empty() && self.list(server, "volumes").is_empty()
+        });
+        server.assert_nothing_left();
+        self.clear(server);
+    }
+
+    /// Removes everything of a server, after a test or for the next.
+    pub fn clear(&self, server: &Server) {
+        for container in self.containers(server) {
+            let id = container["Id"].as_str().unwrap_or_default();
+            let _ = self.ask("DELETE", &format!("/containers/{id}?force=true&v=true"));
+        }
+        for volume in self.list(server, "volumes") {
+            let _ = self.ask("DELETE", &format!("/volumes/{}", volume["Name"].as_str().unwrap_or_default()));
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! JupyterLab as a person uses it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::browser::Page;
+
+/// Types a cell into the notebook that is open, runs it, and waits for what it prints.
+///
+/// # Panics
+/// It prints something else.
+pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
+    let click = "(() => { const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')].pop(); \
+        if (!cell) return false; cell.focus(); return document.activeElement === cell; })()";
+    page.wait_for("the kernel is connected", "document.body.innerText.includes('Python 3 (ipykernel)')");
+    let typed = format!(
+        "[...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')]\
+            .some(cell => cell.innerText.trim() === {code:?})"
+    );
+    // What is typed into a page that is about to go is lost; a person would look and type again.
+    for _ in 0..8 {
+        page.wait_for("a cell can be typed into", click);
+        page.type_text(code);
+        if page.holds_within(Duration::from_secs(8), &typed) {
+            break;
+        }
+    }
+    let shows = format!(
+        "[...document.querySelectorAll('.jp-OutputArea-output')].some(output => output.innerText.includes('{printed}'))"
+    );
+    let again = format!(
+        "(() => {{ const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')]\
+            .find(cell => cell.innerText.trim() === {code:?}); if (cell) cell.focus(); return true; }})()"
+    );
+    // What is run before the notebook has its kernel is thrown away; a person would press the keys again.
+    for _ in 0..8 {
+        page.evaluate(&again);
+        page.press_shift_enter();
+        if page.holds_within(Duration::from_secs(8), &shows) {
+            return;
+        }
+    }
+    page.wait_for("the cell has printed", &shows);
+}
+
+/// A notebook with one empty cell.
+#[must_use]
+pub fn empty_notebook() -> Value {
+    json!({
+        "cells": [{"cell_type": "code", "id": "a", "metadata": {}, "source": "", "outputs": [], "execution_count": null}],
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+        "nbformat": 4, "nbformat_minor": 5
+    })
+}

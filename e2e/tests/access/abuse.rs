@@ -1,0 +1,192 @@
+//! Floods: wrong keys, headers, WebSockets. The server stays up, says no cheaply, and tells of it without filling its log.
+
+use e2e::{Options, RawConnection, Said, Socket, wait_until};
+use reqwest::Method;
+use reqwest::blocking::RequestBuilder;
+use serde_json::{Value, json};
+
+use crate::support::{Keyed, start};
+
+/// How long a process has worked.
+fn processor_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name, in parentheses, may have spaces in it.
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: f64 = fields[11..13].iter().map(|field| field.parse::<f64>().unwrap()).sum();
+    ticks / 100.0
+}
+
+#[test]
+fn a_flood_of_wrong_keys_is_refused_and_told_of_in_a_few_lines() {
+    let keyed = start(Options::default());
+    let before = keyed.server.log().lines().count();
+    let worked = processor_seconds(keyed.server.pid());
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let keyed = &keyed;
+            scope.spawn(move || {
+                for number in (0..1000).filter(|number| number % 8 == thread) {
+                    let wrong = format!("caisson_{number:064}");
+                    let request = keyed.request(&wrong, Method::GET, "/v1/jobs");
+                    keyed.server.send(request).expect_problem(401, "key_unknown");
+                }
+            });
+        }
+    });
+    // Without optimisation; what a check itself costs is measured in `bench`.
+    let worked = processor_seconds(keyed.server.pid()) - worked;
+    assert!(worked < 15.0, "a thousand wrong keys took {worked} s of the processor");
+    let log = keyed.server.log();
+    let told: Vec<&str> = log
+        .lines()
+        .skip(before)
+        .filter(|line| line.contains("without a key that this server knows"))
+        .collect();
+    assert!(!told.is_empty() && told.len() < 20, "{} lines: {told:?}", told.len());
+    assert!(told[0].contains("from=\"127.0.0.1\""), "{}", told[0]);
+    assert!(!log.contains(&format!("caisson_{:064}", 7)), "a key that was tried is in the log");
+    keyed.get(&keyed.admin, "/v1/jobs").expect(200);
+    assert!(is_told(&keyed, "POST /v1/keys"), "the flood pushed nothing out");
+    // Nobody comes after the flood, and how many they were is told all the same.
+    wait_until("all wrong keys are told of", || count_of(&deeds(&keyed), 401) == 1000);
+}
+
+/// What the server has noted.
+fn deeds(keyed: &Keyed) -> Vec<Value> {
+    let answer = keyed.get(&keyed.admin, "/v1/access-log?limit=1000").expect(200).json();
+    answer["deeds"].as_array().unwrap().clone()
+}
+
+fn is_told(keyed: &Keyed, what: &str) -> bool {
+    let name =
+        |deed: &Value| format!("{} {}", deed["method"].as_str().unwrap(), deed["path"].as_str().unwrap());
+    deeds(keyed).iter().any(|deed| name(deed) == what)
+}
+
+/// How many requests of nobody with this answer the lines stand for.
+fn count_of(deeds: &[Value], status: u64) -> u64 {
+    let counted = deeds.iter().filter(|deed| deed["who"] == "nobody" && deed["status"] == status);
+    counted.map(|deed| deed["count"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn whoever_has_no_key_cannot_push_out_of_the_log_what_others_did() {
+    let keyed = start(Options::default());
+    let before = keyed.server.log().lines().count();
+    let origin = format!("{}-80.localhost:{}", "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f", keyed.server.port);
+    let (server, json) = (&keyed.server, "application/json");
+    let attempts: [&(dyn Fn() -> RequestBuilder + Sync); 4] = [
+        &|| server.request(Method::DELETE, "/v1/session"),
+        &|| server.request(Method::POST, "/v1/session").header("content-type", json).body("{"),
+        &|| server.request(Method::POST, "/_caisson/enter").header("host", &origin).body("x"),
+        // A page of another site, which does not even reach the check of keys.
+        &|| server.request(Method::POST, "/v1/jobs").header("origin", "http://evil.example").body("x"),
+    ];
+    std::thread::scope(|scope| {
+        for attempt in attempts {
+            for _ in 0..2 {
+                scope.spawn(move || (0..1000).for_each(|_| drop(server.send(attempt()))));
+            }
+        }
+    });
+    assert!(is_told(&keyed, "POST /v1/keys"), "{:?}", deeds(&keyed));
+    wait_until("all of them are counted", || {
+        let deeds = deeds(&keyed);
+        let counted = deeds.iter().filter(|deed| deed["who"] == "nobody");
+        counted.map(|deed| deed["count"].as_u64().unwrap()).sum::<u64>() == 8000
+    });
+    assert!(deeds(&keyed).len() < 300, "{} lines", deeds(&keyed).len());
+    let file = std::fs::read_to_string(server.data().join("access.jsonl")).unwrap();
+    assert!(file.lines().count() < 300 && file.contains("/v1/keys"), "{file}");
+    let more = server.log().lines().count() - before;
+    assert!(more < 300, "{more} lines in the server's log");
+}
+
+#[test]
+fn what_was_only_counted_is_in_the_file_when_the_server_has_stopped() {
+    let keyed = start(Options::default());
+    for _ in 0..50 {
+        let request = keyed.request(&format!("caisson_{:064}", 1), Method::GET, "/v1/jobs");
+        keyed.server.send(request).expect_problem(401, "key_unknown");
+    }
+    keyed.server.stop();
+    let file = std::fs::read_to_string(keyed.server.data().join("access.jsonl")).unwrap();
+    let lines: Vec<Value> = file.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(count_of(&lines, 401), 50, "{file}");
+}
+
+#[test]
+fn what_other_sites_try_is_told_with_its_address() {
+    let keyed = start(Options::default());
+    let request =
+        keyed.request(&keyed.admin, Method::POST, "/v1/jobs").header("origin", "http://evil.example");
+    keyed.server.send(request.json(&json!({}))).expect_problem(403, "origin_not_allowed");
+    let told = deeds(&keyed);
+    assert_eq!(
+        (&told[0]["who"], &told[0]["path"], &told[0]["status"], &told[0]["from"]),
+        (&json!("nobody"), &json!("/v1/jobs"), &json!(403), &json!("127.0.0.1")),
+        "{told:?}"
+    );
+    let request = keyed.request(&keyed.admin, Method::GET, "/v1/models").header("host", "evil.example");
+    keyed.server.send(request).expect_problem(421, "host_not_allowed");
+    wait_until("the other name is told of", || is_told(&keyed, "GET /v1/models"));
+}
+
+#[test]
+fn floods_of_headers_and_cookies_are_refused() {
+    let keyed = start(Options::default());
+    let many: String = (0..5000).map(|number| format!("X-H{number}: x\r\n")).collect();
+    let answer = RawConnection::exchange(
+        keyed.server.port,
+        &format!("GET / HTTP/1.1\r\nHost: localhost\r\n{many}\r\n"),
+    );
+    assert!(answer.starts_with("HTTP/1.1 431"), "{}", &answer[..answer.len().min(200)]);
+    let cookies = "caisson_session=x.1.y; ".repeat(1000);
+    let request =
+        format!("GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nCookie: {cookies}\r\n\r\n");
+    let answer = RawConnection::exchange(keyed.server.port, &request);
+    assert!(answer.starts_with("HTTP/1.1 401"), "{}", &answer[..answer.len().min(200)]);
+    let long = format!(
+        "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\r\n",
+        "a".repeat(20_000)
+    );
+    let answer = RawConnection::exchange(keyed.server.port, &long);
+    assert!(answer.starts_with("HTTP/1.1 401"), "{}", &answer[..answer.len().min(200)]);
+    keyed.get(&keyed.admin, "/v1/jobs").expect(200);
+}
+
+#[test]
+fn a_flood_of_websockets_stops_nobody() {
+    let keyed = start(Options { config: "[http]\nmax_connections = 64\n".into(), ..Options::default() });
+    let ada = keyed.key("ada", "submitter", &json!({"requests_per_second": 500}));
+    let made = keyed.post(&ada, "/v1/sandboxes", &json!({})).expect(201).json();
+    let id = made["sandbox_id"].as_str().unwrap();
+    let bearer = format!("Bearer {ada}");
+    let open = || {
+        Socket::try_open(
+            &keyed.server,
+            &format!("/v1/sandboxes/{id}/exec/stream"),
+            &[("authorization", &bearer)],
+        )
+    };
+    // Half of all places are taken by sockets that say nothing, and one that never stops speaking nonsense.
+    let silent: Vec<Socket> = (0..31).map(|_| open().expect("a socket")).collect();
+    let mut loud = open().expect("a socket");
+    let nonsense = vec![b'x'; 64 * 1024];
+    // How much of it the server takes before it turns away is its own affair; that it does is not.
+    for _ in 0..20 {
+        if !loud.offer_bytes(&nonsense) {
+            break;
+        }
+    }
+    while !matches!(loud.hear(), Said::Closed(_)) {}
+    for _ in 0..200 {
+        keyed.get(&keyed.admin, "/v1/models").expect(200);
+    }
+    let refused = (0..40)
+        .filter(|_| Socket::try_open(&keyed.server, &format!("/v1/sandboxes/{id}/terminal"), &[]).is_err());
+    assert_eq!(refused.count(), 40, "without a key none is opened");
+    drop(silent);
+    keyed.post(&ada, &format!("/v1/sandboxes/{id}/exec"), &json!({"command": "true"})).expect(200);
+    keyed.delete(&ada, &format!("/v1/sandboxes/{id}")).expect(204);
+}

@@ -1,0 +1,117 @@
+//! Who did what, in a file that outlives the server.
+
+use e2e::{Options, RawConnection, wait_until};
+use serde_json::{Value, json};
+
+use crate::support::{Keyed, start};
+
+/// Who did what with which answer, newest first.
+fn told(keyed: &Keyed) -> Vec<(String, String, u64)> {
+    let deeds = keyed.get(&keyed.admin, "/v1/access-log?limit=1000").expect(200).json()["deeds"].clone();
+    let word = |deed: &Value, name: &str| deed[name].as_str().unwrap_or_default().to_owned();
+    let tell = |deed: &Value| {
+        let what = format!("{} {}", word(deed, "method"), word(deed, "path"));
+        (word(deed, "who"), what, deed["status"].as_u64().unwrap())
+    };
+    deeds.as_array().unwrap().iter().map(tell).collect()
+}
+
+#[test]
+fn what_was_done_is_known_after_the_server_was_killed() {
+    // The level of the server's own log has nothing to do with it.
+    let keyed = start(Options { config: "log = \"error\"\n".into(), ..Options::default() });
+    let ada = keyed.key("ada", "submitter", &json!({}));
+    let login = keyed.server.post("/v1/session", &json!({"key": ada})).expect(200);
+    assert!(login.header("set-cookie").contains("caisson_session="));
+    let job = keyed.schedule(&ada, "echo text > a.txt");
+    keyed.wait_for(&job, "complete");
+    keyed.get(&ada, &format!("/jobs/{job}/output.zip")).expect(200);
+    keyed.get(&ada, &format!("/v1/jobs/{job}/files/a.txt")).expect(200);
+    keyed.get(&ada, &format!("/v1/jobs/{job}/events")).expect(200);
+    keyed.get(&ada, &format!("/v1/jobs/{job}")).expect(200);
+    let expected = [
+        ("ada", format!("GET /v1/jobs/{job}/events"), 200),
+        ("ada", format!("GET /v1/jobs/{job}/files/a.txt"), 200),
+        ("ada", format!("GET /jobs/{job}/output.zip"), 200),
+        ("ada", "POST /schedule".into(), 202),
+        ("ada", "POST /v1/session".into(), 200),
+        ("root", "POST /v1/keys".into(), 201),
+        ("anybody", "POST /v1/keys".into(), 201),
+    ]
+    .map(|(who, what, status)| (who.to_owned(), what, status));
+    assert_eq!(told(&keyed), expected);
+    let file = keyed.server.data().join("access.jsonl");
+    let lines = || std::fs::read_to_string(&file).unwrap_or_default().lines().count();
+    wait_until("all is written", || lines() == expected.len());
+    assert!(!std::fs::read_to_string(&file).unwrap().contains(&ada), "a key is in the file");
+    keyed.server.kill9();
+    keyed.server.restart();
+    assert_eq!(told(&keyed), expected, "the next server knows it");
+    keyed.get(&ada, "/v1/keys").expect_problem(403, "role_too_weak");
+    assert_eq!(told(&keyed)[0], ("ada".to_owned(), "GET /v1/keys".to_owned(), 403));
+}
+
+#[test]
+fn what_is_tried_at_the_origin_of_a_job_is_known_too() {
+    let keyed = start(Options::default());
+    let ada = keyed.key("ada", "submitter", &json!({"requests_per_second": 5}));
+    let job = keyed.schedule(&ada, "true");
+    let origin = format!("{job}-8123.localhost:{}", keyed.server.port);
+    let ask = |method: &str, key: &str| {
+        let request = format!(
+            "{method} /x HTTP/1.1\r\nHost: {origin}\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n\r\n"
+        );
+        let answer = RawConnection::exchange(keyed.server.port, &request);
+        answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).unwrap_or_default()
+    };
+    let path = format!("//{job}-8123/x");
+    assert_eq!(ask("GET", &format!("caisson_{}", "0".repeat(64))), 401);
+    assert!(told(&keyed).contains(&("nobody".into(), format!("GET {path}"), 401)), "{:?}", told(&keyed));
+    // Nothing listens there; that somebody has sent something is known.
+    let status = u64::from(ask("POST", &ada));
+    assert!(told(&keyed).contains(&("ada".into(), format!("POST {path}"), status)), "{:?}", told(&keyed));
+    let refused = (0..40).filter(|_| ask("GET", &ada) == 429).count();
+    assert!(refused > 0, "a key is as fast there as it is elsewhere");
+    assert!(told(&keyed).iter().any(|deed| deed.2 == 429), "{:?}", told(&keyed));
+}
+
+/// How many calls of people have begun in a job, and how many of them have ended.
+fn calls(keyed: &Keyed, job: &str) -> (usize, usize) {
+    let page = keyed.get(&keyed.admin, &format!("/v1/jobs/{job}/events?format=json&limit=1000")).expect(200);
+    let count = |kind: &str| {
+        let events = page.json()["events"].clone();
+        let is_it = |event: &&Value| {
+            event["kind"] == kind && event["call"]["id"].as_str().is_some_and(|id| id.starts_with("api-"))
+        };
+        events.as_array().unwrap().iter().filter(is_it).count()
+    };
+    (count("call_started"), count("call_ended"))
+}
+
+#[test]
+fn who_hangs_up_has_done_it_all_the_same() {
+    let keyed = start(Options::default());
+    let job = keyed.schedule(&keyed.admin, "sleep 3600");
+    let exec = format!("/v1/jobs/{job}/exec");
+    let run = |command: &str| keyed.post(&keyed.admin, &exec, &json!({"command": command}));
+    wait_until("the job has a sandbox", || run("true").status == 200);
+    let (begun, ended) = calls(&keyed, &job);
+    assert_eq!(begun, ended);
+    let body = json!({"command": "until test -e go; do sleep 0.1; done; echo late"}).to_string();
+    let mut connection = RawConnection::open(keyed.server.port);
+    let request = format!(
+        "POST {exec} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        keyed.admin,
+        body.len()
+    );
+    assert!(connection.write(request.as_bytes()));
+    wait_until("it has begun", || calls(&keyed, &job).0 == begun + 1);
+    drop(connection);
+    let told_before = told(&keyed).iter().filter(|(_, what, _)| *what == format!("POST {exec}")).count();
+    run("touch go").expect(200);
+    wait_until("its end is in the log of the job", || calls(&keyed, &job) == (begun + 2, ended + 2));
+    wait_until("both are in the log of who did what", || {
+        told(&keyed).iter().filter(|(_, what, _)| *what == format!("POST {exec}")).count() == told_before + 2
+    });
+}

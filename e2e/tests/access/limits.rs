@@ -1,0 +1,151 @@
+//! What a key may use, each limit refused by name.
+
+use e2e::{Options, Server};
+use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Keyed, start};
+
+#[test]
+fn a_key_may_have_so_many_jobs_waiting() {
+    let keyed = start(Options { config: "[jobs]\nmax_running = 1\n".into(), ..Options::default() });
+    let ada = keyed.key("ada", "submitter", &json!({"max_queued": 1}));
+    let first = keyed.schedule(&keyed.admin, "sleep 3600");
+    keyed.wait_for(&first, "running");
+    let second = keyed.schedule(&ada, "true");
+    let body = json!({"steps": [{"tool": "shell", "command": "true"}]});
+    let refused = keyed.post(&ada, "/schedule", &body);
+    let detail = refused.expect_problem(429, "key_used_up");
+    assert!(detail.contains("1 jobs of this key wait already, of 1"), "{detail}");
+    assert!(refused.header("retry-after").parse::<u64>().unwrap() > 0);
+    let draft = json!({"steps": [{"tool": "shell", "command": "true"}], "start": false});
+    keyed.post(&ada, "/v1/jobs", &draft).expect_problem(429, "key_used_up");
+    keyed.schedule(&keyed.admin, "true");
+    keyed.post(&keyed.admin, &format!("/v1/jobs/{first}/cancel"), &Value::Null).expect(202);
+    keyed.wait_for(&second, "complete");
+    keyed.schedule(&ada, "true");
+}
+
+#[test]
+fn a_key_may_have_so_many_jobs_at_work_and_others_pass_by() {
+    let keyed = start(Options { config: "[jobs]\nmax_running = 4\n".into(), ..Options::default() });
+    let ada = keyed.key("ada", "submitter", &json!({"max_running": 1}));
+    let first = keyed.schedule(&ada, "sleep 3600");
+    keyed.wait_for(&first, "running");
+    let second = keyed.schedule(&ada, "true");
+    let other = keyed.schedule(&keyed.admin, "true");
+    keyed.wait_for(&other, "complete");
+    assert_eq!(keyed.status(&second), "pending", "it waits for the first of the same key");
+    let detail = keyed.post(&ada, "/v1/sandboxes", &json!({})).expect_problem(429, "key_used_up");
+    assert!(detail.contains("of 1"), "{detail}");
+    keyed.post(&ada, &format!("/v1/jobs/{first}/cancel"), &Value::Null).expect(202);
+    keyed.wait_for(&second, "complete");
+}
+
+#[test]
+fn what_was_spent_stays_spent_when_the_job_is_deleted() {
+    let answers = vec![ScriptedAnswer::calls(&[("finish", json!({"summary": "done"}))])];
+    let script = Script { order: Order::Turns, ..Script::of(answers) };
+    let model = ScriptedServer::start_on_thread(script).unwrap();
+    let name = format!("http://{}/v1#scripted", model.address());
+    let prices = format!("[model.prices.\"{name}\"]\ninput = 1000.0\noutput = 1000.0\n");
+    let config = format!("[model]\nname = \"{name}\"\n{prices}");
+    let keyed = start(Options { config, ..Options::default() });
+    let ada = keyed.key("ada", "submitter", &json!({"dollars_per_day": 0.01}));
+    let task = json!({"task": "spend"});
+    let job = keyed.post(&ada, "/schedule", &task).expect(202).json()["job_id"].clone();
+    let job = job.as_str().unwrap();
+    keyed.wait_for(job, "complete");
+    let detail = keyed.post(&ada, "/schedule", &task).expect_problem(429, "key_used_up");
+    assert!(detail.contains("in 24 hours, of $0.01"), "{detail}");
+    assert!(matches!(keyed.delete(&ada, &format!("/v1/jobs/{job}")).status, 200 | 204));
+    keyed.get(&ada, &format!("/v1/jobs/{job}")).expect_problem(404, "job_not_found");
+    keyed.post(&ada, "/schedule", &task).expect_problem(429, "key_used_up");
+    keyed.server.kill9();
+    keyed.server.restart();
+    keyed.post(&ada, "/schedule", &task).expect_problem(429, "key_used_up");
+    keyed.post(&keyed.admin, "/schedule", &task).expect(202);
+}
+
+#[test]
+fn a_key_may_ask_so_often_in_a_second() {
+    let keyed = start(Options::default());
+    let ada = keyed.key("ada", "viewer", &json!({"requests_per_second": 2}));
+    let answers: Vec<_> = (0..12).map(|_| keyed.get(&ada, "/v1/models")).collect();
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.status == 429).collect();
+    assert!(!refused.is_empty() && refused.len() < 12, "{} of 12 were refused", refused.len());
+    let detail = refused[0].expect_problem(429, "too_fast");
+    assert!(detail.contains("2 requests a second"), "{detail}");
+    assert_eq!(refused[0].header("retry-after"), "1");
+    assert!(
+        (0..20).all(|_| keyed.get(&keyed.admin, "/v1/models").status == 200),
+        "others are not slowed down"
+    );
+}
+
+#[test]
+fn a_key_sends_the_server_to_no_address_that_the_operator_has_not_named() {
+    let config = "[model]\nlocal = false\njobs_may = [\"http://127.0.0.1:9/v1\"]\n";
+    let server = Server::start_with(Options { config: config.into(), ..Options::default() });
+    let body = |model: &str| json!({"task": "look around", "model": model, "start": false});
+    let metadata = "http://169.254.169.254/latest/meta-data";
+    // Without keys whoever reaches the server may do everything.
+    let draft = server.post("/v1/jobs", &body(metadata)).expect(202).json()["job_id"].clone();
+    let draft = draft.as_str().unwrap();
+    let keyed = Keyed::of(server);
+    let ada = keyed.key("ada", "submitter", &json!({}));
+    for key in [&ada, &keyed.admin] {
+        for address in [metadata, "http://127.0.0.1:22", "http://10.0.0.1/v1#x", "http://127.0.0.1:9/v2"] {
+            let answer = keyed.post(key, "/v1/jobs", &body(address));
+            let detail = answer.expect_problem(422, "invalid_field");
+            assert!(detail.contains("jobs_may"), "{detail}");
+            assert_eq!(answer.json()["field"], "model", "{}", answer.text());
+        }
+        for allowed in ["anthropic/claude-sonnet-5", "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1#any"] {
+            keyed.post(key, "/v1/jobs", &body(allowed)).expect(202);
+        }
+    }
+    // Nor by a job that was handed in before there were keys.
+    for what in ["start", "retry"] {
+        let answer = keyed.post(&keyed.admin, &format!("/v1/jobs/{draft}/{what}"), &json!({}));
+        let detail = answer.expect_problem(422, "invalid_field");
+        assert!(detail.contains("jobs_may"), "{what}: {detail}");
+    }
+    // It is still one, and no other was made of it.
+    let more = keyed.request(&keyed.admin, Method::PUT, &format!("/v1/jobs/{draft}/files/a")).body("x");
+    let status = keyed.server.send(more).status;
+    assert!(status < 300, "{status}");
+    let jobs = keyed.get(&keyed.admin, "/v1/jobs").expect(200).json()["jobs"].as_array().unwrap().len();
+    assert_eq!(jobs, 7);
+}
+
+#[test]
+fn wrong_limits_are_refused_by_name() {
+    let keyed = start(Options::default());
+    let table = [
+        (json!({"max_running": 0}), "limits.max_running"),
+        (json!({"requests_per_second": 0}), "limits.requests_per_second"),
+        (json!({"dollars_per_day": -1.0}), "limits.dollars_per_day"),
+    ];
+    for (limits, field) in table {
+        let body = json!({"name": "x", "role": "viewer", "limits": limits});
+        let answer = keyed.post(&keyed.admin, "/v1/keys", &body);
+        answer.expect_problem(422, "invalid_field");
+        assert_eq!(answer.json()["field"], field, "{}", answer.text());
+    }
+    for body in [
+        json!({"name": "", "role": "viewer"}),
+        json!({"name": "a b", "role": "viewer"}),
+        json!({"name": "root", "role": "viewer"}),
+        json!({"name": "x", "role": "king"}),
+        json!({"name": "x", "role": "viewer", "limits": {"colour": 1}}),
+    ] {
+        keyed.post(&keyed.admin, "/v1/keys", &body).expect_problem(422, "invalid_field");
+    }
+    let request = keyed.request(&keyed.admin, Method::POST, "/v1/keys").body("{");
+    keyed
+        .server
+        .send(request.header("content-type", "application/json"))
+        .expect_problem(400, "malformed_json");
+}

@@ -1,0 +1,13 @@
+//! Who may do what, over the API and on the command line: keys, roles, owners, limits.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod abuse;
+mod journal;
+mod keys;
+mod limits;
+mod races;
+mod streams;
+mod support;
+mod table;
+mod tls;
+mod views;

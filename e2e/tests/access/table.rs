@@ -1,0 +1,210 @@
+//! Every operation of the OpenAPI document, tried by everybody: each gets exactly what the role allows.
+
+use std::time::Duration;
+
+use e2e::{Options, source};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Keyed, start};
+
+/// What an operation asks of its caller, by a rule of this test's own: by what it does, not by how the server decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    Look,
+    Survey,
+    Submit,
+    Change,
+    Govern,
+}
+
+const OPEN: [&str; 9] = [
+    "/",
+    "/healthz",
+    "/readyz",
+    "/docs",
+    "/openapi.json",
+    "/v1/session",
+    "/share/{link}",
+    "/v1/login",
+    "/v1/login/callback",
+];
+/// What one works with by a GET: a shell, a process, a connection.
+const WORKS: [&str; 3] = ["/terminal", "/exec/stream", "/ports/{port}"];
+const SURVEYS: [&str; 2] = ["/metrics", "/v1/doctor"];
+const HANDS_IN: [&str; 5] = ["/schedule", "/submit", "/v1/jobs", "/v1/demo", "/v1/sandboxes"];
+
+fn needs(method: &str, path: &str) -> Needs {
+    match method {
+        _ if OPEN.contains(&path) => Needs::Nothing,
+        _ if path.starts_with("/v1/keys") || path == "/v1/access-log" => Needs::Govern,
+        "get" if SURVEYS.contains(&path) => Needs::Survey,
+        "get" if WORKS.iter().any(|end| path.ends_with(end)) => Needs::Change,
+        "get" => Needs::Look,
+        "post" if HANDS_IN.contains(&path) || path.ends_with("/retry") => Needs::Submit,
+        _ => Needs::Change,
+    }
+}
+
+struct Operation {
+    method: Method,
+    path: String,
+    needs: Needs,
+}
+
+impl Operation {
+    /// Its address, about these.
+    fn about(&self, job: &str, sandbox: &str) -> String {
+        let id = if self.path.starts_with("/v1/sandboxes") { sandbox } else { job };
+        let filled = [
+            ("{id}", id),
+            ("{request}", "1"),
+            ("{name}", "python3"),
+            ("{port}", "9"),
+            ("{path}", "a.txt"),
+            ("{link}", "x.1.y"),
+            ("{digest}", "0000000000000000000000000000000000000000000000000000000000000000"),
+        ];
+        let path = filled.iter().fold(self.path.clone(), |path, (name, value)| path.replace(name, value));
+        assert!(!path.contains('{'), "{path} has a part that this test does not know");
+        if self.path == "/status" { format!("{path}?task_id={job}") } else { path }
+    }
+
+    /// The same with the first digit of the id written as a percent sign and two others, where the path has an id.
+    fn written_otherwise(&self, job: &str, sandbox: &str) -> Option<String> {
+        let [job, sandbox] = [job, sandbox].map(|id| format!("%{:02x}{}", id.as_bytes()[0], &id[1..]));
+        self.is_about_one().then(|| self.about(&job, &sandbox))
+    }
+
+    fn is_about_one(&self) -> bool {
+        self.path.contains("{id}") || self.path == "/status"
+    }
+}
+
+/// All operations; those that remove something last.
+fn operations() -> Vec<Operation> {
+    let text = std::fs::read_to_string(source::root().join("docs/openapi.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let mut all = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let needs = needs(method, path);
+            let told = format!("{needs:?}").to_lowercase();
+            assert_eq!(operation["x-caisson-needs"], json!(told), "{method} {path} of the document");
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            all.push(Operation { method, path: path.clone(), needs });
+        }
+    }
+    assert!(all.len() > 80, "the document has {} operations", all.len());
+    all.sort_by_key(|operation| {
+        let ends_it = operation.method == Method::DELETE && operation.path.ends_with("{id}");
+        (ends_it, operation.path.ends_with("/cancel"), operation.path.clone())
+    });
+    all
+}
+
+/// What the check before all handlers said: nothing where it let the request through.
+fn refusal(keyed: &Keyed, key: Option<&str>, operation: &Operation, path: &str) -> Option<(u16, String)> {
+    let mut request = keyed.server.request(operation.method.clone(), path).timeout(Duration::from_secs(60));
+    if let Some(key) = key {
+        request = request.bearer_auth(key);
+    }
+    let what = format!("{} {path}", operation.method);
+    let response = request.send().unwrap_or_else(|error| panic!("{what}: {error:?}"));
+    let status = response.status().as_u16();
+    if status < 400 {
+        // Some of these bodies have no end.
+        return None;
+    }
+    let problem: Value = response.json().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let code = problem["code"].as_str().unwrap_or_default().to_owned();
+    let of_the_check = matches!(
+        code.as_str(),
+        "key_missing" | "key_unknown" | "role_too_weak" | "job_not_found" | "sandbox_not_found"
+    );
+    of_the_check.then_some((status, code))
+}
+
+/// A job that is over and a sandbox that lives.
+fn things_of(keyed: &Keyed, key: &str) -> (String, String) {
+    let job = keyed.schedule(key, "echo text > a.txt");
+    keyed.wait_for(&job, "complete");
+    let sandbox = keyed.post(key, "/v1/sandboxes", &json!({})).expect(201).json();
+    (job, sandbox["sandbox_id"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn everybody_gets_exactly_what_the_role_allows() {
+    let keyed = start(Options::default());
+    let viewer = keyed.key("viewer", "viewer", &json!({}));
+    let stranger = keyed.key("stranger", "submitter", &json!({}));
+    let (job, sandbox) = things_of(&keyed, &keyed.admin);
+    let weak = Some((403, "role_too_weak".to_owned()));
+    let operations = operations();
+    let ways = operations.iter().flat_map(|operation| {
+        let plain = operation.about(&job, &sandbox);
+        let other = operation.written_otherwise(&job, &sandbox);
+        std::iter::once(plain).chain(other).map(move |path| (operation, path))
+    });
+    for (operation, path) in ways {
+        let what = format!("{} {path}", operation.method);
+
+        let expected = (operation.needs != Needs::Nothing).then(|| (401, "key_missing".to_owned()));
+        assert_eq!(refusal(&keyed, None, operation, &path), expected, "nobody: {what}");
+        let wrong = format!("caisson_{}", "0".repeat(64));
+        let expected = Some((401, "key_unknown".to_owned()));
+        assert_eq!(refusal(&keyed, Some(&wrong), operation, &path), expected, "a wrong key: {what}");
+
+        let looks = matches!(operation.needs, Needs::Nothing | Needs::Look | Needs::Survey);
+        let expected = if looks { None } else { weak.clone() };
+        assert_eq!(refusal(&keyed, Some(&viewer), operation, &path), expected, "a viewer: {what}");
+
+        let expected = match operation.needs {
+            Needs::Govern | Needs::Survey => weak.clone(),
+            _ if operation.is_about_one() => Some((404, "job_not_found".to_owned())),
+            _ => None,
+        };
+        assert_eq!(refusal(&keyed, Some(&stranger), operation, &path), expected, "a stranger: {what}");
+    }
+    // A query that names a job of one's own beside that of another is about both.
+    let own = keyed.schedule(&stranger, "true");
+    keyed.get(&stranger, &format!("/status?job_id={own}")).expect(200);
+    for query in [
+        format!("job_id={own}&task_id={job}"),
+        format!("task_id={own}&job_id={job}"),
+        format!("job_id={own}&%74ask_id={job}"),
+        format!("task_id={job}"),
+    ] {
+        keyed.get(&stranger, &format!("/status?{query}")).expect_problem(404, "job_not_found");
+    }
+    keyed.get(&keyed.admin, &format!("/v1/jobs/{job}")).expect(200);
+    let sandbox = keyed.get(&keyed.admin, &format!("/v1/sandboxes/{sandbox}")).expect(200).json();
+    assert_eq!(sandbox["status"], "running", "nothing was done by who may not");
+}
+
+#[test]
+fn who_may_is_let_through_everywhere() {
+    let keyed = start(Options::default());
+    let operator = keyed.key("operator", "operator", &json!({}));
+    let owner = keyed.key("owner", "submitter", &json!({}));
+    for (who, key) in [("operator", &operator), ("owner", &owner), ("admin", &keyed.admin)] {
+        let (job, sandbox) = things_of(&keyed, if who == "operator" { &owner } else { key });
+        for operation in operations().iter().filter(|operation| operation.path != "/v1/keys/{name}") {
+            let path = operation.about(&job, &sandbox);
+            let expected = match (operation.needs, who) {
+                (Needs::Govern, "operator" | "owner") | (Needs::Survey, "owner") => {
+                    Some((403, "role_too_weak".to_owned()))
+                }
+                _ => None,
+            };
+            assert_eq!(
+                refusal(&keyed, Some(key), operation, &path),
+                expected,
+                "{who}: {} {path}",
+                operation.method
+            );
+        }
+        keyed.get(&keyed.admin, &format!("/v1/jobs/{job}")).expect_problem(404, "job_not_found");
+    }
+}

@@ -1,0 +1,109 @@
+//! What is told when the engine, an image or a runtime is missing.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use e2e::{Engine, Options, Server, binary, shell};
+use serde_json::json;
+
+/// Somebody without rights.
+const NOBODY: u32 = 65534;
+
+/// What `caisson doctor` says with this configuration, and its exit code.
+fn doctor(config: &str) -> (String, Option<i32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("caisson.toml");
+    std::fs::write(&file, config).unwrap();
+    let output = Command::new(binary())
+        .args(["doctor", "--config"])
+        .arg(&file)
+        .arg("--data")
+        .arg(folder.path().join("data"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (text.into_owned(), output.status.code())
+}
+
+#[test]
+fn doctor_tells_a_missing_engine_from_a_good_one() {
+    let (text, code) =
+        doctor("[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix:///nowhere/docker.sock\"\n");
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("there is no Docker engine at unix:///nowhere/docker.sock"), "{text}");
+    assert!(text.contains("docker.io"), "no remedy: {text}");
+    let engine = Engine::get();
+    let good = format!("[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix://{}\"\n", engine.socket());
+    let (text, code) = doctor(&good);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("Docker engine") && text.contains("caisson/agent"), "{text}");
+    let (text, code) = doctor(&format!("{good}runtime = \"runsc\"\nimage = \"caisson/missing\"\n"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("no runtime `runsc`") && text.contains("no caisson/missing"), "{text}");
+}
+
+/// A copy of the binary that everybody may start, wherever the repository lies.
+fn for_everybody(folder: &std::path::Path) -> std::path::PathBuf {
+    let copy = folder.join("caisson");
+    std::fs::copy(binary(), &copy).unwrap();
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    copy
+}
+
+#[test]
+fn who_may_not_open_the_engine_is_told_so_by_doctor_and_by_the_job() {
+    let engine = Engine::get();
+    let folder = tempfile::tempdir().unwrap();
+    let program = for_everybody(folder.path());
+    // The engine's own socket, in a place of its own so that nobody else's rights change.
+    let socket = folder.path().join("docker.sock");
+    std::os::unix::fs::symlink(engine.socket(), &socket).unwrap();
+    let allowed = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(allowed & 0o002, 0, "everybody may use this engine: {allowed:o}");
+    let config = folder.path().join("caisson.toml");
+    let text = format!("[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix://{}\"\n", socket.display());
+    std::fs::write(&config, text).unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::os::unix::fs::chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
+    std::fs::write(folder.path().join("steps.json"), r#"[{"tool":"shell","command":"true"}]"#).unwrap();
+    for words in [&["doctor"][..], &["run", "--here", "--steps", "steps.json"]] {
+        let mut command = Command::new(&program);
+        command.args(words).arg("--config").arg(&config).env("CAISSON_DATA", &data);
+        command.current_dir(folder.path()).uid(NOBODY).gid(NOBODY).env("HOME", &data);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{words:?}: {said}");
+        assert!(said.contains("this user may not open the Docker engine"), "{words:?}: {said}");
+        assert!(said.contains("usermod -aG docker"), "{words:?} has no remedy: {said}");
+    }
+}
+
+#[test]
+fn a_server_without_an_engine_does_not_start_and_says_why() {
+    let config = "[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix:///nowhere/docker.sock\"\n".into();
+    let server = Server::prepare(Options { config, ..Options::default() });
+    server.spawn();
+    assert_ne!(server.wait().code(), Some(0));
+    assert!(server.log().contains("there is no Docker engine"), "{}", server.log());
+}
+
+#[test]
+fn a_job_whose_image_is_missing_or_impossible_fails_with_what_to_do() {
+    let engine = Engine::get();
+    let server = engine.serve("");
+    for image in ["host", "--privileged"] {
+        let answer = server.post("/schedule", &json!({"image": image, "steps": [shell("true")]}));
+        let text = answer.expect(422).text();
+        assert!(text.contains("available: default"), "{image}: {text}");
+    }
+    let job = server.schedule(&json!({"image": "caisson/nothing", "steps": [shell("true")]}));
+    let mut events = job.follow();
+    events.until_end();
+    let status = job.status();
+    assert_eq!(status["status"], "failed", "{status}");
+    assert!(status.to_string().contains("pull = true"), "{status}");
+    engine.assert_nothing_left(&server);
+}

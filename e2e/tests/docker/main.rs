@@ -1,0 +1,11 @@
+//! Jobs on a server whose sandboxes are containers: the same promises as with namespaces, and what is told when the
+//! engine or an image is missing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod computer;
+mod crash;
+mod egress;
+mod errors;
+mod in_container;
+mod jobs;
+mod whole_image;

@@ -1,0 +1,130 @@
+//! The server killed at every point of an agent's job: it goes on, no finished call is done or paid for twice.
+
+use e2e::Event;
+use model::scripted::ScriptedAnswer;
+use serde_json::json;
+
+use crate::scripted::{Scripted, call, finish, shell};
+
+/// What the agent does: each command tells how often it ran.
+fn answers() -> Vec<ScriptedAnswer> {
+    vec![
+        call("plan", json!({"items": ["count"]})),
+        shell("echo one >> log"),
+        ScriptedAnswer::calls(&[
+            (
+                "shell",
+                json!({"command": "echo two begins | tee -a log; sleep 1.5; echo two ends | tee -a log"}),
+            ),
+            ("write_file", json!({"path": "a.txt", "content": "x\n"})),
+            ("edit_file", json!({"path": "a.txt", "old": "x", "new": "y"})),
+        ]),
+        // Slow enough to be killed in its midst.
+        ScriptedAnswer {
+            event_delay_ms: 40,
+            letters: Some(2),
+            ..shell("echo three after a slow answer >> log")
+        },
+        finish(),
+    ]
+}
+
+const LOG: &str = "one\ntwo begins\ntwo ends\nthree after a slow answer\n";
+
+#[track_caller]
+fn kill_at(what: &str, point: impl Fn(&Event) -> bool) {
+    let scripted = Scripted::turns(answers());
+    let job = scripted.task("count");
+    let mut events = job.follow();
+    events.until(what, point);
+    scripted.server.kill9();
+    scripted.server.restart();
+    events.until_end();
+    assert_eq!(job.status()["status"], "complete", "{}", events.summary());
+    assert_eq!(job.output().text("log"), LOG, "{}", events.summary());
+    assert_eq!(job.output().text("a.txt"), "y\n");
+    let count = |kind: &str| events.count(|event| event.is(kind));
+    assert_eq!(count("model_answered"), 5, "every answer is there once: {}", events.summary());
+    assert_eq!(count("call_started"), 7, "{}", events.summary());
+    assert_eq!(count("call_ended"), 7, "{}", events.summary());
+    // An answer that was in the log was not asked for again.
+    let asked = scripted.model.requests().len();
+    assert!((5..=6).contains(&asked), "the model was asked {asked} times: {}", events.summary());
+    assert_eq!(job.status()["agent"]["spent"]["turns"], 5);
+    scripted.server.assert_nothing_left();
+}
+
+#[test]
+fn killed_when_the_model_was_just_asked() {
+    kill_at("turn 2", |event| event.is("turn_started") && event.data()["turn"] == 2);
+}
+
+#[test]
+fn killed_in_the_middle_of_an_answer() {
+    let scripted = Scripted::turns(answers());
+    let job = scripted.task("count");
+    let mut events = job.follow();
+    events.until("turn 4", |event| event.is("turn_started") && event.data()["turn"] == 4);
+    e2e::wait_until("the slow answer has begun", || scripted.model.requests().len() >= 4);
+    scripted.server.kill9();
+    scripted.server.restart();
+    events.until_end();
+    assert_eq!(job.output().text("log"), LOG, "{}", events.summary());
+    assert_eq!(events.count(|event| event.is("model_answered")), 5, "{}", events.summary());
+    assert_eq!(scripted.model.requests().len(), 6, "only the answer that broke off was asked for again");
+}
+
+#[test]
+fn killed_when_an_answer_was_just_logged() {
+    kill_at("the third answer", |event| event.is("model_answered") && event.data()["turn"] == 3);
+}
+
+#[test]
+fn killed_when_a_call_was_just_logged() {
+    kill_at("the start of the long call", |event| event.is("call_started") && event.call() == "turn-3-1.1");
+}
+
+#[test]
+fn killed_in_the_middle_of_a_command() {
+    kill_at("its output", |event| event.is("call_output") && event.call() == "turn-3-1.1");
+}
+
+#[test]
+fn killed_between_two_calls_of_an_answer() {
+    kill_at("the end of the first", |event| event.is("call_ended") && event.call() == "turn-3-1.1");
+}
+
+#[test]
+fn killed_between_two_file_operations() {
+    kill_at("the end of the second", |event| event.is("call_ended") && event.call() == "turn-3-2.1");
+}
+
+#[test]
+fn killed_when_the_agent_had_just_finished() {
+    kill_at("finished", |event| event.is("agent_finished"));
+}
+
+#[test]
+fn a_lost_sandbox_is_told_to_the_agent_which_does_the_work_again() {
+    let scripted = Scripted::sequence(vec![
+        shell("echo made > made.txt"),
+        call("shell", json!({"command": "echo waiting; sleep 60"})),
+        ScriptedAnswer {
+            when: model::scripted::When { user_contains: Some("Status".into()), ..Default::default() },
+            ..shell("ls; echo again > made.txt")
+        },
+        finish(),
+    ]);
+    let job = scripted.task("be careful");
+    let mut events = job.follow();
+    events.until("the second command", |event| event.is("call_output") && event.call() == "turn-2-1.1");
+    scripted.server.newest_sandbox().kill_both();
+    events.until_end();
+    assert_eq!(job.status()["status"], "complete", "{}", events.summary());
+    assert_eq!(job.output().text("made.txt"), "again\n");
+    let told = events.events.iter().find(|event| event.is("agent_told")).expect("a notice");
+    let text = told.data()["text"].as_str().unwrap();
+    assert!(text.contains("sandbox was lost") && text.contains("turn-1-1 (shell)"), "{text}");
+    let interrupted = |event: &Event| event.is("call_ended") && event.data()["status"] == "interrupted";
+    assert_eq!(events.count(interrupted), 1, "{}", events.summary());
+}

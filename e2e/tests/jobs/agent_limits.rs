@@ -1,0 +1,218 @@
+//! What an agent may not do for ever: spend, turn in circles, wait for a model that does not answer well.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+
+use e2e::{Options, Server};
+use model::scripted::{Fault, Order, Script, ScriptedAnswer, ScriptedCall, ScriptedServer, Times};
+use serde_json::{Value, json};
+
+use crate::scripted::{Scripted, call, finish, model_section, shell};
+
+/// A model that gives these answers over and over.
+fn circle(answers: &[ScriptedAnswer]) -> ScriptedServer {
+    let many = std::iter::repeat_n(answers, 40).flatten().cloned().collect();
+    ScriptedServer::start_on_thread(Script::of(many)).unwrap()
+}
+
+#[test]
+fn every_budget_pauses_the_job_and_says_which_it_was() {
+    let works =
+        || -> Vec<ScriptedAnswer> { (0..30).map(|number| shell(&format!("echo {number}"))).collect() };
+    let model =
+        ScriptedServer::start_on_thread(Script { order: Order::Turns, ..Script::of(works()) }).unwrap();
+    let name = format!("http://{}/v1#scripted", model.address());
+    let config =
+        format!("[model]\nname = \"{name}\"\n[model.prices.\"{name}\"]\ninput = 1000.0\noutput = 1000.0\n");
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let table = [
+        (json!({"turns": 2}), "2 of 2 turns"),
+        (json!({"tool_calls": 1}), "tool calls"),
+        (json!({"tokens": 1}), "tokens"),
+        (json!({"money_usd": 0.0001}), "$"),
+    ];
+    let jobs: Vec<_> = table
+        .iter()
+        .map(|(budget, reason)| {
+            (server.schedule(&json!({"task": "spend", "budget": budget})), budget, reason)
+        })
+        .collect();
+    for (job, budget, reason) in jobs {
+        let mut events = job.follow();
+        events.until("paused", |event| event.is_state("paused"));
+        let status = job.status();
+        assert_eq!(status["code"], "budget", "{budget}: {status:#}");
+        assert!(status["reason"].as_str().unwrap().contains(reason), "{budget}: {status:#}");
+        job.cancel().expect(202);
+        events.until_end();
+    }
+    let sleeps = (0..30).map(|number| shell(&format!("sleep 0.3; echo {number}"))).collect();
+    let sleeper =
+        ScriptedServer::start_on_thread(Script { order: Order::Turns, ..Script::of(sleeps) }).unwrap();
+    let name = format!("http://{}/v1", sleeper.address());
+    let slow = server.schedule(&json!({"task": "be slow", "model": name, "budget": {"wall_s": 1}}));
+    let mut events = slow.follow();
+    events.until("paused", |event| event.is_state("paused"));
+    let status = slow.status();
+    assert!(
+        status["code"] == "budget" && status["reason"].as_str().unwrap().contains("of work"),
+        "{status:#}"
+    );
+    slow.cancel().expect(202);
+    events.until_end();
+    server.assert_nothing_left();
+}
+
+#[test]
+fn every_way_of_turning_in_circles_ends_the_job_as_stuck() {
+    let malformed = ScriptedAnswer {
+        calls: vec![ScriptedCall {
+            name: "shell".into(),
+            raw_arguments: Some("{\"command\": ".into()),
+            ..ScriptedCall::default()
+        }],
+        ..ScriptedAnswer::default()
+    };
+    let numbered = |number: usize| call("read_file", json!({"path": "missing.txt", "from_line": number}));
+    let circles: [(&str, Vec<ScriptedAnswer>); 7] = [
+        ("the same call", vec![shell("echo same")]),
+        ("the same error", (1..20).map(numbered).collect()),
+        ("two calls in turn", vec![shell("echo one"), shell("echo two")]),
+        ("talk", vec![ScriptedAnswer::text("I will begin soon.")]),
+        ("nothing", vec![ScriptedAnswer::default()]),
+        ("calls that are no JSON", vec![malformed]),
+        ("a tool that does not exist", vec![call("fly", json!({}))]),
+    ];
+    let server = Server::start_with(Options { config: crate::scripted::no_model(), ..Options::default() });
+    let started: Vec<_> = circles
+        .iter()
+        .map(|(what, answers)| {
+            let model = circle(answers);
+            let name = format!("http://{}/v1", model.address());
+            (what, server.schedule(&json!({"task": "circle", "model": name})), model)
+        })
+        .collect();
+    for (what, job, model) in started {
+        let status = job.wait_for_failure("stuck");
+        let nudged = model.requests().iter().any(|request| request.body.to_string().contains("Take care:"));
+        assert!(nudged, "{what}: first a nudge: {status:#}");
+        assert!(model.requests().len() < 40, "{what}");
+    }
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_model_that_falls_silent_or_talks_garbage_is_asked_again() {
+    let script = Script::of(vec![
+        ScriptedAnswer::fault(Fault::Silence { milliseconds: 600_000 }),
+        ScriptedAnswer::fault(Fault::MalformedEvent),
+        ScriptedAnswer::fault(Fault::ErrorEvent),
+        shell("echo once >> log"),
+        finish(),
+    ]);
+    let model = ScriptedServer::start_on_thread(script).unwrap();
+    let section = model_section(&format!("http://{}/v1", model.address()));
+    let config = format!("{section}silence_timeout_s = 2\n");
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let job = server.schedule(&json!({"task": "bear it"}));
+    job.wait_for("complete");
+    assert_eq!(job.output().text("log"), "once\n");
+    assert!(model.requests().len() >= 5);
+}
+
+#[test]
+fn the_words_of_the_model_are_heard_as_they_come_and_the_log_has_them_once() {
+    let words = "I look around first, then I write the file, and then I look whether it is right.";
+    let slow =
+        ScriptedAnswer { text: words.into(), event_delay_ms: 30, letters: Some(4), ..shell("echo x > x") };
+    let scripted = Scripted::sequence(vec![slow, finish()]);
+    let job = scripted.task("speak");
+    let stream = job.get("events?deltas=true").expect(200).text();
+    let heard: Vec<Value> = stream
+        .split("\n\n")
+        .filter_map(|message| message.strip_prefix("event: delta\ndata: "))
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    assert!(heard.len() > 1, "it comes in pieces: {heard:?}");
+    assert!(heard.iter().all(|delta| delta["turn"] == 1), "{heard:?}");
+    let said: String = heard.iter().filter_map(|delta| delta["text"].as_str()).collect();
+    assert!(words.starts_with(&said) && said.len() > words.len() / 2, "{said}");
+    let place = |text: &str| stream.find(text).unwrap_or_else(|| panic!("no {text}"));
+    assert!(place("event: turn_started") < place("event: delta"));
+    assert!(place("event: delta") < place("event: model_answered"));
+    assert_eq!(stream.matches(words).count(), 1, "the log has the whole answer");
+    assert!(!job.get("events?format=sse").expect(200).text().contains("event: delta"), "only who asks hears");
+}
+
+/// Serves the files of a folder over HTTP, as a plain web server does.
+fn serve_files(folder: &Path) -> String {
+    let probe = UdpSocket::bind("0.0.0.0:0").unwrap();
+    probe.connect("192.0.2.1:9").expect("this machine has no address that a sandbox's proxy could reach");
+    let address = probe.local_addr().unwrap().ip();
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let folder = folder.to_owned();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count == 1) {
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let path =
+                head.split_whitespace().nth(1).unwrap_or("/").split('?').next().unwrap_or("/").to_owned();
+            let (status, body) = match std::fs::read(folder.join(path.trim_start_matches('/'))) {
+                Ok(body) => ("200 OK", body),
+                Err(_) => ("404 Not Found", Vec::new()),
+            };
+            let length = body.len();
+            let _ =
+                write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all(&body);
+        }
+    });
+    url
+}
+
+#[test]
+fn a_job_starts_from_a_repository_at_a_revision_cloned_through_the_proxy() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        "set -e; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+        git init -q -b main work; cd work; echo one > file; git add .; git commit -qm one; git tag v1
+        echo two > file; git commit -qam two; cd ..; git clone -q --bare work repo.git
+        git -C repo.git update-server-info";
+    assert!(Command::new("bash").args(["-c", script]).current_dir(&folder).status().unwrap().success());
+    let url = serve_files(folder.path());
+    let host = url.trim_start_matches("http://").split(':').next().unwrap().to_owned();
+    let model = ScriptedServer::start_on_thread(Script {
+        order: Order::Turns,
+        ..Script::of(vec![shell("cat file > seen; git log --format=%s > log"), finish()])
+    })
+    .unwrap();
+    let section = model_section(&format!("http://{}/v1", model.address()));
+    let config = format!("{section}[egress]\nallow_ranges = [\"{host}/32\"]\n");
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let body = json!({
+        "task": "look", "egress": "open", "git": {"url": format!("{url}/repo.git"), "revision": "v1"}
+    });
+    let job = server.schedule(&body);
+    job.wait_for("complete");
+    let mut zip = job.output();
+    assert_eq!((zip.text("seen"), zip.text("log")), ("one\n".to_owned(), "one\n".to_owned()));
+    let mut events = job.follow();
+    let way = events.until("the proxy was asked", |event| event.is("egress"));
+    assert_eq!(way.data()["host"], host.as_str(), "{:?}", way.data());
+}
+
+#[test]
+fn an_answer_that_repeats_without_end_is_not_believed_to_be_new() {
+    let forever = ScriptedAnswer { times: Times(0), ..ScriptedAnswer::text("Thinking about it.") };
+    let scripted = Scripted::sequence(vec![forever]);
+    scripted.task("talk").wait_for_failure("stuck");
+    assert!(scripted.model.requests().len() < 10, "{}", scripted.model.requests().len());
+}

@@ -1,0 +1,214 @@
+//! What happened, and that nobody changed it: the files that a job touched, and the check of its log.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use e2e::{Options, Server, binary, shell, wait_until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect()
+}
+
+/// The lines of an event and a path.
+fn of<'a>(list: &'a [Value], event: &str, path: &str) -> Vec<&'a Value> {
+    list.iter().filter(|line| line["event"] == event && line["path"] == path).collect()
+}
+
+#[track_caller]
+fn assert_touched(list: &[Value]) {
+    assert_eq!((&list[0]["event"], &list[0]["method"]), (&json!("begin"), &json!("fanotify")), "{list:?}");
+    for (event, path) in [
+        ("created", "/workspace/a.txt"),
+        ("written", "/workspace/a.txt"),
+        ("renamed", "/workspace/b.txt"),
+        ("opened", "/workspace/b.txt"),
+        ("created", "/workspace/d/e"),
+        ("deleted", "/workspace/d/gone"),
+        ("written", "/tmp/t"),
+        ("created", "/home/agent/h"),
+    ] {
+        assert!(!of(list, event, path).is_empty(), "no {event} {path} in {list:#?}");
+    }
+    assert_eq!(of(list, "renamed", "/workspace/b.txt")[0]["from"], "/workspace/a.txt");
+    let written = of(list, "written", "/workspace/a.txt")[0];
+    assert_eq!((&written["call"], &written["process"]), (&json!("step-1.1"), &json!("bash")), "{written}");
+    assert!(written["pid"].as_u64().is_some_and(|pid| pid < 1000), "the number inside: {written}");
+    assert!(
+        list.iter().all(|line| !line["path"].as_str().unwrap_or_default().starts_with("/usr")),
+        "{list:#?}"
+    );
+}
+
+/// The list as it is written, in the folder of the only sandbox.
+fn live_list(folder: &Path) -> String {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.ends_with("files.jsonl") {
+            return fs::read_to_string(path).unwrap_or_default();
+        }
+        if path.is_dir() && !path.is_symlink() {
+            let found = live_list(&path);
+            if !found.is_empty() {
+                return found;
+            }
+        }
+    }
+    String::new()
+}
+
+const TOUCH: &str = "echo hi > a.txt; mkdir -p d/e; echo x > d/gone; mv a.txt b.txt; rm d/gone; read line < b.txt; \
+    echo t > /tmp/t; echo h > ~/h; cat /usr/bin/env > /dev/null";
+
+#[test]
+fn the_files_that_a_job_touched_are_listed_with_process_and_call() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell(TOUCH)]);
+    job.wait_for("complete");
+    let list = job.get("audit/files").text();
+    assert_touched(&lines(&list));
+    assert_eq!(job.output().text(".caisson/audit/files.jsonl"), list);
+    let kept = server.data().join("jobs").join(&job.id).join("audit/files.jsonl");
+    assert_eq!(fs::read_to_string(kept).unwrap(), list);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn files_are_listed_while_no_server_runs() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell(&format!(
+        "touch begun; while [ ! -e /workspace/go ]; do sleep 0.1; done; {TOUCH}"
+    ))]);
+    wait_until("the step has begun", || job.get_file("begun").status == 200);
+    // What it waits for comes from a process of its own, while nobody serves.
+    job.exec("setsid sh -c 'sleep 2; touch /workspace/go' > /dev/null 2>&1 &").expect(200);
+    server.kill9();
+    wait_until("it has gone on without a server", || live_list(&server.data()).contains("\"/home/agent/h\""));
+    server.restart();
+    job.wait_for("complete");
+    let list = lines(&job.get("audit/files").text());
+    assert_touched(&list);
+    assert!(!of(&list, "created", "/workspace/begun").is_empty(), "{list:#?}");
+    assert_eq!(list.iter().filter(|line| line["event"] == "begin").count(), 1, "one list: {list:#?}");
+}
+
+#[test]
+fn the_list_of_a_bare_sandbox_outlives_it_and_has_what_was_still_open() {
+    let server = Server::start();
+    let sandbox = server.create_sandbox(&json!({}));
+    let before =
+        "echo a > 'made (deleted)'; echo s > /dev/shm/shared; mkdir ~/mine; echo o > ~/mine/o; cat ~/mine/o";
+    assert_eq!(sandbox.exec(before)["exit_code"], 0);
+    // Asked while it lives: the newest line is there.
+    for number in 0..20 {
+        assert_eq!(sandbox.exec(&format!("echo x > now-{number}"))["exit_code"], 0);
+        let list = lines(&sandbox.get("audit/files").expect(200).text());
+        assert!(!of(&list, "written", &format!("/workspace/now-{number}")).is_empty(), "{list:#?}");
+    }
+    let open = "exec 3> open-to-the-end; echo begun >&3; sleep 600 > /dev/null 2>&1 &";
+    assert_eq!(sandbox.exec(open)["exit_code"], 0);
+    sandbox.end().expect(204);
+    let answer = || server.get(&format!("/v1/sandboxes/{}/audit/files", sandbox.id));
+    wait_until("the list is kept", || answer().status == 200 && answer().text().contains("open-to-the-end"));
+    let list = lines(&answer().text());
+    assert_eq!(list[0]["method"], "fanotify", "{list:#?}");
+    for (event, path) in [
+        ("created", "/workspace/made (deleted)"),
+        ("written", "/workspace/made (deleted)"),
+        ("written", "/dev/shm/shared"),
+        ("opened", "/home/agent/mine/o"),
+        ("written", "/workspace/open-to-the-end"),
+    ] {
+        assert!(!of(&list, event, path).is_empty(), "no {event} {path} in {list:#?}");
+    }
+    server.assert_nothing_left();
+}
+
+#[test]
+fn what_the_kernel_could_not_remember_is_a_gap() {
+    let server = Server::start();
+    let sandbox = server.create_sandbox(&json!({}));
+    sandbox.follow().until("its sandbox", |event| event.is("sandbox_ready"));
+    // The one who writes the list stands still while more happens than the kernel keeps.
+    let owner = server.newest_sandbox();
+    owner.signal_launcher(Signal::STOP);
+    let many =
+        "import os\nfor n in range(40000): os.close(os.open('f', os.O_CREAT | os.O_WRONLY)); os.unlink('f')";
+    let ran =
+        sandbox.post("exec", &json!({"argv": ["python3", "-c", many], "timeout_s": 300})).expect(200).json();
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    owner.signal_launcher(Signal::CONT);
+    let list = lines(&sandbox.get("audit/files").expect(200).text());
+    let gap = list.iter().find(|line| line["event"] == "gap");
+    let gap = gap.unwrap_or_else(|| panic!("no gap among {} lines", list.len()));
+    assert!(gap["reason"].as_str().unwrap().contains("more happened at once"), "{gap}");
+    sandbox.end().expect(204);
+}
+
+#[test]
+fn without_a_list_as_it_happens_the_difference_is_told() {
+    let config = "[sandbox]\nlist_files = false\n".into();
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let job = server.schedule_steps(&[shell("mkdir d; echo x > d/made; echo y > gone; rm gone")]);
+    job.wait_for("complete");
+    let list = lines(&job.get("audit/files").text());
+    assert_eq!(list[0]["method"], "difference");
+    let told: Vec<_> = list[1..]
+        .iter()
+        .map(|line| (line["event"].as_str().unwrap(), line["path"].as_str().unwrap()))
+        .collect();
+    assert_eq!(told, [("created", "/workspace/d"), ("created", "/workspace/d/made")]);
+}
+
+fn audit(server: &Server, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(binary())
+        .arg("audit")
+        .args(arguments)
+        .arg("--data")
+        .arg(server.data())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("echo hello")]);
+    job.wait_for("complete");
+    let (sound, said) = audit(&server, &["verify"]);
+    assert!(sound && said.contains("1 of 1 jobs are sound"), "{said}");
+    let id = job.id.clone();
+    let (exported, head) = audit(&server, &["export-head", &id[id.len() - 8..]]);
+    assert!(exported, "{head}");
+    let heads = server.get(&format!("/v1/jobs/{id}/audit/heads")).json();
+    assert_eq!(serde_json::from_str::<Value>(&head).unwrap(), heads[heads.as_array().unwrap().len() - 1]);
+    let report = server.get(&format!("/v1/jobs/{id}/audit")).json();
+    assert_eq!((&report["faults"], &report["events"]), (&json!([]), &report["signed_until"]), "{report}");
+    let file = server.data().join("kept.jsonl");
+    fs::write(&file, &head).unwrap();
+    let (_, key) = audit(&server, &["key"]);
+    let (_, told) = audit(&server, &["key", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), json!({ "key": key.trim() }));
+    let file = file.to_str().unwrap();
+    let (sound, said) = audit(&server, &["verify", &id, "--head", file, "--key", key.trim()]);
+    assert!(sound && said.contains("1 kept elsewhere"), "{said}");
+    let (sound, said) = audit(&server, &["verify", "--head", file, "--key", &"0".repeat(64)]);
+    assert!(!sound && said.contains("another key"), "{said}");
+    // The keys that count may be named without any head, and more than one.
+    let keys = ["verify", "--key", &"0".repeat(64), "--key", key.trim()];
+    let (sound, said) = audit(&server, &keys);
+    assert!(sound && said.contains("1 of 1 jobs are sound"), "{said}");
+    let (sound, said) = audit(&server, &keys[..3]);
+    assert!(!sound && said.contains("by a key that does not count"), "{said}");
+    let (sound, said) = audit(&server, &["verify", "--key", "xyz"]);
+    assert!(!sound && said.contains("64 hexadecimal digits"), "{said}");
+    assert!(matches!(job.delete().status, 200 | 204));
+    let (sound, said) = audit(&server, &["verify", "--head", file]);
+    assert!(!sound && said.contains("the job was removed"), "{said}");
+}

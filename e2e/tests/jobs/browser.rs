@@ -1,0 +1,197 @@
+//! The tool `browser`: a page that a job serves is opened, read, used and photographed.
+
+use e2e::images::default_images;
+use e2e::{Options, Server, shell};
+use serde_json::{Value, json};
+
+const PAGE: &str = r#"<!doctype html><title>Shop</title><h1>Fruit</h1>
+<form id=form><label>Kind <input id=kind></label><button>Order</button></form>
+<p id=out></p><a href="data.csv" download>Data</a>
+<script>
+form.onsubmit = (event) => {
+  event.preventDefault();
+  console.log("order", kind.value);
+  out.textContent = "You ordered " + kind.value;
+};
+fetch("missing.json");
+</script>"#;
+
+fn browser(action: Value) -> Value {
+    let mut step = action;
+    step["tool"] = json!("browser");
+    step
+}
+
+#[test]
+fn a_page_is_opened_read_used_and_photographed() {
+    let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
+    let steps = [
+        json!({"tool": "write_file", "path": "site/index.html", "content": PAGE}),
+        shell(
+            "cd site && echo 1,2 > data.csv && (python3 -m http.server 8765 >/dev/null 2>&1 &); \
+             until curl -so /dev/null http://127.0.0.1:8765/; do sleep 0.05; done",
+        ),
+        browser(json!({"action": "open", "url": "http://127.0.0.1:8765/"})),
+        browser(json!({"action": "read", "format": "outline"})),
+        browser(json!({"action": "fill", "ref": "e1", "value": "Äpfel"})),
+        browser(json!({"action": "click", "text": "Order"})),
+        browser(json!({"action": "wait", "text": "You ordered Äpfel"})),
+        browser(json!({"action": "read"})),
+        browser(json!({"action": "evaluate", "expression": "await Promise.resolve([1, document.title])"})),
+        browser(json!({"action": "click", "selector": "a[download]"})),
+        browser(json!({"action": "console"})),
+        browser(json!({"action": "network"})),
+        browser(json!({"action": "screenshot"})),
+        shell("until [ -s downloads/data.csv ]; do sleep 0.05; done"),
+        browser(json!({"action": "evaluate", "expression": "Promise.resolve(5)"})),
+        browser(json!({"action": "evaluate", "expression": "(async () => ({deep: [7]}))()"})),
+        browser(json!({"action": "evaluate", "expression": "({plain: document.title, list: [1, null]})"})),
+        browser(json!({"action": "evaluate", "expression": "document.body.style.height = '3000px'; 'tall'"})),
+        browser(json!({"action": "screenshot", "full_page": true})),
+    ];
+    let job = server.schedule(&json!({"image": "default", "steps": steps}));
+    job.wait_for("complete");
+    let mut follower = job.follow();
+    follower.until_end();
+    let ended = follower.events.iter().filter(|event| event.is("call_ended"));
+    let ends: Vec<&Value> = ended.map(|event| &event.data()["result"]).collect();
+    assert_eq!(ends[2]["title"], "Shop");
+    let outline = ends[3]["outline"].as_str().unwrap();
+    assert!(outline.starts_with("# Fruit\n[e1] input text \"Kind\"\n[e2] button \"Order\""), "{outline}");
+    assert!(ends[7]["text"].as_str().unwrap().contains("You ordered Äpfel"), "{}", ends[7]);
+    assert_eq!(ends[8]["value"], json!([1, "Shop"]));
+    assert!(ends[10].to_string().contains("order Äpfel"), "{}", ends[10]);
+    let requests = ends[11]["requests"].as_array().unwrap();
+    let is_missing = |request: &Value| request["url"].as_str().unwrap().ends_with("missing.json");
+    assert!(requests.iter().any(|request| is_missing(request) && request["status"] == 404), "{requests:?}");
+    assert!(requests.iter().all(|request| request["failed"].is_null()), "{requests:?}");
+    let picture = ends[12]["screenshot"]["digest"].as_str().unwrap();
+    let picture = server.get(&format!("/v1/jobs/{}/pictures/{picture}", job.id)).expect(200);
+    assert!(picture.body.starts_with(b"\x89PNG"));
+    assert_eq!(job.output().text("downloads/data.csv"), "1,2\n");
+    let values = [&ends[14]["value"], &ends[15]["value"], &ends[16]["value"], &ends[17]["value"]];
+    let wanted =
+        [&json!(5), &json!({"deep": [7]}), &json!({"plain": "Shop", "list": [1, null]}), &json!("tall")];
+    assert_eq!(values, wanted);
+    let (seen, whole) = (&ends[12]["screenshot"], &ends[18]["screenshot"]);
+    assert!(seen["height"].as_u64().unwrap() < 800 && whole["height"].as_u64().unwrap() >= 3000, "{whole}");
+    assert!(whole["width"].as_u64().unwrap() >= 1000, "{whole}");
+}
+
+#[test]
+fn what_a_browser_cannot_do_fails_the_step_with_a_reason() {
+    let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
+    let bad = [
+        (json!({"action": "open", "url": "http://127.0.0.1:8766/"}), "ERR_"),
+        (json!({"action": "open", "url": "about:blank"}), ""),
+        (json!({"action": "click", "text": "Nothing"}), "no such element"),
+        (json!({"action": "fill", "selector": "][", "value": "x"}), "not a valid selector"),
+        (json!({"action": "evaluate", "expression": "throw new Error('boom')"}), "boom"),
+        (json!({"action": "evaluate", "expression": "Promise.reject(new Error('late boom'))"}), "late boom"),
+        (json!({"action": "evaluate", "expression": "'x'.repeat(60_000_000)"}), "too large"),
+        (json!({"action": "wait", "selector": "#never", "seconds": 0.2}), "within 0.2 s"),
+        (json!({"action": "evaluate", "expression": "while (true) {}"}), "longer than 2 s"),
+    ];
+    let mut steps: Vec<Value> = bad.iter().map(|(action, _)| browser(action.clone())).collect();
+    for step in &mut steps {
+        step["continue_on_error"] = json!(true);
+    }
+    steps.last_mut().unwrap()["timeout_s"] = json!(2);
+    let job = server.schedule(&json!({"image": "default", "steps": steps}));
+    let status = job.wait();
+    for (index, (action, wanted)) in bad.iter().enumerate().filter(|(_, (_, wanted))| !wanted.is_empty()) {
+        let step = &status["steps"][index];
+        assert_eq!(step["status"], "failed", "{action}: {step:#}");
+        assert!(step["reason"].as_str().unwrap_or_default().contains(wanted), "{action}: {step:#}");
+    }
+    for url in ["javascript:alert(1)", "chrome://settings"] {
+        let body = json!({"steps": [browser(json!({"action": "open", "url": url}))]});
+        assert_eq!(server.post("/schedule", &body).expect(422).json()["field"], "steps[0].url");
+    }
+}
+
+const DIALOGS: &str = r#"<!doctype html><title>Dialogs</title><p id=out>start</p>
+<button onclick="out.textContent = confirm('sure?')">Ask</button>
+<button onclick="setTimeout(() => { alert('late'); out.textContent = 'after'; }, 300)">Later</button>
+<script>alert("hello"); onbeforeunload = (event) => event.preventDefault();</script>"#;
+
+#[test]
+fn dialogs_are_answered_and_no_page_holds_the_browser_up() {
+    let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
+    let endless = "setTimeout(() => { while (true) {} }, 0); 'begun'";
+    let mut steps = vec![
+        json!({"tool": "write_file", "path": "dialogs.html", "content": DIALOGS}),
+        browser(json!({"action": "open", "url": "file:///workspace/dialogs.html"})),
+        browser(json!({"action": "click", "text": "Ask"})),
+        browser(json!({"action": "read"})),
+        browser(json!({"action": "evaluate", "expression": "prompt('name?', 'nobody')"})),
+        // This one opens when nobody is connected to the page.
+        browser(json!({"action": "click", "text": "Later"})),
+        shell("sleep 2"),
+        browser(json!({"action": "wait", "text": "after", "seconds": 60})),
+        browser(json!({"action": "open", "url": "data:text/html,<p>left"})),
+        browser(json!({"action": "evaluate", "expression": endless})),
+        browser(json!({"action": "read"})),
+        browser(json!({"action": "open", "url": "data:text/html,<p>free again"})),
+        browser(json!({"action": "read"})),
+    ];
+    steps[10]["continue_on_error"] = json!(true);
+    let job = server.schedule(&json!({"image": "default", "steps": steps}));
+    let status = job.wait_for("complete");
+    let mut follower = job.follow();
+    follower.until_end();
+    let ended = follower.events.iter().filter(|event| event.is("call_ended"));
+    let ends: Vec<&Value> = ended.map(|event| &event.data()["result"]).collect();
+    assert_eq!(ends[1]["dialogs"], json!([{"type": "alert", "message": "hello"}]), "{}", ends[1]);
+    assert_eq!(ends[2]["dialogs"], json!([{"type": "confirm", "message": "sure?"}]), "{}", ends[2]);
+    assert!(ends[3]["text"].as_str().unwrap().starts_with("true"), "{}", ends[3]);
+    assert_eq!(ends[4]["value"], "nobody", "{}", ends[4]);
+    assert_eq!(ends[8]["dialogs"][0]["type"], "beforeunload", "{}", ends[8]);
+    let busy = &status["steps"][10];
+    assert_eq!((&busy["status"], &busy["code"]), (&json!("failed"), &json!("timeout")), "{busy:#}");
+    assert!(busy["reason"].as_str().unwrap().contains("the page is busy; open another one"), "{busy:#}");
+    assert_eq!(ends[12]["text"], "free again", "{}", ends[12]);
+}
+
+#[test]
+fn a_browser_that_was_stopped_or_killed_does_not_pass_an_empty_page_for_the_old_one() {
+    let config = "[desktop]\nidle_s = 8\n".to_owned();
+    let server = Server::start_with(Options { images: Some(default_images()), config, ..Options::default() });
+    let gone = "while pgrep -x chromium >/dev/null; do sleep 0.05; done";
+    let open = || browser(json!({"action": "open", "url": "data:text/html,<p>here"}));
+    let mut read = browser(json!({"action": "read"}));
+    read["continue_on_error"] = json!(true);
+    let steps = [
+        browser(json!({"action": "read"})),
+        open(),
+        // Whatever is done on the desktop keeps it, for longer than it may be idle.
+        json!({"tool": "gui", "action": "wait", "seconds": 12}),
+        browser(json!({"action": "read"})),
+        shell(gone),
+        read.clone(),
+        open(),
+        browser(json!({"action": "read"})),
+        shell(&format!("pkill -KILL -x chromium; {gone}")),
+        read.clone(),
+        open(),
+        browser(json!({"action": "read"})),
+    ];
+    let job = server.schedule(&json!({"image": "default", "steps": steps}));
+    let status = job.wait_for("complete");
+    for index in [5, 9] {
+        let step = &status["steps"][index];
+        assert_eq!(
+            (&step["status"], &step["code"]),
+            (&json!("failed"), &json!("browser_restarted")),
+            "{step:#}"
+        );
+        assert!(step["reason"].as_str().unwrap().contains("open it again"), "{step:#}");
+    }
+    let mut follower = job.follow();
+    follower.until_end();
+    let ended = follower.events.iter().filter(|event| event.is("call_ended"));
+    let ends: Vec<&Value> = ended.map(|event| &event.data()["result"]).collect();
+    for index in [3, 7, 11] {
+        assert_eq!(ends[index]["text"], "here", "{}", ends[index]);
+    }
+}

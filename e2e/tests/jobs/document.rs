@@ -1,0 +1,53 @@
+//! The API against its own document: schemathesis makes requests of everything that the document says, right and wrong, and compares what
+//! comes back with it. All checks are on; `e2e/schemathesis.toml` says what else holds.
+
+use std::path::Path;
+use std::process::Command;
+
+use e2e::Server;
+use serde_json::json;
+
+/// Without keys everybody may do everything: that is no fault.
+const WITHOUT_KEYS: [&str; 2] = ["--exclude-checks", "ignored_auth"];
+
+#[test]
+fn every_request_that_the_document_allows_is_answered_as_it_says() {
+    let server = Server::start();
+    try_all(&server, "examples,coverage,fuzzing", &WITHOUT_KEYS);
+}
+
+/// Here too: what asks for a key refuses who has none, or another; and what one request made is used by the next.
+#[test]
+fn with_a_key_the_same_holds_and_nothing_is_answered_without_it() {
+    let server = Server::start();
+    let made = server.post("/v1/keys", &json!({"name": "root", "role": "admin"})).expect(201).json();
+    let key = format!("Authorization: Bearer {}", made["secret"].as_str().expect("a secret"));
+    try_all(&server, "coverage,stateful", &["--header", &key]);
+}
+
+#[track_caller]
+fn try_all(server: &Server, phases: &str, more: &[&str]) {
+    let program = std::env::var("CAISSON_TEST_SCHEMATHESIS").unwrap_or_else(|_| "schemathesis".into());
+    assert!(
+        Command::new(&program).arg("--version").output().is_ok_and(|output| output.status.success()),
+        "{program} is missing: ./test installs it from PyPI (pip install schemathesis) and names it in CAISSON_TEST_SCHEMATHESIS"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(&program)
+        .arg("--config-file")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("schemathesis.toml"))
+        .args(["run", &server.url("/openapi.json"), "--checks", "all", "--no-color", "--phases", phases])
+        .args(["--max-examples", "12", "--request-timeout", "60"])
+        .args(more)
+        // What the last run found must not decide what this one tries.
+        .current_dir(folder.path())
+        .env("NO_PROXY", "*")
+        .env("no_proxy", "*")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let tried = said.lines().filter(|line| line.contains("passed")).count();
+    assert!(tried >= phases.split(',').count() - 1, "{said}");
+    server.get("/healthz").expect(200);
+}

@@ -1,0 +1,155 @@
+//! MCP servers that are slow, broken or gone: the job goes on, the agent is told, nothing is done twice.
+
+use serde_json::json;
+
+use crate::mcp::{asked, offered, result, server, wait_for_go};
+use crate::scripted::{Scripted, call, finish, shell};
+
+#[test]
+fn a_server_that_never_answers_or_ends_at_once_does_not_stop_the_job() {
+    let scripted = Scripted::turns(vec![shell("echo worked > made"), finish()]);
+    let mut silent = server("silent");
+    silent["start_timeout_s"] = json!(1);
+    let job = scripted.schedule(&json!({
+        "task": "x",
+        "mcp": {"silent": silent, "broken": server("broken"), "absent": {"command": ["no-such-program"]}},
+    }));
+    job.wait_for("complete");
+    assert_eq!(job.output().text("made"), "worked\n");
+    let told = asked(&scripted, 0);
+    for words in [
+        "those of the MCP server `silent` are missing, it did not answer the greeting within 1 s",
+        "those of the MCP server `broken` are missing, its process ended with exit code 1; it said last: no such luck",
+        "those of the MCP server `absent` are missing, its process could not be started",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    scripted.server.assert_nothing_left();
+}
+
+#[test]
+fn a_server_that_dies_in_a_call_is_started_again_and_the_call_is_not() {
+    let scripted = Scripted::turns(vec![
+        call("box__die", json!({})),
+        wait_for_go(),
+        call("box__good", json!({})),
+        shell("cat calls"),
+        finish(),
+    ]);
+    let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("plain")}}));
+    let mut events = job.follow();
+    let failed = events
+        .until("the server is gone", |event| event.is("mcp_changed") && event.data()["state"] == "failed");
+    let reason = failed.data()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("exit code 3; it said last: good bye"), "{reason}");
+    events.until("the server is back", |event| {
+        event.is("mcp_changed") && event.data()["state"] == "connected" && event.data()["process"] == 2
+    });
+    job.touch("go-on");
+    events.until_end();
+    let died = events.events.iter().find(|event| event.is("call_ended") && event.call() == "turn-1-1.1");
+    assert_eq!(died.unwrap().data()["status"], "interrupted");
+    assert!(result(&events, "turn-1-1").contains("Nobody knows how far the call came"));
+    assert_eq!(result(&events, "turn-3-1"), "good {}");
+    assert!(result(&events, "turn-4-1").starts_with("die\ngood\n"), "{}", result(&events, "turn-4-1"));
+}
+
+#[test]
+fn noise_on_standard_output_harms_nothing() {
+    let scripted = Scripted::turns(vec![call("box__good", json!({"a": 1})), finish()]);
+    let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("noise")}}));
+    let mut events = job.follow();
+    events.until_end();
+    assert_eq!(result(&events, "turn-1-1"), "good {\"a\": 1}", "{}", events.summary());
+}
+
+#[test]
+fn of_two_hundred_tools_as_many_are_offered_as_a_provider_takes() {
+    let scripted = Scripted::turns(vec![call("box__tool000", json!({})), finish()]);
+    let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("many")}}));
+    let mut events = job.follow();
+    events.until_end();
+    assert_eq!(job.status()["agent"]["mcp"]["box"]["tools"].as_array().unwrap().len(), 200);
+    let names = offered(&scripted, 0);
+    let of_the_box = names.iter().filter(|name| name.starts_with("box__")).count();
+    assert!(names.len() <= 128 && of_the_box > 20, "{of_the_box} of {}", names.len());
+    assert!(names.contains(&"shell".to_owned()) && names.contains(&"finish".to_owned()));
+    let told = asked(&scripted, 0);
+    assert!(told.contains(&format!("{} more tools are left out", 200 - of_the_box)), "{told}");
+    assert_eq!(result(&events, "turn-1-1"), "tool000 {}");
+}
+
+#[test]
+fn a_tool_with_a_bad_schema_is_left_out_and_the_others_work() {
+    let scripted = Scripted::turns(vec![call("box__good", json!({})), finish()]);
+    let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("bad-schema")}}));
+    let mut events = job.follow();
+    events.until_end();
+    assert_eq!(result(&events, "turn-1-1"), "good {}", "{}", events.summary());
+    let left_out = job.status()["agent"]["mcp"]["box"]["left_out"].to_string();
+    assert!(left_out.contains("`text`: its schema is not of type object"), "{left_out}");
+    assert!(left_out.contains("`list`: its schema is no JSON object"), "{left_out}");
+    assert!(asked(&scripted, 0).contains("the tool `text`: its schema is not of type object"));
+}
+
+#[test]
+fn killed_in_the_middle_of_a_call_the_process_is_found_again_and_its_answer_taken() {
+    let scripted = Scripted::turns(vec![
+        call("box__good", json!({})),
+        call("box__slow", json!({})),
+        call("box__good", json!({"again": true})),
+        shell("cat calls"),
+        finish(),
+    ]);
+    let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("plain")}}));
+    let mut events = job.follow();
+    events.until("the slow call", |event| event.is("call_started") && event.call() == "turn-2-1.1");
+    e2e::wait_until("the slow call has begun", || job.get_file("slow-began").status == 200);
+    scripted.server.kill9();
+    scripted.server.restart();
+    job.touch("go-on");
+    events.until_end();
+    assert_eq!(result(&events, "turn-2-1"), "slow but done", "{}", events.summary());
+    assert_eq!(result(&events, "turn-3-1"), "good {\"again\": true}");
+    assert!(result(&events, "turn-4-1").starts_with("good\nslow\ngood\n"), "{}", result(&events, "turn-4-1"));
+    let started = events.count(|event| event.is("mcp_changed") && event.data()["state"] == "starting");
+    assert_eq!(started, 1, "the process was found again: {}", events.summary());
+    assert_eq!(job.status()["status"], "complete");
+    scripted.server.assert_nothing_left();
+}
+
+#[test]
+fn killed_when_a_call_was_answered_meanwhile_the_answer_is_found() {
+    let scripted = Scripted::turns(vec![call("box__slow", json!({})), shell("cat calls"), finish()]);
+    let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("plain")}}));
+    let mut events = job.follow();
+    events.until("the slow call", |event| event.is("call_started") && event.call() == "turn-1-1.1");
+    e2e::wait_until("the slow call has begun", || job.get_file("slow-began").status == 200);
+    // Nobody but the sandbox lives when the answer is given.
+    job.exec("(sleep 1; touch go-on) >/dev/null 2>&1 &").expect(200);
+    scripted.server.kill9();
+    scripted.server.restart();
+    events.until_end();
+    assert_eq!(result(&events, "turn-1-1"), "slow but done", "{}", events.summary());
+    assert!(result(&events, "turn-2-1").starts_with("slow\n[exit"), "{}", result(&events, "turn-2-1"));
+}
+
+#[test]
+fn when_the_sandbox_is_lost_the_server_is_started_in_the_new_one() {
+    let scripted = Scripted::turns(vec![
+        call("box__good", json!({})),
+        call("box__slow", json!({})),
+        call("box__good", json!({"again": true})),
+        finish(),
+    ]);
+    let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("plain")}}));
+    let mut events = job.follow();
+    events.until("the slow call", |event| event.is("call_started") && event.call() == "turn-2-1.1");
+    e2e::wait_until("the slow call has begun", || job.get_file("slow-began").status == 200);
+    scripted.server.newest_sandbox().kill_launcher();
+    events.until_end();
+    assert_eq!(job.status()["status"], "complete", "{}", events.summary());
+    let lost = events.events.iter().find(|event| event.is("call_ended") && event.call() == "turn-2-1.1");
+    assert_eq!(lost.unwrap().data()["status"], "interrupted", "{}", events.summary());
+    assert_eq!(result(&events, "turn-3-1"), "good {\"again\": true}", "{}", events.summary());
+}

@@ -1,0 +1,113 @@
+//! Fixed ports that show the newest job: the page of the desktop, JupyterLab, and plain VNC for native viewers.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use e2e::{Browser, free_port, wait_until};
+use serde_json::json;
+
+use crate::server_with;
+
+#[test]
+fn the_page_of_the_newest_jobs_desktop_is_at_a_port_of_its_own() {
+    let novnc = free_port();
+    let server = server_with(&format!("[expose]\nnovnc = {novnc}\n"));
+    let browser = Browser::start();
+    let mut page = browser.open(&format!("http://127.0.0.1:{novnc}/vnc.html"));
+    page.wait_for("it says that nothing runs", "document.body.innerText.includes('No job runs')");
+    let _sandbox = server.create_sandbox(&json!({"image": "default"}));
+    let mut page = browser.open(&format!("http://127.0.0.1:{novnc}/vnc.html"));
+    page.wait_for(
+        "the desktop is shown",
+        "document.getElementById('state')?.dataset.state === 'connected' && \
+         document.querySelector('#screen canvas')?.width === 1280",
+    );
+}
+
+#[test]
+fn jupyterlab_of_the_newest_job_opens_at_a_port_of_its_own() {
+    let jupyter = free_port();
+    let server = server_with(&format!("[expose]\njupyter = {jupyter}\n"));
+    let _sandbox = server.create_sandbox(&json!({"image": "default"}));
+    let browser = Browser::start();
+    let mut page = browser.open(&format!("http://127.0.0.1:{jupyter}/lab"));
+    page.wait_for("JupyterLab is shown", "!!document.querySelector('.jp-Launcher .jp-LauncherCard')");
+}
+
+/// A native viewer, as far as one picture.
+struct Viewer(TcpStream);
+
+impl Viewer {
+    fn open(port: u16) -> Option<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut viewer = Self(stream);
+        (viewer.take(12)? == b"RFB 003.008\n").then_some(viewer)
+    }
+
+    /// So many bytes; nothing where the connection is closed.
+    fn take(&mut self, count: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).ok().map(|()| bytes)
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    fn number(&mut self) -> usize {
+        let bytes = self.take(2).unwrap();
+        usize::from(u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Greets, and asks for the whole screen as plain pixels: its size, and all pixels in some order.
+    fn picture(mut self) -> ((usize, usize), Vec<u8>) {
+        self.say(b"RFB 003.008\n");
+        assert_eq!(self.take(2).unwrap(), [1, 1], "one way in: without a password");
+        self.say(&[1]);
+        assert_eq!(self.take(4).unwrap(), [0; 4], "let in");
+        self.say(&[1]);
+        let size = (self.number(), self.number());
+        let format = self.take(20).unwrap();
+        assert_eq!(format[0], 32, "bits of a pixel");
+        let name = u32::from_be_bytes([format[16], format[17], format[18], format[19]]) as usize;
+        assert_eq!(String::from_utf8(self.take(name).unwrap()).unwrap(), "Caisson");
+        // Plain pixels and nothing else.
+        self.say(&[2, 0, 0, 1, 0, 0, 0, 0]);
+        self.say(&[3, 0, 0, 0, 0, 0, 5, 0, 3, 32]);
+        assert_eq!(self.take(2).unwrap()[0], 0, "an update of the screen");
+        let mut pixels = Vec::new();
+        for _ in 0..self.number() {
+            let (_x, _y, width, height) = (self.number(), self.number(), self.number(), self.number());
+            assert_eq!(self.take(4).unwrap(), [0; 4], "plain pixels");
+            pixels.extend(self.take(width * height * 4).unwrap());
+        }
+        (size, pixels)
+    }
+}
+
+#[test]
+fn a_native_viewer_sees_the_desktop_of_the_newest_job() {
+    let port = free_port();
+    let server = server_with(&format!("[expose]\nvnc = {port}\n"));
+    assert!(Viewer::open(port).is_none(), "no job runs, so nobody greets");
+    let sandbox = server.create_sandbox(&json!({"image": "default"}));
+    let mut viewer = None;
+    wait_until("the desktop greets", || {
+        viewer = Viewer::open(port);
+        viewer.is_some()
+    });
+    let (size, pixels) = viewer.take().unwrap().picture();
+    assert_eq!((size, pixels.len()), ((1280, 800), 1280 * 800 * 4));
+    let mut colours: Vec<&[u8]> = pixels.chunks_exact(4).collect();
+    colours.sort_unstable();
+    colours.dedup();
+    assert!(colours.len() > 20, "a screen of {} colours shows nothing", colours.len());
+    // Who talks nonsense is put out and harms nobody.
+    let mut garbage = Viewer::open(port).unwrap();
+    garbage.say(&[0xff; 4096]);
+    assert!(garbage.0.read_to_end(&mut Vec::new()).is_ok() || garbage.take(1).is_none());
+    assert_eq!(Viewer::open(port).unwrap().picture().0, (1280, 800));
+    sandbox.end().expect(204);
+}

@@ -1,0 +1,100 @@
+//! The page of a server that asks for keys: log in, be somebody, give out keys, share a view, log out.
+
+use e2e::{Browser, Server, shell, wait_until};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::{has, open, press, shows, write};
+
+fn secret_of(server: &Server, key: Option<&str>, name: &str, role: &str) -> String {
+    let mut request = server.request(Method::POST, "/v1/keys").json(&json!({"name": name, "role": role}));
+    if let Some(key) = key {
+        request = request.bearer_auth(key);
+    }
+    server.send(request).expect(201).json()["secret"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn one_logs_in_with_a_key_gives_out_another_and_logs_out() {
+    let server = Server::start();
+    let admin = secret_of(&server, None, "root", "admin");
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, "#/admin");
+    page.wait_for("the key is asked for", &shows("This server asks for a key"));
+    write(&mut page, "#key", "caisson_wrong");
+    press(&mut page, "Log in");
+    page.wait_for("a wrong one is refused", &shows("this server knows no such key"));
+    write(&mut page, "#key", &admin);
+    press(&mut page, "Log in");
+    page.wait_for("the page says who this is", &shows("root"));
+    page.wait_for("the keys are listed", &has(".keys table"));
+    assert_eq!(page.evaluate("document.cookie"), json!(""), "no script can read the session");
+
+    write(&mut page, "#key-name", "robot");
+    press(&mut page, "Give out a key");
+    page.wait_for("the secret is shown once", &has(".secret code"));
+    let secret = page.evaluate("document.querySelector('.secret code').textContent");
+    let secret = secret.as_str().unwrap().to_owned();
+    server.send(server.request(Method::GET, "/v1/jobs").bearer_auth(&secret)).expect(200);
+    press(&mut page, "Done");
+    page.wait_for("and not again", &format!("!document.body.innerHTML.includes({secret:?})"));
+    page.evaluate("window.confirm = () => true");
+    page.act("document.querySelector('[aria-label=\"Revoke robot\"]').click()");
+    wait_until("the key has ended", || {
+        server.send(server.request(Method::GET, "/v1/jobs").bearer_auth(&secret)).status == 401
+    });
+
+    press(&mut page, "Log out");
+    page.wait_for("the key is asked for again", &shows("This server asks for a key"));
+    assert_eq!(page.evaluate("fetch('/v1/jobs').then(answer => answer.status)"), json!(401));
+    page.threw_nothing();
+}
+
+#[test]
+fn a_page_elsewhere_cannot_use_the_login() {
+    let server = Server::start();
+    let admin = secret_of(&server, None, "root", "admin");
+    let login = server.post("/v1/session", &json!({"key": admin})).expect(200);
+    let cookie = login.header("set-cookie").split(';').next().unwrap().to_owned();
+    let own = format!("http://127.0.0.1:{}", server.port);
+    for (origin, status) in
+        [("https://evil.example", 403), ("http://a.localhost:1", 403), ("null", 403), (own.as_str(), 202)]
+    {
+        let request = server.request(Method::POST, "/schedule").json(&json!({"steps": [shell("true")]}));
+        let answer = server.send(request.header("Cookie", &cookie).header("Origin", origin));
+        assert_eq!(answer.status, status, "{origin}: {}", answer.text());
+    }
+    for site in ["cross-site", "same-site"] {
+        let request = server.request(Method::DELETE, "/v1/keys/root").header("Cookie", &cookie);
+        let answer = server.send(request.header("Sec-Fetch-Site", site));
+        answer.expect_problem(403, "origin_not_allowed");
+    }
+}
+
+#[test]
+fn a_shared_terminal_opens_in_a_browser_that_has_no_key_and_nothing_else_does() {
+    let server = Server::start();
+    let admin = secret_of(&server, None, "root", "admin");
+    let request = server.request(Method::POST, "/schedule").bearer_auth(&admin);
+    let job = server
+        .send(request.json(&json!({"steps": [shell("until [ -e go ]; do sleep 0.05; done")]})))
+        .expect(202)
+        .json();
+    let id = job["job_id"].as_str().unwrap().to_owned();
+    let status = || {
+        let answer = server.send(server.request(Method::GET, &format!("/v1/jobs/{id}")).bearer_auth(&admin));
+        answer.json()["status"].as_str().unwrap_or_default().to_owned()
+    };
+    wait_until("the job runs", || status() == "running");
+    let request = server.request(Method::POST, &format!("/v1/jobs/{id}/shares")).bearer_auth(&admin);
+    let made = server.send(request.json(&json!({"view": "terminal", "rights": "use"}))).expect(201).json();
+    let browser = Browser::start();
+    let mut page = browser.open(made["url"].as_str().unwrap());
+    page.wait_for("the terminal is there", &has(".xterm-screen"));
+    page.wait_for("the shell is there", "document.querySelector('.xterm-rows')?.innerText.trim().length > 0");
+    page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
+    crate::support::type_keys(&mut page, "touch go");
+    wait_until("what was typed has happened", || status() == "complete");
+    assert_eq!(page.evaluate(&format!("fetch('/v1/jobs/{id}').then(answer => answer.status)")), json!(401));
+    page.threw_nothing();
+}

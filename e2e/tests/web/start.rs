@@ -1,0 +1,196 @@
+//! The start page: a task, files, a repository, options, steps with a fault, and a server without a model.
+
+use e2e::{Browser, Options, Outside, Page, Server, git_files};
+use model::scripted::{ScriptedAnswer, ScriptedServer};
+use serde_json::{Value, json};
+
+use crate::support::{choose_files, has, key, model_of, open, press, shows, write};
+
+const LOCAL: &str = "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n";
+
+/// The job that the page has come to, as the server tells it.
+#[track_caller]
+fn arrived(page: &mut Page, server: &Server) -> Value {
+    page.wait_for("the job is there", "/^#\\/jobs\\/[0-9a-f-]{36}/.test(location.hash)");
+    let id = page.evaluate("location.hash.slice(7, 43)");
+    server.get(&format!("/v1/jobs/{}", id.as_str().unwrap())).expect(200).json()
+}
+
+fn model() -> (ScriptedServer, String) {
+    let answers = vec![
+        ScriptedAnswer::calls(&[("shell", json!({"command": "cat brought.txt"}))]),
+        ScriptedAnswer::calls(&[("finish", json!({"summary": "Looked at it."}))]),
+    ];
+    model_of(answers)
+}
+
+#[test]
+fn a_task_is_typed_with_files_and_options_and_started() {
+    let (_model, config) = model();
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("brought.txt");
+    std::fs::write(&file, "it came along\n").unwrap();
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, "");
+    write(&mut page, "#task", "Look at what I bring");
+    // Of two files with the same name the later one comes along.
+    let other = here.path().join("other/brought.txt");
+    std::fs::create_dir(here.path().join("other")).unwrap();
+    std::fs::write(&other, "it stays\n").unwrap();
+    choose_files(&mut page, ".foot input[type=file]", &[&other, &file]);
+    page.wait_for(
+        "the file is listed",
+        "document.querySelector('.files')?.innerText.includes('brought.txt')",
+    );
+    page.evaluate("location.hash = '#/jobs'");
+    page.wait_for("another view is there", &has("#search"));
+    page.evaluate("location.hash = '#/'");
+    page.wait_for(
+        "what was begun is there again",
+        "document.querySelector('#task')?.value === 'Look at what I bring' && document.querySelectorAll('.files li').length === 1",
+    );
+    let label = |name: &str| {
+        format!(
+            "[...document.querySelectorAll('.grid label')].find(l => l.innerText.startsWith({})).querySelector('input, select')",
+            json!(name)
+        )
+    };
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })");
+    for (name, value) in [("Name", "from the page"), ("Memory", "512"), ("Budget (turns)", "7")] {
+        let field = label(name);
+        page.evaluate(&format!(
+            "{field}.value = {}; {field}.dispatchEvent(new Event('change', {{bubbles: true}}))",
+            json!(value)
+        ));
+    }
+    page.evaluate("document.querySelector('#task').focus()");
+    key(&mut page, "Enter", "", 2);
+    page.wait_for("the job is over", &shows("Complete"));
+    page.act("document.querySelector('.call .line').click()");
+    page.wait_for("the agent has seen the file", &shows("it came along"));
+    let job = arrived(&mut page, &server);
+    assert_eq!((&job["name"], &job["task"]), (&json!("from the page"), &json!("Look at what I bring")));
+    assert_eq!(job["agent"]["budget"]["turns"], 7);
+    // What was chosen for an agent stays there, and steps are not refused for it.
+    page.act("document.querySelector('[popovertarget]').click()");
+    press(&mut page, "Use as a template");
+    page.wait_for(
+        "the task is there again",
+        "document.querySelector('#task')?.value === 'Look at what I bring'",
+    );
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })");
+    page.wait_for("with its budget", &format!("{}.value === '7'", label("Budget (turns)")));
+    page.wait_for("and its memory", &format!("{}.value === '512'", label("Memory")));
+    press(&mut page, "Explicit steps");
+    page.wait_for("the editor is there", &has(".cm-content"));
+    press(&mut page, "Start");
+    let steps = arrived(&mut page, &server);
+    assert_eq!((&steps["name"], &steps["task"]), (&json!("from the page"), &Value::Null), "{steps}");
+    page.threw_nothing();
+}
+
+#[test]
+fn steps_begin_with_a_repository_and_only_these_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let git = Outside::files(git_files(folder.path()));
+    let server = Server::start_with(Options { config: LOCAL.into(), ..Options::default() });
+    let place = format!("localhost:{}", git.port);
+    // Made over the API for what the page has no field for; the page sends the same again.
+    let first = server.schedule(&json!({
+        "name": "first", "git": {"url": format!("http://{place}/project.git")}, "egress": {"allow": [place]},
+        "environment": {"no_proxy": "", "NO_PROXY": ""}, "labels": {"kept": "yes"},
+        "steps": [{"tool": "shell", "command": "cat hello.txt"}],
+    }));
+    first.wait_for("complete");
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, &format!("#/jobs/{}", first.id));
+    page.wait_for("the job is there", &shows("Complete"));
+    page.act("document.querySelector('[popovertarget]').click()");
+    press(&mut page, "Use as a template");
+    page.wait_for(
+        "the repository is there",
+        &format!("document.querySelector('#git')?.value.includes({})", json!(place)),
+    );
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })");
+    page.wait_for("so is what has no field", &shows("environment"));
+    page.wait_for(
+        "and the hosts",
+        &format!("[...document.querySelectorAll('.grid input')].some(i => i.value === {})", json!(place)),
+    );
+    page.wait_for(
+        "and the steps",
+        "document.querySelector('.cm-content')?.innerText.includes('cat hello.txt')",
+    );
+    press(&mut page, "Start");
+    let job = arrived(&mut page, &server);
+    assert_ne!(job["job_id"], json!(first.id));
+    page.wait_for("it is cloned and read", &shows("Complete"));
+    let created =
+        server.get(&format!("/v1/jobs/{}/events?format=json&limit=1", job["job_id"].as_str().unwrap()));
+    let spec = created.expect(200).json()["events"][0]["data"]["spec"].clone();
+    assert_eq!(spec["git"]["url"], json!(format!("http://{place}/project.git")));
+    assert_eq!(
+        (&spec["egress"], &spec["labels"]["kept"]),
+        (&json!({"allow": [place]}), &json!("yes")),
+        "{spec}"
+    );
+    assert_eq!(spec["environment"]["NO_PROXY"], "");
+    page.threw_nothing();
+}
+
+#[test]
+fn a_file_that_cannot_be_brought_leaves_no_draft_behind() {
+    let server = Server::start();
+    let here = tempfile::tempdir().unwrap();
+    let file = here.path().join("a.txt");
+    std::fs::write(&file, "x").unwrap();
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, "#/steps");
+    page.wait_for("the editor is there", &has(".cm-content"));
+    choose_files(&mut page, ".foot input[type=file]", &[&file]);
+    page.wait_for("the file is listed", &shows("a.txt"));
+    page.evaluate(
+        "globalThis.own = fetch; globalThis.fetch = (path, rest) => rest?.method === 'PUT' \
+         ? Promise.resolve(new Response(JSON.stringify({code: 'x', detail: 'the disk is full'}), {status: 507})) : own(path, rest); 0",
+    );
+    press(&mut page, "Start");
+    page.wait_for("it is said", &shows("a.txt: the disk is full Nothing was started."));
+    let jobs = server.get("/v1/jobs").expect(200).json();
+    assert_eq!(jobs["jobs"], json!([]), "no draft is left");
+    page.evaluate("globalThis.fetch = own; 0");
+    press(&mut page, "Start");
+    page.wait_for("the next try is the only job", &shows("Complete"));
+    assert_eq!(server.get("/v1/jobs").expect(200).json()["jobs"].as_array().map(Vec::len), Some(1));
+    page.threw_nothing();
+}
+
+#[test]
+fn a_step_that_lacks_something_is_told_by_name() {
+    let server = Server::start();
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, "#/steps");
+    page.wait_for("the editor is there", &has(".cm-content"));
+    page.evaluate("document.querySelector('.cm-content').focus()");
+    key(&mut page, "a", "", 2);
+    page.type_text("[{\"tool\":\"shell\"}]");
+    page.wait_for("the fault is named", &shows("`command` is missing"));
+    page.wait_for("and nothing can be started", "document.querySelector('button.first').disabled");
+    page.threw_nothing();
+}
+
+#[test]
+fn without_a_model_the_page_says_so_and_shows_the_demonstration() {
+    let server = Server::start();
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, "");
+    page.wait_for("it is said", &shows("No language model is set up"));
+    press(&mut page, "Watch the demo");
+    page.wait_for("the recorded agent speaks", &shows("I will build a small React app with Vite"));
+    page.wait_for("it has a plan", &shows("Set up a Vite project with React"));
+    let job = arrived(&mut page, &server);
+    assert!(job["agent"]["recorded"] == true, "{job}");
+    server.job(job["job_id"].as_str().unwrap()).cancel().expect(202);
+    page.wait_for("it ends when it is told to", &shows("Cancelled"));
+    page.threw_nothing();
+}

@@ -1,0 +1,39 @@
+//! The documents of an image that comes in layers: each is understood or refused, and names nothing outside its folder.
+#![no_main]
+
+use std::fs;
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code)]
+#[path = "../../crates/image/src/oci.rs"]
+mod oci;
+#[path = "parts/room.rs"]
+mod room;
+/// In the place of the image's own.
+mod recipe {
+    pub(crate) fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((kind, rest)) = bytes.split_first() else { return };
+    let folder = room::empty();
+    if kind & 1 == 0 {
+        fs::write(folder.join("manifest.json"), rest).expect("a file");
+    } else {
+        fs::write(folder.join("oci-layout"), "{}").expect("a file");
+        fs::write(folder.join("index.json"), rest).expect("a file");
+    }
+    if let Ok(Some(layout)) = oci::Layout::find(&folder) {
+        for layer in layout.layers() {
+            if let Ok(file) = layout.open(layer) {
+                let real = std::os::fd::AsRawFd::as_raw_fd(&file);
+                let real = fs::read_link(format!("/proc/self/fd/{real}")).expect("a path");
+                assert!(real.starts_with(&folder), "{}", real.display());
+            }
+        }
+    }
+    room::assert_untouched(&[]);
+});

@@ -1,0 +1,82 @@
+//! Archives that a job brings along: zip, tar, compressed tar; as they are and with sums put right. Nothing leaves the folder, no
+//! link is made, no more comes out than may.
+#![no_main]
+
+use std::fs;
+use std::path::Path;
+
+use libfuzzer_sys::fuzz_target;
+use unpack::ArchiveKind;
+use upload_room::Room;
+
+#[path = "../../crates/orchestrator/src/archive_end.rs"]
+mod archive_end;
+#[allow(dead_code)]
+#[path = "parts/room.rs"]
+mod room;
+#[allow(dead_code)]
+#[path = "../../crates/orchestrator/src/tar_extension.rs"]
+mod tar_extension;
+#[path = "parts/tar.rs"]
+mod tar_parts;
+#[allow(dead_code)]
+#[path = "../../crates/orchestrator/src/unpack.rs"]
+mod unpack;
+#[allow(dead_code)]
+#[path = "../../crates/orchestrator/src/upload_room.rs"]
+mod upload_room;
+#[path = "../../crates/orchestrator/src/workspace_path.rs"]
+mod workspace_path;
+
+/// In the place of the orchestrator's own, which has other things beside.
+mod error {
+    #[derive(Debug)]
+    pub(crate) struct OrchestratorError;
+
+    impl OrchestratorError {
+        pub(crate) fn io<E>(_: impl Into<String>) -> impl FnOnce(E) -> Self {
+            |_| Self
+        }
+    }
+}
+mod files {
+    pub(crate) fn file_error(_: protocol::FileErrorCode, _: String) -> crate::error::OrchestratorError {
+        crate::error::OrchestratorError
+    }
+}
+mod request {
+    pub(crate) use crate::workspace_path::workspace_path;
+}
+const MOST_BYTES: u64 = 10_000;
+const MOST_ENTRIES: u64 = 300;
+
+/// The bytes and the number of all that is there.
+fn check(folder: &Path) -> (u64, u64) {
+    let (mut bytes, mut count) = (0, 0);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let facts = entry.path().symlink_metadata().expect("what is there has facts");
+        assert!(facts.is_file() || facts.is_dir(), "{}", entry.path().display());
+        let (inside, others) = if facts.is_dir() { check(&entry.path()) } else { (facts.len(), 0) };
+        bytes += inside;
+        count += 1 + others;
+    }
+    (bytes, count)
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((kind, rest)) = bytes.split_first() else { return };
+    let (kind, content) = match kind % 4 {
+        0 => (ArchiveKind::Zip, rest.to_vec()),
+        1 => (ArchiveKind::TarGz, rest.to_vec()),
+        2 => (ArchiveKind::Tar, rest.to_vec()),
+        _ => (ArchiveKind::Tar, tar_parts::tar_of(rest)),
+    };
+    let folder = room::empty();
+    let archive = room::ROOM.join("archive");
+    fs::write(&archive, content).expect("writing an archive");
+    let _ = unpack::unpack(&archive, kind, &folder, Room { bytes: MOST_BYTES, entries: MOST_ENTRIES });
+    let (bytes, count) = check(&folder);
+    // One byte more is how it notices that there is more.
+    assert!(bytes <= MOST_BYTES + 1 && count <= MOST_ENTRIES, "{bytes} bytes in {count} entries");
+    room::assert_untouched(&["archive"]);
+});

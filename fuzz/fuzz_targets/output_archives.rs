@@ -1,0 +1,69 @@
+//! The workspace as the guest sends it at the end: a tar stream that becomes the zip of the job. No name in the zip leads out, and
+//! the zip can be read.
+#![no_main]
+
+use std::io;
+
+use archive::{About, TarSource, zip_from_tar};
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code)]
+#[path = "../../crates/orchestrator/src/driver/archive/mod.rs"]
+mod archive;
+#[allow(dead_code)]
+#[path = "parts/room.rs"]
+mod room;
+#[path = "../../crates/orchestrator/src/tar_extension.rs"]
+mod tar_extension;
+#[path = "parts/tar.rs"]
+mod tar_parts;
+
+/// In the place of the orchestrator's own.
+mod event {
+    pub(crate) struct Artifact {
+        pub(crate) name: String,
+        pub(crate) bytes: u64,
+        pub(crate) files: u64,
+        pub(crate) sha256: String,
+        pub(crate) source: String,
+    }
+}
+mod outward {
+    #[derive(Clone, serde::Serialize)]
+    pub(crate) struct Download;
+    #[derive(Default)]
+    pub(crate) struct Provenance {
+        pub(crate) downloads: Vec<Download>,
+        pub(crate) learned: Option<String>,
+    }
+}
+
+impl TarSource for &[u8] {
+    fn finish(self) -> io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((kind, rest)) = bytes.split_first() else { return };
+    let tar = if kind & 1 == 0 { tar_parts::tar_of(rest) } else { rest.to_vec() };
+    let target = room::ROOM.join("output.zip");
+    let about = About {
+        job: "job".into(),
+        source: "workspace",
+        provenance: outward::Provenance::default(),
+        network_log: "/nonexistent".into(),
+        file_log: "/nonexistent".into(),
+    };
+    if let Ok(artifact) = zip_from_tar(tar.as_slice(), &target, &about) {
+        assert_eq!((artifact.name.as_str(), artifact.source.as_str()), ("output.zip", "workspace"));
+        assert!(artifact.bytes > 0 && artifact.sha256.len() == 64 && artifact.files < 1000);
+        let mut zip = zip::ZipArchive::new(std::fs::File::open(&target).expect("the zip")).expect("a zip");
+        for index in 0..zip.len() {
+            let entry = zip.by_index(index).expect("an entry");
+            let name = entry.name().expect("a name").into_owned();
+            assert!(!name.starts_with('/') && !name.split('/').any(|part| part == ".."), "{name}");
+        }
+    }
+    room::assert_untouched(&["output.zip", "output.zip.partial"]);
+});

@@ -1,0 +1,34 @@
+//! A folder in memory in which archives are unpacked, with a witness beside it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+/// The folder of this process.
+pub(crate) static ROOM: LazyLock<PathBuf> = LazyLock::new(|| {
+    let room = PathBuf::from(format!("/dev/shm/caisson-fuzz-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&room);
+    fs::create_dir_all(room.join("in")).expect("a folder");
+    fs::write(room.join("witness"), "here").expect("a file");
+    room
+});
+
+/// An empty folder to unpack into.
+pub(crate) fn empty() -> PathBuf {
+    let inside = ROOM.join("in");
+    if fs::remove_dir(&inside).is_err() {
+        let _ = fs::remove_dir_all(&inside);
+    }
+    fs::create_dir(&inside).expect("a folder");
+    inside
+}
+
+/// Nothing was made or changed beside the folder.
+pub(crate) fn assert_untouched(also: &[&str]) {
+    assert_eq!(fs::read(ROOM.join("witness")).expect("the witness"), b"here");
+    for entry in fs::read_dir(&*ROOM).expect("the room") {
+        let name = entry.expect("an entry").file_name();
+        let name = name.to_string_lossy();
+        assert!(["in", "witness"].contains(&&*name) || also.contains(&&*name), "{name} is new");
+    }
+}

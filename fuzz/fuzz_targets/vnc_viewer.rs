@@ -1,0 +1,47 @@
+//! What a VNC viewer says, cut anywhere. With its hands tied nothing that acts on the desktop passes, however it is cut; with
+//! free hands everything passes as it came, but for the offer of longer pointers. What has passed is read once more as the desktop's
+//! server reads it, by rules of its own: it must find whole messages, and none that acts after the hands were tied.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "parts/vnc_server.rs"]
+mod vnc_server;
+#[path = "../../crates/server/src/view_only.rs"]
+mod view_only;
+
+use view_only::{Hands, Viewer};
+use vnc_server::Server;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((cut, said)) = bytes.split_first() else { return };
+    let cut = usize::from(*cut).min(said.len());
+    let (first, second) = said.split_at(cut);
+    for hands in [Hands::Free, Hands::Tied] {
+        let mut viewer = Viewer::new();
+        let mut passed = Vec::new();
+        let in_pieces = viewer.take(first, hands).and_then(|piece| {
+            passed.extend_from_slice(&piece);
+            viewer.take(second, hands)
+        });
+        let at_once = Viewer::new().take(said, hands);
+        match (in_pieces, at_once) {
+            (Ok(piece), Ok(whole)) => {
+                passed.extend_from_slice(&piece);
+                assert_eq!(passed, whole, "cut at {cut}");
+                let acted = Server::default().read(&whole);
+                assert!(hands == Hands::Free || acted == 0, "{acted} messages act");
+                let offers = said.windows(4).any(|word| word == (-316_i32).to_be_bytes());
+                assert!(hands == Hands::Tied || offers || said.starts_with(&whole));
+            }
+            (Err(_), Err(_)) => {}
+            (cut, whole) => panic!("{cut:?} and {whole:?}"),
+        }
+    }
+    // Who is tied in the middle of it has left nothing behind that acts later.
+    let (mut viewer, mut server) = (Viewer::new(), Server::default());
+    let Ok(free) = viewer.take(first, Hands::Free) else { return };
+    server.read(&free);
+    let Ok(tied) = viewer.take(second, Hands::Tied) else { return };
+    assert_eq!(server.read(&tied), 0, "it acts although it is tied");
+});

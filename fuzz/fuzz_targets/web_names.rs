@@ -1,0 +1,64 @@
+//! Hosts and origins of requests, and cookies that jobs set. A host that passes for this machine is one of its names; a cookie that
+//! passes is none of the server's and names no domain, read as a browser reads it.
+#![no_main]
+
+use std::net::IpAddr;
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code)]
+#[path = "../../crates/server/src/authority.rs"]
+mod authority;
+#[path = "../../crates/server/src/origins/cookies.rs"]
+mod cookies;
+
+use authority::{Authority, split_origin};
+
+fuzz_target!(|text: &str| {
+    if let Some(authority) = Authority::parse(text) {
+        check_host(text, &authority);
+    }
+    if let Some((authority, port)) = split_origin(text) {
+        assert!(text.starts_with(if port == 80 { "http://" } else { "https://" }), "{text:?}");
+        let named = text.split("://").nth(1).and_then(|rest| rest.split('/').next()).expect("a host");
+        check_host(named, &authority);
+    }
+    if let Some(kept) = cookies::own_origin_only(text) {
+        check_cookie(&kept);
+    }
+    if let Some(kept) = cookies::without_own(text.lines()) {
+        kept.split("; ").for_each(check_cookie);
+    }
+});
+
+/// What passes is written in one way, and is what it was read from.
+fn check_host(text: &str, authority: &Authority) {
+    let Authority { host, port } = authority;
+    let is_six = text.starts_with('[');
+    let shown = if is_six { format!("[{host}]") } else { host.clone() };
+    let whole = port.map_or(shown.clone(), |port| format!("{shown}:{port}"));
+    assert_eq!(Authority::parse(&whole).as_ref(), Some(authority), "{text:?}");
+    assert!(!host.contains(['/', '@', '?', '#', '\\', ' ', '%']), "{text:?}");
+    assert!(text.to_ascii_lowercase().starts_with(shown.trim_end_matches(']')), "{text:?}");
+    if authority.is_loopback() {
+        let is_address = host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        assert!(is_address || host == "localhost", "{text:?}");
+    }
+}
+
+/// As browsers read it: up to the first semicolon a name and a value, then attributes.
+fn check_cookie(cookie: &str) {
+    let mut parts = cookie.split(';');
+    let pair = parts.next().unwrap_or_default();
+    let (name, value) = pair.split_once('=').unwrap_or(("", pair));
+    let sent = if name.trim().is_empty() { value.trim() } else { name.trim() };
+    let mut sent = sent.to_ascii_lowercase();
+    for prefix in ["__host-", "__secure-"] {
+        sent = sent.strip_prefix(prefix).unwrap_or(&sent).to_owned();
+    }
+    assert!(!sent.starts_with("caisson"), "{cookie:?}");
+    for attribute in parts {
+        let name = attribute.split('=').next().unwrap_or_default().trim();
+        assert!(!name.eq_ignore_ascii_case("domain"), "{cookie:?}");
+    }
+}

@@ -1,0 +1,42 @@
+// What the server tells of the model's window: segments with their cost, or the prompt as text with a heading for each part.
+
+export interface Segment {
+  kind: string;
+  note: string;
+  tokens: number;
+  text: string;
+}
+
+export interface Context {
+  tokens: number | null;
+  budget: number | null;
+  segments: Segment[];
+}
+
+export async function readContext(response: Response): Promise<Context> {
+  const text = await response.text();
+  if (response.headers.get('content-type')?.includes('json')) return fromJson(JSON.parse(text));
+  return { tokens: null, budget: null, segments: fromText(text) };
+}
+
+function fromJson(answer: any): Context {
+  const segments = (answer.segments ?? []).map((segment: any): Segment => ({
+    kind: String(segment.kind ?? segment.role ?? 'part'),
+    note: [segment.role, segment.covers, segment.level ? `level ${segment.level}` : ''].filter(Boolean).join(' · '),
+    tokens: Number(segment.tokens ?? 0),
+    text: String(segment.text ?? segment.preview ?? ''),
+  }));
+  return { tokens: answer.tokens ?? null, budget: answer.budget_tokens ?? answer.budget ?? null, segments };
+}
+
+/** A line such as `# system` begins a part. Tokens are guessed: four letters each. */
+export function fromText(text: string): Segment[] {
+  const segments: Segment[] = [];
+  for (const line of text.split('\n')) {
+    const heading = /^# (system|tools|user|assistant|tool)$/.exec(line)?.[1];
+    if (heading) segments.push({ kind: heading, note: '', tokens: 0, text: '' });
+    else if (segments.length === 0) segments.push({ kind: 'prompt', note: '', tokens: 0, text: `${line}\n` });
+    else segments[segments.length - 1]!.text += `${line}\n`;
+  }
+  return segments.map((segment) => ({ ...segment, tokens: Math.ceil(segment.text.length / 4) })).filter((segment) => segment.text.trim() !== '');
+}

@@ -1,0 +1,519 @@
+// What the page knows of a job, computed from its events one after another, so that a finished job can be replayed by folding a
+// part of them. An item that changes is replaced, never changed in place: whoever shows it sees a new one.
+
+import { changeFiles, takeFound, type KnownFile } from './known';
+
+export interface LogEvent {
+  sequence: number;
+  time_ms: number;
+  kind: string;
+  data?: any;
+  call?: { id: string; attempt: number } | null;
+}
+
+export type ItemStatus = 'running' | 'succeeded' | 'failed' | 'interrupted';
+
+export interface Rich {
+  /** Such as `image/png`. */
+  type: string;
+  /** Text, or base64 of a picture. */
+  data?: string;
+  /** Where large content is kept. */
+  digest?: string;
+  /** What a later form of the same thing names. */
+  shownAs?: string;
+}
+
+export interface CallItem {
+  kind: 'call';
+  key: string;
+  sequence: number;
+  time: number;
+  tool: string;
+  input: any;
+  step: number | null;
+  attempt: number;
+  status: ItemStatus;
+  exitCode: number | null;
+  reason: string;
+  note: string;
+  /** What a tool said about itself, such as `edited index.html`. */
+  said: string;
+  duration: number | null;
+  output: { stream: string; text: string }[];
+  outputBytes: number;
+  hiddenBytes: number;
+  /** How many letters `output` has. */
+  keptLength: number;
+  rich: Rich[];
+}
+
+export interface TextItem {
+  kind: 'thought' | 'said' | 'person' | 'notice' | 'state' | 'finish' | 'point';
+  key: string;
+  sequence: number;
+  time: number;
+  text: string;
+  tone: 'plain' | 'good' | 'bad' | 'wait';
+}
+
+export type Item = CallItem | TextItem;
+
+export interface PlanItem {
+  text: string;
+  status: 'pending' | 'in_progress' | 'done' | 'skipped';
+}
+
+export interface Ask {
+  id: string;
+  kind: string;
+  text: string;
+  call?: string;
+  options?: string[];
+  plan?: { items: PlanItem[] } | null;
+  command?: string | null;
+  egress?: { host: string; port: number; rule: string; code: string; reason: string } | null;
+  deadline_ms?: number | null;
+}
+
+export interface Connection {
+  id: number;
+  key: string;
+  time: number;
+  host: string;
+  port: number;
+  method: string;
+  verdict: string;
+  rule: string;
+  reason: string;
+  /** What would allow it. */
+  remedy: string;
+  up: number;
+  down: number;
+  open: boolean;
+}
+
+export interface Spent {
+  turns: number;
+  /** Calls of anybody that have begun. */
+  calls: number;
+  /** Calls of the agent that are over: what its budget counts. */
+  toolCalls: number;
+  input: number;
+  output: number;
+  dollars: number;
+  prompt: number;
+  window: number;
+  /** Milliseconds of work up to the last time that it waited, and since when it works now. */
+  worked: number;
+  workingSince: number | null;
+}
+
+export interface Folded {
+  last: number;
+  time: number;
+  state: string;
+  code: string;
+  reason: string;
+  items: Item[];
+  /** Where in `items` a call stands. */
+  calls: Map<string, number>;
+  plan: PlanItem[];
+  /** The point of the plan under which calls are shown. */
+  point: string;
+  asks: Ask[];
+  connections: Connection[];
+  byConnection: Map<number, number>;
+  spent: Spent;
+  budget: Budget;
+  model: string;
+  /** What the model says and thinks right now; not in the log. */
+  saying: string;
+  thinking: string;
+  folds: { key: string; range: string; level: number; text: string }[];
+  holder: string;
+  /** The event by which the holder has taken over. */
+  holderSince: number;
+  /** What the workspace began with: whether a repository was to be cloned. */
+  isCloned: boolean;
+  screenshots: { sequence: number; time: number; rich: Rich }[];
+  /** Files of the workspace, as far as the log tells of them. */
+  files: Map<string, KnownFile>;
+  /** What the repository of the job was cloned at. */
+  commit: string | null;
+  artifact: boolean;
+}
+
+export interface Budget {
+  money_usd?: number | null;
+  tokens?: number | null;
+  turns?: number | null;
+  tool_calls?: number | null;
+  wall_s?: number | null;
+}
+
+/** The most text of one call that is kept for showing; the log has the rest. */
+const MOST_OUTPUT = 256 * 1024;
+/** The same for its parts, of which each is of one stream. */
+const MOST_PARTS = 2000;
+
+export function empty(): Folded {
+  return {
+    last: 0,
+    time: 0,
+    state: 'queued',
+    code: '',
+    reason: '',
+    items: [],
+    calls: new Map(),
+    plan: [],
+    point: '',
+    asks: [],
+    connections: [],
+    byConnection: new Map(),
+    spent: { turns: 0, calls: 0, input: 0, output: 0, dollars: 0, prompt: 0, window: 0, toolCalls: 0, worked: 0, workingSince: null },
+    budget: {},
+    model: '',
+    saying: '',
+    thinking: '',
+    folds: [],
+    holder: '',
+    holderSince: 0,
+    isCloned: false,
+    screenshots: [],
+    files: new Map(),
+    commit: null,
+    artifact: false,
+  };
+}
+
+/** What was folded so far, as something that will not change any more. */
+export function snapshot(job: Folded): Folded {
+  return { ...job, items: job.items.slice(), connections: job.connections.slice(), screenshots: job.screenshots.slice(), spent: { ...job.spent } };
+}
+
+/** What was folded so far, to be folded on from here another time. */
+export function branch(job: Folded): Folded {
+  return { ...snapshot(job), calls: new Map(job.calls), byConnection: new Map(job.byConnection) };
+}
+
+export function fold(job: Folded, event: LogEvent): void {
+  if (event.sequence <= job.last) return;
+  job.last = event.sequence;
+  job.time = event.time_ms;
+  const data = event.data ?? {};
+  let said = 0;
+  const say = (kind: TextItem['kind'], text: string, tone: TextItem['tone'] = 'plain') => {
+    const key = said === 0 ? `e${event.sequence}` : `e${event.sequence}.${said}`;
+    said += 1;
+    job.items.push({ kind, key, sequence: event.sequence, time: event.time_ms, text, tone });
+  };
+  const handler = HANDLERS[event.kind];
+  if (handler) handler(job, event, data, say);
+}
+
+type Say = (kind: TextItem['kind'], text: string, tone?: TextItem['tone']) => void;
+type Handler = (job: Folded, event: LogEvent, data: any, say: Say) => void;
+
+/** The call of this event as it is now. */
+export function callOf(job: Folded, key: string): CallItem | undefined {
+  const place = job.calls.get(key);
+  return place === undefined ? undefined : (job.items[place] as CallItem);
+}
+
+function change(job: Folded, event: LogEvent, how: (call: CallItem) => Partial<CallItem>): void {
+  const place = job.calls.get(callKey(event));
+  if (place === undefined) return;
+  const call = job.items[place] as CallItem;
+  job.items[place] = { ...call, ...how(call) };
+}
+
+/** Calls that say nothing beyond what the timeline shows anyway. */
+const SILENT = new Set(['plan', 'finish', 'ask_user']);
+
+const HANDLERS: Record<string, Handler> = {
+  job_created(job, _event, data, say) {
+    const task = data.spec?.work?.task;
+    const text = typeof task === 'string' ? task : task?.text;
+    if (text) say('person', text);
+    job.budget = data.spec?.agent?.budget ?? data.spec?.budget ?? {};
+    job.isCloned = Boolean(data.spec?.git);
+  },
+  state_changed(job, event, data, say) {
+    if (job.spent.workingSince !== null) job.spent.worked += Math.max(0, event.time_ms - job.spent.workingSince);
+    job.spent.workingSince = data.state === 'running' ? event.time_ms : null;
+    const before = job.state;
+    job.state = data.state;
+    job.code = data.code ?? '';
+    job.reason = data.reason ?? '';
+    const why = job.reason ? `: ${job.reason}` : '';
+    if (data.state !== 'running') job.saying = job.thinking = '';
+    if (data.state === 'paused') say('state', job.code === 'question' || job.code === 'approval' ? 'Waits for a person' : `Paused${why}`, 'wait');
+    else if (data.state === 'failed') say('state', `Failed${why}`, 'bad');
+    else if (data.state === 'cancelled') say('state', `Cancelled${why}`, 'wait');
+    else if (data.state === 'complete') say('state', 'Complete', 'good');
+    else if (data.state === 'running' && before === 'paused') say('state', 'Goes on', 'plain');
+  },
+  sandbox_ready(_job, _event, data, say) {
+    const missing = (data.unenforced ?? []).map((limit: any) => `${limit.limit}: ${limit.why}`).join('; ');
+    say('state', missing ? `The sandbox is ready. Not enforced on this host: ${missing}` : 'The sandbox is ready');
+  },
+  sandbox_lost(_job, _event, data, say) {
+    say('state', `The sandbox was lost: ${data.detail}. The work goes back to the last checkpoint.`, 'bad');
+  },
+  call_started(job, event, data) {
+    const key = callKey(event);
+    job.spent.calls += 1;
+    if (SILENT.has(data.tool)) return;
+    job.calls.set(key, job.items.length);
+    job.items.push({
+      kind: 'call', key, sequence: event.sequence, time: event.time_ms, tool: data.tool, input: data.input ?? {}, step: data.step ?? null,
+      attempt: event.call?.attempt ?? 1, status: 'running', exitCode: null, reason: '', note: '', said: '', duration: null,
+      output: [], outputBytes: 0, hiddenBytes: 0, keptLength: 0, rich: [],
+    });
+  },
+  call_output(job, event, data) {
+    change(job, event, (call) => addOutput(call, data.stream, data.base64 ? decode(data.text) : data.text));
+  },
+  call_output_dropped(job, event, data) {
+    change(job, event, (call) => ({ hiddenBytes: call.hiddenBytes + (data.bytes ?? 0) }));
+  },
+  call_display(job, event, data) {
+    change(job, event, (call) => {
+      if (data.display === 'clear') return { rich: [] };
+      if (data.error) return addOutput(call, 'stderr', `${(data.error.traceback ?? []).join('\n') || data.text}\n`);
+      const name = data.display_id ?? undefined;
+      const forms = best(data.data ?? {}, data.text ?? '').map((form) => ({ ...form, shownAs: name }));
+      if (name === undefined || !call.rich.some((known) => known.shownAs === name)) return { rich: [...call.rich, ...forms] };
+      return { rich: call.rich.flatMap((known) => (known.shownAs === name ? forms : [known])) };
+    });
+  },
+  call_ended(job, event, data) {
+    if (event.call?.id.startsWith('turn-')) job.spent.toolCalls += 1;
+    const result = data.result ?? {};
+    const shown = callOf(job, callKey(event));
+    if (!shown) return;
+    const told = [...richOf(data), ...richOf(result)];
+    // What a cell has shown is told once more at its end, perhaps smaller.
+    const isShown = shown.rich.filter((known) => known.type.startsWith('image/')).length >= told.length;
+    const pictures = isShown ? [] : told.filter((picture) => !shown.rich.some((known) => isSamePicture(known, picture)));
+    change(job, event, (call) => {
+      const text = result.text ?? data.text ?? (typeof data.result === 'string' ? data.result : '');
+      const isSaid = call.output.length === 0 && call.rich.length === 0 && typeof text === 'string' && text !== '';
+      return {
+        status: data.status === 'done' ? 'succeeded' : data.status === 'malformed' ? 'failed' : data.status,
+        exitCode: data.exit_code ?? null,
+        reason: data.reason ?? '',
+        note: data.note ?? '',
+        duration: data.duration_ms ?? null,
+        said: isSaid && !text.includes('\n') ? text : '',
+        rich: [...call.rich, ...pictures],
+        ...(isSaid && text.includes('\n') ? addOutput(call, 'stdout', text) : {}),
+      };
+    });
+    const after = callOf(job, callKey(event));
+    for (const rich of after?.rich ?? []) {
+      if (rich.type.startsWith('image/')) job.screenshots.push({ sequence: event.sequence, time: event.time_ms, rich });
+    }
+    if (after?.tool === 'git_clone') job.commit = /(?:^|\n)at ([0-9a-f]{7,40}) /.exec(after.output.map((part) => part.text).join(''))?.[1] ?? null;
+    if (after?.status === 'succeeded') job.files = changeFiles(job.files, after.tool, after.input, event.sequence);
+  },
+  turn_started(job, _event, data) {
+    job.spent.prompt = data.prompt_tokens ?? job.spent.prompt;
+    job.model = data.model ?? job.model;
+    job.saying = job.thinking = '';
+  },
+  model_answered(job, _event, data, say) {
+    const answer = data.answer ?? {};
+    job.saying = job.thinking = '';
+    job.spent.turns = Math.max(job.spent.turns, data.turn ?? 0);
+    spend(job, answer.usage, answer.cost);
+    spend(job, answer.lost, null);
+    for (const part of answer.parts ?? []) {
+      if (part.reasoning?.text) say('thought', part.reasoning.text);
+      if (typeof part.text === 'string' && part.text.trim()) say('said', part.text);
+    }
+  },
+  plan_changed(job, _event, data, say) {
+    job.plan = data.plan?.items ?? [];
+    const current = job.plan.find((item) => item.status === 'in_progress')?.text ?? '';
+    if (current && current !== job.point) say('point', current);
+    job.point = current;
+  },
+  message_received(_job, _event, data, say) {
+    say('person', data.text ?? '');
+  },
+  agent_told(_job, _event, data, say) {
+    say('notice', data.text ?? '');
+  },
+  note(_job, _event, data, say) {
+    say('notice', data.text ?? '');
+  },
+  note_kept(_job, _event, data, say) {
+    say('notice', data.text ? `Noted (${data.name}): ${data.text}` : `Forgot the note ${data.name}`);
+  },
+  request_opened(job, _event, data) {
+    job.asks = [...job.asks.filter((ask) => ask.id !== data.id), data as Ask];
+  },
+  request_answered(job, _event, data, say) {
+    const ask = job.asks.find((open) => open.id === data.id);
+    job.asks = job.asks.filter((open) => open.id !== data.id);
+    if (!ask) return;
+    if (ask.kind === 'question') say('said', ask.text);
+    if (data.answer) say('person', describeAnswer(ask, data.answer));
+    else say('notice', `Nobody answered in time${WAITED_FOR[ask.kind] ? `: ${WAITED_FOR[ask.kind]}` : ''}.`);
+  },
+  budget_changed(job, _event, data) {
+    job.budget = data.budget ?? data;
+  },
+  taken_over(job, event, data, say) {
+    job.holder = data.by ?? 'a person';
+    job.holderSince = event.sequence;
+    say('state', `Taken over by ${job.holder}`, 'wait');
+  },
+  handed_back(job, _event, _data, say) {
+    job.holder = '';
+    say('state', 'Handed back to the agent');
+  },
+  context_changed(job, event, data) {
+    if (data.kind === 'window') job.spent.window = data.budget_tokens ?? job.spent.window;
+    if (data.kind === 'summary') takeSummary(job, event, data);
+  },
+  summary_made(job, event, data) {
+    spend(job, data.usage, data.cost);
+    takeSummary(job, event, data.summary);
+  },
+  agent_finished(_job, _event, data, say) {
+    say('finish', data.summary ?? '', data.outcome === 'failed' ? 'bad' : 'good');
+  },
+  egress(job, event, data) {
+    const name = data.event;
+    if (name === 'fetched') return;
+    const place = job.byConnection.get(data.id);
+    const known = place === undefined ? undefined : job.connections[place];
+    const connection: Connection = {
+      ...(known ?? { id: data.id, key: `${event.sequence}`, time: event.time_ms, host: data.host, port: data.port, method: data.method, verdict: data.verdict, rule: data.rule, reason: '', remedy: '', up: 0, down: 0, open: false }),
+      open: name === 'opened',
+    };
+    connection.up = data.bytes_up ?? connection.up;
+    connection.down = data.bytes_down ?? connection.down;
+    connection.reason = data.reason ?? connection.reason;
+    connection.remedy = data.remedy ?? connection.remedy;
+    if (known && place !== undefined && name === 'closed') job.connections[place] = connection;
+    else {
+      job.byConnection.set(data.id, job.connections.length);
+      job.connections.push({ ...connection, key: `${event.sequence}` });
+    }
+  },
+  files_changed(job, event, data) {
+    job.files = takeFound(job.files, data, event.sequence);
+  },
+  artifact_stored(job) {
+    job.artifact = true;
+  },
+};
+
+function spend(job: Folded, usage: any, cost: any): void {
+  job.spent.input += (usage?.input ?? 0) + (usage?.cached_input ?? 0) + (usage?.cache_write ?? 0);
+  job.spent.output += usage?.output ?? 0;
+  job.spent.dollars += dollarsOf(cost);
+}
+
+/** What stands for older events in the window; where there is none, rules serve instead. */
+function takeSummary(job: Folded, event: LogEvent, summary: any): void {
+  if (!summary?.text) return;
+  job.folds = [...job.folds, { key: `${event.sequence}`, range: rangeText(summary.range), level: summary.level ?? 1, text: summary.text }];
+}
+
+function callKey(event: LogEvent): string {
+  return event.call ? `${event.call.id}.${event.call.attempt}` : `e${event.sequence}`;
+}
+
+function addOutput(call: CallItem, stream: string, text: string): Partial<CallItem> {
+  let output = call.output.slice();
+  const last = output.at(-1);
+  if (last?.stream === stream) output[output.length - 1] = { stream, text: last.text + text };
+  else output.push({ stream, text });
+  let hiddenBytes = call.hiddenBytes;
+  let keptLength = call.keptLength + text.length;
+  // Who writes to two streams in turn makes a part of each letter.
+  if (output.length > MOST_PARTS) {
+    const gone = output.slice(0, MOST_PARTS / 4).reduce((sum, part) => sum + part.text.length, 0);
+    output = output.slice(MOST_PARTS / 4);
+    hiddenBytes += gone;
+    keptLength -= gone;
+  }
+  let excess = keptLength - MOST_OUTPUT;
+  while (excess > 0 && output[0]) {
+    const first = output[0];
+    const cut = Math.min(excess, first.text.length);
+    hiddenBytes += cut;
+    excess -= cut;
+    keptLength -= cut;
+    if (cut === first.text.length) output.shift();
+    else output[0] = { stream: first.stream, text: first.text.slice(cut) };
+  }
+  return { output, hiddenBytes, keptLength, outputBytes: call.outputBytes + text.length };
+}
+
+/** The forms in which a thing is shown, best first. */
+const FORMS = ['image/png', 'image/jpeg', 'image/gif', 'image/svg+xml', 'text/html', 'text/markdown', 'application/json', 'text/plain'];
+
+function best(forms: Record<string, unknown>, text: string): Rich[] {
+  const type = FORMS.find((form) => forms[form] !== undefined);
+  if (!type) return text ? [{ type: 'text/plain', data: text }] : [];
+  const value = forms[type] as any;
+  if (isDigest(value?.digest)) return [{ type, digest: value.digest }];
+  return [{ type, data: typeof value === 'string' ? value : JSON.stringify(value, null, 2) }];
+}
+
+/** A job says what it likes: only what a digest is may become a part of an address. */
+function isDigest(value: unknown): value is string {
+  return typeof value === 'string' && /^[0-9a-f]{64}$/.test(value);
+}
+
+function richOf(data: any): Rich[] {
+  if (!data || typeof data !== 'object') return [];
+  const found: Rich[] = [];
+  // The bytes themselves, or how many there are where they are kept elsewhere.
+  for (const image of Array.isArray(data.images) ? data.images : []) {
+    const isKept = isDigest(image?.digest);
+    const isHere = typeof image?.bytes === 'string';
+    if (isKept || isHere) found.push({ type: String(image.media_type), ...(isKept && { digest: image.digest }), ...(isHere && { data: image.bytes }) });
+  }
+  const screenshot = data.screenshot?.digest ?? data.screenshot;
+  if (isDigest(screenshot)) found.push({ type: 'image/png', digest: screenshot });
+  return found;
+}
+
+function isSamePicture(known: Rich, picture: Rich): boolean {
+  return known.data !== undefined && picture.data !== undefined ? known.data.trim() === picture.data.trim() : known.digest !== undefined && known.digest === picture.digest;
+}
+
+function decode(base64: string): string {
+  try {
+    return new TextDecoder().decode(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)));
+  } catch {
+    return '';
+  }
+}
+
+function dollarsOf(cost: any): number {
+  if (typeof cost === 'number') return cost / 1e9;
+  return cost?.nanodollars ? cost.nanodollars / 1e9 : 0;
+}
+
+function rangeText(range: any): string {
+  if (Array.isArray(range)) return `${range[0]}–${range.at(-1)}`;
+  if (range && typeof range === 'object') return `${range.start ?? range.first}–${range.end ?? range.last}`;
+  return String(range ?? '');
+}
+
+/** What did not come about because nobody answered. */
+const WAITED_FOR: Record<string, string> = { plan: 'the plan was not accepted', command: 'the command was not allowed', egress: 'the connection was not allowed' };
+
+function describeAnswer(ask: Ask, answer: any): string {
+  const verdict = answer.accept === true ? 'Accepted' : answer.accept === false ? 'Refused' : '';
+  const what = ask.egress ? ` ${ask.egress.host}:${ask.egress.port}` : '';
+  return [verdict && `${verdict}${what}`, answer.text].filter(Boolean).join(': ') || (answer.plan ? 'Accepted with changes' : 'Answered');
+}

@@ -1,0 +1,117 @@
+// The list of jobs as it is now, newest first: the newest page and the one that is seen are asked for again and again, older ones as
+// one scrolls.
+
+import { api, type JobSummary, type Schemas } from './api';
+
+const PAGE = 100;
+type Page = Schemas['JobListAnswer'];
+
+/** What is known after a page came that was asked for with `before`: in what it covers, it is right. */
+export function merged(jobs: JobSummary[], page: Page, before: string | null): JobSummary[] {
+  const above = before === null ? [] : jobs.filter((job) => job.job_id >= before);
+  const below = page.next ? jobs.filter((job) => job.job_id < page.next!) : [];
+  return [...above, ...page.jobs, ...below];
+}
+
+export class JobList {
+  jobs = $state.raw<JobSummary[]>([]);
+  problem = $state('');
+  /** Whether the newest page has come once. */
+  isLoaded = $state(false);
+  /** Whether older ones may be there that nobody has asked for. */
+  hasMore = $state(false);
+  now = $state(Date.now());
+  /** The first and the last row that are seen. */
+  seen = { first: 0, last: 0 };
+  #states = '';
+  #search = '';
+  #next: string | null = null;
+  #turn = 0;
+  #isBusy = false;
+  #isAsking = false;
+
+  /** Another question: everything from the beginning. */
+  restart(states: string, search: string): void {
+    [this.#states, this.#search] = [states, search.trim()];
+    this.#turn += 1;
+    this.#next = null;
+    this.#isBusy = this.#isAsking = false;
+    this.seen = { first: 0, last: 0 };
+    this.jobs = [];
+    this.isLoaded = this.hasMore = false;
+    void this.refresh();
+  }
+
+  #page(before: string | null): Promise<Page> {
+    const parameters = new URLSearchParams({ limit: String(PAGE) });
+    if (this.#states) parameters.set('state', this.#states);
+    if (this.#search) parameters.set('search', this.#search);
+    if (before) parameters.set('before', before);
+    return api.jobs(parameters);
+  }
+
+  /** The newest page again, and the one that is seen. */
+  async refresh(): Promise<void> {
+    if (this.#isBusy) return;
+    const mine = this.#turn;
+    this.#isBusy = true;
+    try {
+      const page = await this.#page(null);
+      if (mine !== this.#turn) return;
+      this.jobs = merged(this.jobs, page, null);
+      if (!this.isLoaded || !page.next) this.#goOnFrom(page.next ?? null);
+      this.isLoaded = true;
+      await this.#refreshSeen(page.jobs.length, mine);
+      if (mine !== this.#turn) return;
+      this.problem = '';
+      this.now = Date.now();
+      // A search looks through so many jobs at a time; one that failed before is tried again.
+      if (this.jobs.length === 0 || this.seen.last >= this.jobs.length) void this.more();
+    } catch (error) {
+      if (mine === this.#turn) this.problem = `${(error as Error).message} What you see may be old.`;
+    } finally {
+      if (mine === this.#turn) this.#isBusy = false;
+    }
+  }
+
+  async #refreshSeen(fresh: number, mine: number): Promise<void> {
+    if (this.seen.last <= fresh) return;
+    const before = this.jobs[this.seen.first - 1]?.job_id;
+    if (before === undefined) return;
+    const page = await this.#page(before);
+    if (mine !== this.#turn) return;
+    this.jobs = merged(this.jobs, page, before);
+    if (!page.next) this.#goOnFrom(null);
+  }
+
+  /** Older ones, until there are some to show. */
+  async more(): Promise<void> {
+    if (this.#isAsking) return;
+    const mine = this.#turn;
+    this.#isAsking = true;
+    try {
+      for (let isFound = false; this.#next !== null && !isFound;) {
+        const before: string = this.#next;
+        const page = await this.#page(before);
+        if (mine !== this.#turn) return;
+        isFound = page.jobs.length > 0;
+        this.jobs = [...this.jobs.filter((job) => job.job_id >= before), ...page.jobs];
+        this.#goOnFrom(page.next ?? null);
+      }
+    } catch (error) {
+      if (mine === this.#turn) this.problem = (error as Error).message;
+    } finally {
+      if (mine === this.#turn) this.#isAsking = false;
+    }
+  }
+
+  #goOnFrom(next: string | null): void {
+    this.#next = next;
+    this.hasMore = next !== null;
+  }
+
+  /** A job was removed here. */
+  drop(id: string): void {
+    this.jobs = this.jobs.filter((job) => job.job_id !== id);
+  }
+}

@@ -1,0 +1,66 @@
+// Files as the log tells them: what file tools wrote, edited, moved and deleted, and what was found to be different after a command.
+
+export interface KnownFile {
+  /** What is in it; nothing where the log does not tell: it was too large, or no text. */
+  content: string | null;
+  size: number;
+  /** The event that told of it. */
+  at: number;
+}
+
+/** What the server found after calls that do not say what they write. */
+export interface FilesChanged {
+  /** These are all files, instead of those that have changed. */
+  whole?: boolean;
+  /** What a file tool wrote after this event is newer. */
+  seen_after?: number;
+  files: { path: string; size?: number; content?: string; removed?: boolean }[];
+}
+
+export function takeFound(files: Map<string, KnownFile>, found: FilesChanged, at: number): Map<string, KnownFile> {
+  const isNewer = (file?: KnownFile) => file !== undefined && file.at > (found.seen_after ?? at);
+  const next = new Map([...files].filter(([, file]) => !found.whole || isNewer(file)));
+  for (const file of found.files ?? []) {
+    if (isNewer(next.get(file.path))) continue;
+    if (file.removed) next.delete(file.path);
+    else next.set(file.path, { content: file.content ?? null, size: file.size ?? file.content?.length ?? 0, at });
+  }
+  return next;
+}
+
+/** The files after one more call of a tool. The map that came in stays as it was. */
+export function changeFiles(files: Map<string, KnownFile>, tool: string, input: any, at: number): Map<string, KnownFile> {
+  switch (tool) {
+    case 'write_file':
+      return typeof input?.content === 'string' ? withFile(files, input.path, input.content, at) : files;
+    case 'edit_file': {
+      const known = files.get(clean(input?.path));
+      const { old, new: replacement } = input ?? {};
+      if (typeof known?.content !== 'string' || typeof old !== 'string' || typeof replacement !== 'string') return files;
+      const content = input.all || input.replace_all ? known.content.replaceAll(old, () => replacement) : known.content.replace(old, () => replacement);
+      return withFile(files, input.path, content, at);
+    }
+    case 'move_file': {
+      const known = files.get(clean(input?.from));
+      if (!known) return files;
+      const next = new Map(files).set(clean(input.to), { ...known, at });
+      next.delete(clean(input.from));
+      return next;
+    }
+    case 'delete_file': {
+      const gone = clean(input?.path);
+      return new Map([...files].filter(([path]) => path !== gone && !path.startsWith(`${gone}/`)));
+    }
+    default:
+      return files;
+  }
+}
+
+function withFile(files: Map<string, KnownFile>, path: unknown, content: string, at: number): Map<string, KnownFile> {
+  return new Map(files).set(clean(path), { content, size: content.length, at });
+}
+
+/** Paths are those of the workspace, however they are written. */
+function clean(path: unknown): string {
+  return String(path ?? '').replace(/^\/workspace\//, '').replace(/^\.\//, '').replace(/\/+$/, '');
+}

@@ -1,0 +1,71 @@
+// Where in the page one is: the part of the address after `#`, so that every view can be bookmarked and shared.
+
+export type Route =
+  | { view: 'start'; mode: 'task' | 'steps' }
+  | { view: 'jobs'; states: string; search: string }
+  | { view: 'job'; id: string; panes: string[]; at: number | null }
+  | { view: 'shared'; id: string; pane: string }
+  | { view: 'admin' };
+
+export const MOST_PANES = 3;
+/** Browsers refuse to write down an address more than some hundred times a minute. */
+const WRITE_AFTER_MS = 250;
+
+export function parse(hash: string): Route {
+  const [path = '', query = ''] = hash.replace(/^#\/?/, '').split('?');
+  const parts = path.split('/').filter(Boolean);
+  const asked = new URLSearchParams(query);
+  const at = Number(asked.get('at') ?? Number.NaN);
+  if (parts[0] === 'jobs' && parts[1]) {
+    const panes = [...new Set((parts[2] ?? '').split(',').filter(Boolean))].slice(0, MOST_PANES);
+    return { view: 'job', id: parts[1], panes, at: Number.isInteger(at) && at > 0 ? at : null };
+  }
+  if (parts[0] === 'jobs') return { view: 'jobs', states: asked.get('state') ?? '', search: asked.get('search') ?? '' };
+  if (parts[0] === 'shared' && parts[1]) return { view: 'shared', id: parts[1], pane: parts[2] ?? '' };
+  if (parts[0] === 'admin') return { view: 'admin' };
+  return { view: 'start', mode: parts[0] === 'steps' ? 'steps' : 'task' };
+}
+
+class Router {
+  route = $state.raw<Route>(parse(location.hash));
+  #timer: number | undefined;
+
+  constructor() {
+    addEventListener('hashchange', () => {
+      clearTimeout(this.#timer);
+      const before = this.route;
+      this.route = parse(location.hash);
+      // Another view begins at its top; another pane of the same job does not move the focus.
+      const isSame = before.view === 'job' && this.route.view === 'job' && before.id === this.route.id;
+      if (!isSame) document.getElementById('main')?.focus({ preventScroll: true });
+    });
+  }
+
+  /** Goes somewhere near without a way back to here: a slider moved, a letter typed. */
+  replace(hash: string): void {
+    this.route = parse(hash);
+    clearTimeout(this.#timer);
+    this.#timer = window.setTimeout(() => history.replaceState(null, '', hash), WRITE_AFTER_MS);
+  }
+}
+
+export const router = new Router();
+
+export const links = {
+  start: '#/',
+  steps: '#/steps',
+  jobs: '#/jobs',
+  admin: '#/admin',
+  job: (id: string, panes: string | string[] = [], at: number | null = null) => {
+    const names = [panes].flat().filter(Boolean).slice(0, MOST_PANES).join(',');
+    return `#/jobs/${id}${names ? `/${names}` : ''}${at === null ? '' : `?at=${at}`}`;
+  },
+  found: (states: string, search: string) => {
+    const asked = new URLSearchParams({ ...(states && { state: states }), ...(search && { search }) }).toString();
+    return asked ? `#/jobs?${asked}` : '#/jobs';
+  },
+};
+
+export function go(hash: string): void {
+  location.hash = hash;
+}

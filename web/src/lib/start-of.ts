@@ -1,0 +1,36 @@
+// A file as it was when the job began: as it was uploaded, or as the repository had it.
+
+import { ApiError, post, request, type Schemas } from './api';
+import { decodeText, encodeText } from './text-file';
+
+/** What is known of the start. `unknown` where it cannot be said, and why. */
+export type Start = { state: 'loading' } | { state: 'there'; text: string } | { state: 'absent' } | { state: 'unknown'; why: string };
+
+/** Where files of a job come from that nobody uploaded: a commit, nowhere, or it cannot be said. */
+export type Source = { kind: 'nowhere' } | { kind: 'commit'; commit: string } | { kind: 'unknown'; why: string };
+
+export async function startOf(id: string, path: string, source: Source): Promise<Start> {
+  try {
+    const response = await request('GET', `/v1/jobs/${id}/start/${path.split('/').map(encodeURIComponent).join('/')}`);
+    const file = decodeText(await response.arrayBuffer());
+    return file ? { state: 'there', text: encodeText(file) } : { state: 'unknown', why: 'At the start it was no text.' };
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 404)) return { state: 'unknown', why: (error as Error).message };
+  }
+  if (source.kind === 'nowhere') return { state: 'absent' };
+  if (source.kind === 'unknown') return { state: 'unknown', why: source.why };
+  try {
+    return await fromCommit(id, path, source.commit);
+  } catch (error) {
+    return { state: 'unknown', why: (error as Error).message };
+  }
+}
+
+async function fromCommit(id: string, path: string, commit: string): Promise<Start> {
+  const command = `LC_ALL=C git show '${commit}:./${path.replaceAll("'", "'\\''")}'`;
+  const reply = await post<Schemas['ExecReply']>(`/v1/jobs/${id}/exec`, { command, timeout_s: 20 });
+  if (reply.truncated) return { state: 'unknown', why: 'The file of the repository is too large to be compared here.' };
+  if (reply.exit_code === 0) return { state: 'there', text: reply.stdout ?? '' };
+  if (/exists on disk, but not in|does not exist in/.test(reply.stderr)) return { state: 'absent' };
+  return { state: 'unknown', why: reply.stderr.trim() || reply.reason || 'The repository does not tell.' };
+}

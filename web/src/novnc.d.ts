@@ -1,0 +1,11 @@
+// The part of noVNC's interface that is used here; the package has no types of its own.
+declare module '@novnc/novnc' {
+  export default class RFB extends EventTarget {
+    constructor(target: HTMLElement, url: string, options?: { shared?: boolean });
+    scaleViewport: boolean;
+    viewOnly: boolean;
+    background: string;
+    disconnect(): void;
+    clipboardPasteFrom(text: string): void;
+  }
+}

@@ -1,0 +1,15 @@
+import { defineConfig } from 'vite';
+
+// The page that shows one desktop alone: noVNC with our own controls. The server embeds it under fixed names.
+export default defineConfig({
+  publicDir: false,
+  build: {
+    target: 'es2022',
+    outDir: 'desktop/dist',
+    modulePreload: { polyfill: false },
+    rollupOptions: {
+      input: 'desktop/src/desktop.js',
+      output: { entryFileNames: 'desktop.js', assetFileNames: 'desktop.[ext]', codeSplitting: false },
+    },
+  },
+});
