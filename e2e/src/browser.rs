@@ -14,6 +14,8 @@ use tungstenite::{Message, WebSocket};
 use crate::server::wait_until;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
+/// Makes every page so many times slower: finds tests, and pages, that hold only on a quick machine.
+const SLOWNESS: &str = "CAISSON_TEST_SLOW_PAGES";
 /// How long something may take to appear on a page.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -49,6 +51,11 @@ impl Browser {
                 "--remote-debugging-port=0",
                 "--window-size=1400,900",
             ])
+            // A key or a click is heard as soon as the page is there; until it has painted once they would be dropped.
+            .arg("--allow-pre-commit-input")
+            // A page is as quick behind another one as in front.
+            .args(["--disable-background-timer-throttling", "--disable-renderer-backgrounding"])
+            .args(["--disable-backgrounding-occluded-windows", "--disable-background-networking"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
             .stdout(Stdio::null())
@@ -132,6 +139,10 @@ impl Browser {
         let mut page = Page { socket, next_id: 0, thrown: Vec::new() };
         page.ask("Page.enable", &json!({}));
         page.ask("Runtime.enable", &json!({}));
+        if let Ok(rate) = std::env::var(SLOWNESS) {
+            let rate: u32 = rate.parse().unwrap_or_else(|_| panic!("{SLOWNESS}={rate} is no whole number"));
+            page.ask("Emulation.setCPUThrottlingRate", &json!({"rate": rate}));
+        }
         page
     }
 }

@@ -25,6 +25,7 @@ mod unpack;
 #[allow(dead_code)]
 #[path = "../../crates/orchestrator/src/upload_room.rs"]
 mod upload_room;
+#[allow(dead_code)]
 #[path = "../../crates/orchestrator/src/workspace_path.rs"]
 mod workspace_path;
 

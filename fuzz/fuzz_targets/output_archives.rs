@@ -7,7 +7,7 @@ use std::io;
 use archive::{About, TarSource, zip_from_tar};
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../crates/orchestrator/src/driver/archive/mod.rs"]
 mod archive;
 #[allow(dead_code)]

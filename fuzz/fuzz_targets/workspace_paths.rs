@@ -22,6 +22,7 @@ mod resolve;
 mod files {
     pub(crate) use crate::refusal;
 }
+#[allow(dead_code)]
 #[path = "../../crates/orchestrator/src/workspace_path.rs"]
 mod workspace_path;
 

@@ -18,8 +18,10 @@ use crate::baselines::{Cost, Event, Piece, Strategy};
 const SYSTEM_TOKENS: u32 = 1_500;
 const TOOLS_TOKENS: u32 = 2_500;
 
-/// What stands at the very end of a prompt, as an agent writes it.
-const STATUS: &str = "[Status, not from the person] Time: 2026-11-15 10:00. Left: 40 turns, $1.2000.";
+/// What stands at the very end of a prompt, as an agent writes it: another one in every turn.
+fn status(turn: u64) -> String {
+    format!("[Status] 2026-11-15 10:{:02} UTC. Left: {} turns, $1.20.", turn % 60, 1_000_000 - turn)
+}
 /// In larger views only times and overruns are looked at: comparing each with the one before takes longer than all else.
 const MOST_COMPARED: u32 = 200_000;
 
@@ -93,7 +95,7 @@ pub(crate) fn pass(log: &Path, budget: u32, folder: Option<&Path>) -> Result<Pas
         let entry = entry?;
         if matches!(entry.body, EntryBody::Assistant { .. }) {
             let start = Instant::now();
-            let view = engine.view().with_volatile(&format!("{STATUS} Turn {}.", out.turns));
+            let view = engine.view().with_volatile(&status(out.turns));
             views.push(start.elapsed().as_nanos() as u64);
             let is_counted = out.turns.is_multiple_of(RECOUNT_TURNS) && budget <= MOST_COMPARED;
             out.overruns += u64::from(is_over(&view, is_counted));

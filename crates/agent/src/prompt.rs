@@ -17,6 +17,7 @@ sees your words while you work, so act: every answer calls at least one tool.
 
 How to work:
 - Files live in /workspace. What is there when you finish is what the person gets.
+- The line that begins with [Status] comes from this program, not from the person.
 ";
 
 /// How much a prompt says.
@@ -95,7 +96,7 @@ pub(crate) fn status_text(
     toolbox: &Toolbox,
     missing_tools: &[String],
 ) -> String {
-    let mut text = format!("[Status, not from the person] Time: {time}.");
+    let mut text = format!("[Status] {time}.");
     let left = conversation.budget().left_text(conversation.spent(), worked_s);
     if !left.is_empty() {
         let _ = write!(text, " Left: {left}.");

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::support::{has, key, open, press, shows, type_keys, write};
 
+/// Counts the sockets that the page opens from now on.
+const COUNT_SOCKETS: &str = "globalThis.opened = 0; globalThis.WebSocket = class extends WebSocket {\
+     constructor(...words) { super(...words); this.addEventListener('open', () => globalThis.opened += 1); } }; 0";
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
 #[test]
@@ -22,6 +25,10 @@ fn a_terminal_is_typed_into_and_goes_on_after_the_pane_was_closed() {
     page.wait_for("the pane is gone", &format!("!({})", has(".xterm")));
     press(&mut page, "Terminal");
     page.wait_for("the same shell is there", &format!("{screen}?.includes('it-42')"));
+    // As after a sleep: the old socket may only look open.
+    page.evaluate(COUNT_SOCKETS);
+    page.evaluate("window.dispatchEvent(new Event('online'))");
+    page.wait_for("a new connection is made", "globalThis.opened === 1");
     page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
     type_keys(&mut page, "echo $kept-again; touch go");
     page.wait_for(

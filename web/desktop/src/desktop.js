@@ -76,6 +76,7 @@ async function explain() {
 
 function connect() {
   clearTimeout(timer);
+  rfb?.removeEventListener("disconnect", lost);
   rfb?.disconnect();
   screen.replaceChildren();
   show("connecting", "connecting");
@@ -136,6 +137,11 @@ fit.addEventListener("change", () => {
   apply();
 });
 again.addEventListener("click", () => {
+  failures = 0;
+  connect();
+});
+// A computer that slept, or has another network now, has a socket that only looks open.
+window.addEventListener("online", () => {
   failures = 0;
   connect();
 });

@@ -161,6 +161,8 @@ fn service(spec: &JobSpec) -> ServiceSpec {
         "--disable-background-networking".to_owned(),
         "--disable-component-update".to_owned(),
         "--disable-sync".to_owned(),
+        // A key or a click counts as soon as the page is there; until it has painted once they would be dropped.
+        "--allow-pre-commit-input".to_owned(),
         // A page that is hidden behind another window goes on.
         "--disable-backgrounding-occluded-windows".to_owned(),
         "--disable-renderer-backgrounding".to_owned(),
