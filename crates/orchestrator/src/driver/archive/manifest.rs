@@ -12,10 +12,10 @@ const COVERED: &str = "********";
 /// So many files may be called the same once that is covered.
 const MOST_ALIKE: u32 = 1000;
 /// What all names and targets of one archive may take: they are kept in memory until it is written.
-const MAX_NAME_BYTES: usize = 64 * 1024 * 1024;
+pub(super) const MAX_NAME_BYTES: usize = 64 * 1024 * 1024;
 /// The most names of what is left out, and what is told of each.
-const MAX_LEFT_OUT: usize = 1000;
-const MAX_TOLD_BYTES: usize = 300;
+pub(super) const MAX_LEFT_OUT: usize = 1000;
+pub(super) const MAX_TOLD_BYTES: usize = 300;
 
 #[derive(Serialize)]
 pub(super) struct Manifest {

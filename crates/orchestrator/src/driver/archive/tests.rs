@@ -1,5 +1,8 @@
 //! Workspaces of all kinds, hostile ones too, and the zips that come of them.
 
+use std::collections::HashSet;
+
+use super::manifest::{MAX_LEFT_OUT, MAX_NAME_BYTES, MAX_TOLD_BYTES};
 use super::*;
 
 fn about() -> About {
