@@ -1,16 +1,20 @@
 //! The two static programs that travel inside this binary: written to the data folder once, found there again.
 
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
 use sha2::{Digest, Sha256};
 
 const GUEST: &[u8] = include_bytes!(env!("CAISSON_GUEST"));
 const LAUNCHER: &[u8] = include_bytes!(env!("CAISSON_LAUNCHER"));
 
+/// What says how a sandbox was made, in its folder.
+const LAUNCH_FILE: &str = "launch.json";
 /// Everybody may run them.
 const MODE: u32 = 0o755;
 
@@ -20,22 +24,78 @@ pub(crate) struct Programs {
     pub(crate) launcher: PathBuf,
 }
 
-/// Writes the programs where they are missing. Old versions stay: sandboxes that run may still need them.
+/// The same programs in memory, for who only wants to try something: they are there as long as this.
+pub(crate) struct InMemory {
+    guest: File,
+    launcher: File,
+}
+
+impl InMemory {
+    /// Puts them there.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { guest: keep("caisson-guest", GUEST)?, launcher: keep("caisson-launcher", LAUNCHER)? })
+    }
+
+    /// Paths by which this process, and those that it starts, can run them.
+    pub(crate) fn programs(&self) -> Programs {
+        let path = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Programs { guest: path(&self.guest), launcher: path(&self.launcher) }
+    }
+}
+
+fn keep(name: &str, content: &[u8]) -> io::Result<File> {
+    // Kernels before 6.3 do not know that programs must be asked for.
+    let made = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC)
+        .or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC))?;
+    let mut file = File::from(made);
+    file.write_all(content)?;
+    Ok(file)
+}
+
+/// Writes the programs where they are missing. Old versions stay until [`sweep`] finds that nobody needs them.
 pub(crate) fn install(folder: &Path) -> Result<Programs> {
     fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
     Ok(Programs { guest: write(folder, "guest", GUEST)?, launcher: write(folder, "launcher", LAUNCHER)? })
 }
 
-fn write(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
+/// Removes programs of other versions from a data folder, where no sandbox in it was made with them. Where that cannot be told,
+/// all stay: sandboxes that are no processes of this host, and servers of one run that share the programs.
+pub(crate) fn sweep(data: &Path) {
+    let entries = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
+    if entries(data.join("once")).next().is_some() {
+        return;
+    }
+    let launches: Option<Vec<String>> = entries(data.join("sandboxes"))
+        .map(|sandbox| fs::read_to_string(sandbox.path().join(LAUNCH_FILE)).ok())
+        .collect();
+    let Some(launches) = launches else { return };
+    let current = [named("guest", GUEST), named("launcher", LAUNCHER)];
+    for program in entries(data.join("bin")) {
+        let name = program.file_name().to_string_lossy().into_owned();
+        let is_ours = name.starts_with("guest-") || name.starts_with("launcher-");
+        let is_used = current.contains(&name) || launches.iter().any(|launch| launch.contains(&name));
+        if is_ours && !is_used && fs::remove_file(program.path()).is_ok() {
+            tracing::debug!(name, "removed a program of an earlier version");
+        }
+    }
+}
+
+/// The name of a program's file, which is another one for another content.
+fn named(name: &str, content: &[u8]) -> String {
     let digest: String = Sha256::digest(content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let path = folder.join(format!("{name}-{digest}"));
+    format!("{name}-{digest}")
+}
+
+fn write(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
+    let name = named(name, content);
+    let path = folder.join(&name);
     let is_there = |metadata: fs::Metadata| {
         metadata.len() == content.len() as u64 && metadata.permissions().mode() & 0o777 == MODE
     };
     if fs::metadata(&path).is_ok_and(is_there) {
         return Ok(path);
     }
-    let partial = folder.join(format!("{name}-{digest}.partial-{}", std::process::id()));
+    let partial = folder.join(format!("{name}.partial-{}", std::process::id()));
     let mut file = fs::OpenOptions::new()
         .create(true)
         .truncate(true)
@@ -50,4 +110,42 @@ fn write(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
         .and_then(|()| fs::rename(&partial, &path))
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A data folder with the current programs and one of an earlier version.
+    fn data() -> (tempfile::TempDir, PathBuf) {
+        let data = tempfile::tempdir().unwrap();
+        install(&data.path().join("bin")).unwrap();
+        let old = data.path().join("bin/guest-0123456789abcdef");
+        fs::write(&old, "old").unwrap();
+        (data, old)
+    }
+
+    #[test]
+    fn a_program_of_an_earlier_version_stays_while_a_sandbox_was_made_with_it() {
+        let (data, old) = data();
+        let sandbox = data.path().join("sandboxes/01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f");
+        fs::create_dir_all(&sandbox).unwrap();
+        sweep(data.path());
+        assert!(old.exists(), "nobody knows how the sandbox was made");
+        fs::write(sandbox.join(LAUNCH_FILE), format!("{{\"guest\": \"{}\"}}", old.display())).unwrap();
+        sweep(data.path());
+        assert!(old.exists(), "the sandbox was made with it");
+        fs::remove_dir_all(sandbox).unwrap();
+        sweep(data.path());
+        assert!(!old.exists());
+        assert_eq!(fs::read_dir(data.path().join("bin")).unwrap().count(), 2, "the current ones stay");
+    }
+
+    #[test]
+    fn servers_of_one_run_keep_the_programs_that_they_share() {
+        let (data, old) = data();
+        fs::create_dir_all(data.path().join("once/server")).unwrap();
+        sweep(data.path());
+        assert!(old.exists());
+    }
 }

@@ -15,6 +15,8 @@ mod limits;
 mod locks;
 #[cfg(target_os = "linux")]
 pub mod namespace;
+#[cfg(target_os = "linux")]
+mod packages;
 mod spec;
 mod spread;
 

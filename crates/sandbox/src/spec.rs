@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -17,6 +18,13 @@ impl SandboxId {
     #[must_use]
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
+    }
+
+    /// When it was made, since 1970, where the id tells.
+    #[must_use]
+    pub(crate) fn made_at(self) -> Option<Duration> {
+        let (seconds, nanoseconds) = self.0.get_timestamp()?.to_unix();
+        Some(Duration::new(seconds, nanoseconds))
     }
 
     /// The id as a number, for spreading over slots.
@@ -59,6 +67,17 @@ pub enum Isolation {
     Namespaces,
     /// A virtual machine.
     MicroVm,
+}
+
+impl fmt::Display for Isolation {
+    /// As it is written in requests and settings.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Landlock => "landlock",
+            Self::Namespaces => "namespaces",
+            Self::MicroVm => "micro_vm",
+        })
+    }
 }
 
 /// The root file system of a sandbox.

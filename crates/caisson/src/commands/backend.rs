@@ -11,19 +11,37 @@ use crate::config::Config;
 use crate::config_backend::BackendChoice;
 use crate::embedded::{self, Programs};
 
+/// What a backend is made for.
+#[derive(Clone, Copy)]
+enum For<'a> {
+    /// Making sandboxes, in the folders of the configuration.
+    Sandboxes,
+    /// Looking at the host; what has to be tried is tried in this folder.
+    Looking(&'a Path),
+}
+
 /// The backend of this server.
 pub(crate) fn make(config: &Config) -> Result<Arc<dyn Backend>> {
     // Sandboxes have users of their own, who must be able to read what is made for them. The data folder itself is
     // closed to others.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let programs = embedded::install(&config.data.join("bin"))?;
+    of_kind(config, programs, For::Sandboxes)
+}
+
+/// A backend that only looks at the host, and changes nothing but in `scratch`.
+pub(crate) fn make_to_look(config: &Config, programs: Programs, scratch: &Path) -> Result<Arc<dyn Backend>> {
+    of_kind(config, programs, For::Looking(scratch))
+}
+
+fn of_kind(config: &Config, programs: Programs, purpose: For<'_>) -> Result<Arc<dyn Backend>> {
     match config.backend {
-        BackendChoice::Namespace => namespace(config, programs),
-        BackendChoice::Docker => docker(config, programs),
+        BackendChoice::Namespace => namespace(config, programs, purpose),
+        BackendChoice::Docker => docker(config, programs, purpose),
     }
 }
 
-fn namespace(config: &Config, programs: Programs) -> Result<Arc<dyn Backend>> {
+fn namespace(config: &Config, programs: Programs, purpose: For<'_>) -> Result<Arc<dyn Backend>> {
     let sandboxes: &Path = &config.data;
     let mut settings = NamespaceConfig::new(sandboxes, &config.run_dir, programs.launcher, programs.guest);
     settings.slots_dir = config.places.slots_dir();
@@ -38,11 +56,15 @@ fn namespace(config: &Config, programs: Programs) -> Result<Arc<dyn Backend>> {
     if let Some(parent) = &chosen.cgroup_parent {
         settings.cgroup_parent.clone_from(parent);
     }
-    Ok(Arc::new(NamespaceBackend::new(settings).context("preparing the sandboxes")?))
+    let made = match purpose {
+        For::Sandboxes => NamespaceBackend::new(settings),
+        For::Looking(scratch) => NamespaceBackend::to_look(settings, scratch),
+    };
+    Ok(Arc::new(made.context("preparing the sandboxes")?))
 }
 
 #[cfg(feature = "docker")]
-fn docker(config: &Config, programs: Programs) -> Result<Arc<dyn Backend>> {
+fn docker(config: &Config, programs: Programs, purpose: For<'_>) -> Result<Arc<dyn Backend>> {
     use sandbox::docker::{DockerBackend, DockerConfig, LinkChoice, Pull};
 
     use crate::config_file::RawLink;
@@ -60,10 +82,14 @@ fn docker(config: &Config, programs: Programs) -> Result<Arc<dyn Backend>> {
         RawLink::Exec => LinkChoice::Exec,
     };
     settings.ready_disks = config.sandbox.ready_disks.unwrap_or(settings.ready_disks);
-    Ok(Arc::new(DockerBackend::new(settings).context("preparing the sandboxes")?))
+    let made = match purpose {
+        For::Sandboxes => DockerBackend::new(settings),
+        For::Looking(scratch) => DockerBackend::to_look(settings, scratch),
+    };
+    Ok(Arc::new(made.context("preparing the sandboxes")?))
 }
 
 #[cfg(not(feature = "docker"))]
-fn docker(_config: &Config, _programs: Programs) -> Result<Arc<dyn Backend>> {
+fn docker(_config: &Config, _programs: Programs, _purpose: For<'_>) -> Result<Arc<dyn Backend>> {
     anyhow::bail!("this program was built without the Docker backend (cargo feature `docker`)")
 }

@@ -1,28 +1,38 @@
 //! `caisson doctor`
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use sandbox::{Backend, Capabilities, Check, CheckState, SandboxError};
+use sandbox::{Backend, BackendKind, Capabilities, Check, CheckState, SandboxError};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
+use super::doctor_folders::Folders;
 use crate::cli::DoctorArguments;
 use crate::config::Config;
 use crate::config_backend::BackendChoice;
+use crate::embedded::InMemory;
 use crate::terminal::Colours;
 
 /// The host cannot run sandboxes.
 const EXIT_UNFIT: u8 = 1;
 
-/// Looks at the host and says what it can do.
+/// Looks at the host and says what it can do. What is tried for that leaves nothing behind.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &[], false)?;
-    let backend = super::backend::make(&config)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
-    let found = runtime.block_on(look(&config, &*backend));
+    let folders = Folders::look_at(&config);
+    let found = match to_look(&config, folders.scratch.as_ref().map(TempDir::path)) {
+        Ok((_programs, backend)) => runtime.block_on(look(&config, &*backend, folders.checks)),
+        Err(error) => Err(unfit(folders.checks, &format!("{error:#}"))),
+    };
     super::print(&match &found {
-        found if arguments.json => serde_json::to_string_pretty(&document(found, &*backend)?)? + "\n",
+        found if arguments.json => {
+            serde_json::to_string_pretty(&document(found, kind_of(config.backend))?)? + "\n"
+        }
         Ok(capabilities) => table(capabilities, Colours::of_output()),
         Err((error, checks)) => {
             lines(checks, Colours::of_output()) + &format!("\nthis host cannot run sandboxes: {error}\n")
@@ -33,33 +43,67 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
 
 /// The same for who asks the server.
 pub(crate) async fn report(config: &Config, backend: &dyn Backend) -> Result<Value> {
-    document(&look(config, backend).await, backend)
+    let folders = Folders::look_at(config);
+    document(&look(config, backend, folders.checks).await, backend.kind())
+}
+
+/// A backend that changes nothing, and the programs that it runs.
+fn to_look(config: &Config, scratch: Option<&Path>) -> Result<(InMemory, Arc<dyn Backend>)> {
+    let scratch = scratch.context("there is no folder to try anything in")?;
+    let programs = InMemory::new().context("keeping the programs of sandboxes in memory")?;
+    let backend = super::backend::make_to_look(config, programs.programs(), scratch)?;
+    Ok((programs, backend))
+}
+
+fn kind_of(choice: BackendChoice) -> BackendKind {
+    match choice {
+        BackendChoice::Namespace => BackendKind::Namespace,
+        BackendChoice::Docker => BackendKind::Docker,
+    }
 }
 
 type Found = Result<Capabilities, (SandboxError, Vec<Check>)>;
 
-async fn look(config: &Config, backend: &dyn Backend) -> Found {
+async fn look(config: &Config, backend: &dyn Backend, mut checks: Vec<Check>) -> Found {
     // Images of the engine are for the backend to tell of.
     let image = (config.backend == BackendChoice::Namespace).then(|| super::image::check(config));
-    match backend.preflight().await {
-        Ok(mut capabilities) => {
-            capabilities.checks.extend(image);
-            Ok(capabilities)
-        }
-        Err(error) => {
-            let mut checks = backend.checks().await;
-            checks.extend(image);
-            Err((error, checks))
-        }
+    let found = backend.preflight().await;
+    match &found {
+        Ok(capabilities) => checks.extend(capabilities.checks.iter().cloned()),
+        Err(_) => checks.extend(backend.checks().await),
+    }
+    checks.extend(image);
+    match found {
+        Ok(_) if checks.iter().any(|check| check.state == CheckState::Missing) => Err(unfit(checks, "")),
+        Ok(capabilities) => Ok(Capabilities { checks, ..capabilities }),
+        Err(error) => Err((error, checks)),
     }
 }
 
-fn document(found: &Found, backend: &dyn Backend) -> Result<Value> {
+/// The error of the first check that failed, or, where none has, of what else went wrong.
+fn unfit(mut checks: Vec<Check>, otherwise: &str) -> (SandboxError, Vec<Check>) {
+    let missing = checks.iter().find(|check| check.state == CheckState::Missing).cloned();
+    let missing = missing.unwrap_or_else(|| {
+        let remedy = Some("name another folder for the data: --data FOLDER".to_owned());
+        let check = Check {
+            name: "sandboxes".into(),
+            state: CheckState::Missing,
+            found: otherwise.to_owned(),
+            remedy,
+        };
+        checks.push(check.clone());
+        check
+    });
+    let what = format!("{}: {}", missing.name, missing.found);
+    (SandboxError::HostUnfit { what, remedy: missing.remedy.unwrap_or_default() }, checks)
+}
+
+fn document(found: &Found, backend: BackendKind) -> Result<Value> {
     let mut document = match found {
         Ok(capabilities) => serde_json::to_value(capabilities)?,
         Err((error, checks)) => json!({ "error": error.to_string(), "checks": checks }),
     };
-    document["backend"] = serde_json::to_value(backend.kind())?;
+    document["backend"] = serde_json::to_value(backend)?;
     Ok(document)
 }
 
@@ -67,7 +111,7 @@ fn table(capabilities: &Capabilities, colours: Colours) -> String {
     let limits: Vec<String> = capabilities.enforced.iter().map(ToString::to_string).collect();
     let isolation = capabilities.isolation;
     lines(&capabilities.checks, colours)
-        + &format!("\nisolation: {isolation:?}; limits that are enforced: {}\n", limits.join(", "))
+        + &format!("\nisolation: {isolation}; limits that are enforced: {}\n", limits.join(", "))
 }
 
 fn lines(checks: &[Check], colours: Colours) -> String {

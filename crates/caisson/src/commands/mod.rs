@@ -14,6 +14,7 @@ pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+mod doctor_folders;
 pub(crate) mod download;
 pub(crate) mod exec;
 pub(crate) mod export;

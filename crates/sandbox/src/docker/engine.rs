@@ -100,7 +100,10 @@ pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> Sandb
 fn missing(host: &str) -> SandboxError {
     SandboxError::HostUnfit {
         what: format!("there is no Docker engine at {host}"),
-        remedy: "install and start Docker (apt-get install docker.io), or set [docker] host".into(),
+        remedy: format!(
+            "install and start Docker ({}), or set [docker] host",
+            crate::packages::install("docker.io", "moby-engine")
+        ),
     }
 }
 

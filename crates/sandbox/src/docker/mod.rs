@@ -27,6 +27,7 @@ mod seccomp;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -81,14 +82,28 @@ impl DockerBackend {
     /// The directories cannot be made.
     pub fn new(config: DockerConfig) -> Result<Self, SandboxError> {
         let layout = Layout::prepare(&config.state_dir)?;
+        let backend = Self::with_layout(config, layout);
+        destroy::empty_trash(&backend.inner);
+        Ok(backend)
+    }
+
+    /// A backend that only looks at the engine: what it has to try is tried in `scratch`, and the folder of the settings
+    /// is left as it is, be it there or not.
+    ///
+    /// # Errors
+    /// The directories cannot be made.
+    pub fn to_look(config: DockerConfig, scratch: &Path) -> Result<Self, SandboxError> {
+        Ok(Self::with_layout(config, Layout::prepare(scratch)?))
+    }
+
+    fn with_layout(config: DockerConfig, layout: Layout) -> Self {
         let inner = Arc::new(Inner {
             disks: DiskStore::new(layout.disks(), config.ready_disks),
             images: Mutex::default(),
             layout,
             config,
         });
-        destroy::empty_trash(&inner);
-        Ok(Self { inner, locks: Locks::new(), ready: Arc::default() })
+        Self { inner, locks: Locks::new(), ready: Arc::default() }
     }
 
     /// The engine, once it has answered. An engine that does not is asked again the next time.

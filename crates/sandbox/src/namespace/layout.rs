@@ -69,11 +69,25 @@ impl Layout {
         if path.as_os_str().len() > SOCKET_PATH_BYTES {
             return Err(SandboxError::HostUnfit {
                 what: format!("the socket path {} is too long", path.display()),
-                remedy: "choose a shorter run directory".into(),
+                remedy: "choose a shorter run directory (--run-dir FOLDER)".into(),
             });
         }
         Ok(path)
     }
+}
+
+/// Whether a folder, which may not be there yet, can be the run folder of a server: nobody else may put sockets in it,
+/// and their paths must not become too long.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub fn check_run_folder(path: &Path) -> Result<(), SandboxError> {
+    Layout::new(Path::new("/"), path, Path::new("/")).socket(SandboxId::generate())?;
+    if path.exists() {
+        return refuse_foreign(path);
+    }
+    let above = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+    refuse_foreign_above(&above.join("new"), path)
 }
 
 /// Makes a directory, and those above it, that only its owner may enter.
@@ -87,26 +101,37 @@ pub(crate) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
 
 /// A folder of sockets in `/tmp` may have been put there by somebody else, or below a folder of somebody else.
 fn refuse_foreign(path: &Path) -> Result<(), SandboxError> {
+    let (owner, mode) = owner_and_mode(path)?;
+    if owner != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
+        return Err(foreign(path));
+    }
+    refuse_foreign_above(path, path)
+}
+
+/// The same for what stands above a path. `told` is the path to speak of.
+fn refuse_foreign_above(path: &Path, told: &Path) -> Result<(), SandboxError> {
     let user = rustix::process::geteuid();
-    let look = |path: &Path| {
-        let metadata = fs::metadata(path).map_err(|source| failed("looking at", path, source))?;
-        Ok::<_, SandboxError>((metadata.uid(), metadata.mode()))
-    };
-    let (owner, mode) = look(path)?;
-    let mut is_safe = owner == user.as_raw() && mode & 0o022 == 0;
     // Who is root has chosen the place.
     for above in path.ancestors().skip(1).filter(|_| !user.is_root()) {
-        let (owner, mode) = look(above)?;
-        let sticky_or_closed = mode & 0o1000 != 0 || mode & 0o002 == 0;
-        is_safe &= (owner == user.as_raw() || owner == 0) && sticky_or_closed;
+        let (owner, mode) = owner_and_mode(above)?;
+        let is_sticky_or_closed = mode & 0o1000 != 0 || mode & 0o002 == 0;
+        if (owner != user.as_raw() && owner != 0) || !is_sticky_or_closed {
+            return Err(foreign(told));
+        }
     }
-    if is_safe {
-        return Ok(());
-    }
-    Err(SandboxError::HostUnfit {
+    Ok(())
+}
+
+fn owner_and_mode(path: &Path) -> Result<(u32, u32), SandboxError> {
+    let metadata = fs::metadata(path).map_err(|source| failed("looking at", path, source))?;
+    Ok((metadata.uid(), metadata.mode()))
+}
+
+fn foreign(path: &Path) -> SandboxError {
+    SandboxError::HostUnfit {
         what: format!("{} belongs to another user, or others may replace it", path.display()),
-        remedy: "choose another run directory".into(),
-    })
+        remedy: "choose another run directory (--run-dir FOLDER)".into(),
+    }
 }
 
 /// An error that names what was being done to which path.

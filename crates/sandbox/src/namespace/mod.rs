@@ -15,6 +15,7 @@ pub(crate) mod layout;
 mod limits;
 mod named_image;
 mod observe;
+mod old_groups;
 mod old_layers;
 pub(crate) mod own_ca;
 mod owner;
@@ -25,6 +26,7 @@ mod shelter;
 mod users;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -43,6 +45,7 @@ use crate::{Backend, Freezer, GuestStream};
 
 pub use config::{NamespaceConfig, UseNamespaces};
 pub use launcher::spec::{FileAuditing, Trace};
+pub use layout::check_run_folder;
 
 /// Makes sandboxes of Linux namespaces on this host. Clones share everything.
 #[derive(Clone)]
@@ -72,6 +75,24 @@ impl NamespaceBackend {
     /// The directories cannot be made.
     pub fn new(config: NamespaceConfig) -> Result<Self, SandboxError> {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
+        let backend = Self::with_layout(config, layout)?;
+        old_layers::throw_away(&backend.inner.layout);
+        old_groups::sweep(&backend.inner);
+        destroy::empty_trash(&backend.inner);
+        Ok(backend)
+    }
+
+    /// A backend that only looks at the host: what it has to try is tried in `scratch`, and the folders of the settings
+    /// are left as they are, be they there or not.
+    ///
+    /// # Errors
+    /// The directories cannot be made.
+    pub fn to_look(config: NamespaceConfig, scratch: &Path) -> Result<Self, SandboxError> {
+        let layout = Layout::new(scratch, &scratch.join("run"), &scratch.join("slots"));
+        Self::with_layout(config, layout)
+    }
+
+    fn with_layout(config: NamespaceConfig, layout: Layout) -> Result<Self, SandboxError> {
         layout.prepare()?;
         let identity = Identity::find(&config, &layout);
         let offer = preflight::offer(&config, &identity);
@@ -90,8 +111,6 @@ impl NamespaceBackend {
             layout,
             config,
         });
-        old_layers::throw_away(&inner.layout);
-        destroy::empty_trash(&inner);
         Ok(Self { inner, locks: Locks::new() })
     }
 

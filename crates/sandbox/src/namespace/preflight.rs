@@ -14,6 +14,7 @@ use super::users::Identity;
 use super::{Inner, NamespaceConfig, disk, probe, shelter, users};
 use crate::error::SandboxError;
 use crate::limits::Obstacles as _;
+use crate::packages;
 use crate::spec::{Capabilities, Check, CheckState, Isolation};
 
 /// The AppArmor profile that is shipped in `deploy/apparmor`.
@@ -195,6 +196,9 @@ fn overlay() -> Check {
 }
 
 pub(crate) fn program(name: &str, path: &Path) -> Check {
+    if path.starts_with("/proc/self/fd") {
+        return good(name, "part of this program");
+    }
     if path.is_file() {
         return good(name, path.display().to_string());
     }
@@ -236,10 +240,12 @@ fn disks(inner: &Inner) -> Check {
         None => good(name, "loop devices and mkfs.ext4"),
         Some(why) => {
             let remedy = match inner.identity.owners() {
-                Owners::AsInside => "modprobe loop && apt-get install e2fsprogs",
-                Owners::Server => "start the server as root",
+                Owners::AsInside => {
+                    format!("modprobe loop && {}", packages::install("e2fsprogs", "e2fsprogs"))
+                }
+                Owners::Server => "start the server as root".into(),
             };
-            flawed(CheckState::Weaker, name, format!("{why}; disks have no limit"), remedy)
+            flawed(CheckState::Weaker, name, format!("{why}; disks have no limit"), &remedy)
         }
     }
 }
@@ -282,7 +288,9 @@ fn apparmor() -> Check {
 
 pub(crate) fn free_disk(directory: &Path) -> Check {
     let name = "free disk";
-    let Ok(figures) = rustix::fs::statvfs(directory) else {
+    // A folder that is yet to be made will be on the disk of the one above.
+    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
+    let Ok(figures) = rustix::fs::statvfs(there) else {
         return flawed(
             CheckState::Weaker,
             name,

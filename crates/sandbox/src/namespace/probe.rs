@@ -2,6 +2,7 @@
 //! and refuse every mount in it.
 
 use std::fs;
+use std::path::Path;
 
 use launcher::LaunchError;
 use launcher::spec::{Probe, Users};
@@ -9,13 +10,21 @@ use launcher::spec::{Probe, Users};
 use super::users::Obstacle;
 use super::{Inner, UseNamespaces, destroy, owner};
 
+/// Says that AppArmor keeps ordinary users from namespaces, but for programs whose profile allows them.
+const RESTRICTED_BY_APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+/// The profile that this process runs under.
+const OWN_PROFILE: &str = "/proc/self/attr/current";
+/// The shipped profile that allows them: its name, where the package puts it and for which program, and its place in the
+/// repository.
+const PROFILE: &str = "caisson";
+const INSTALLED_PROFILE: &str = "/etc/apparmor.d/caisson";
+const INSTALLED_PROGRAM: &str = "/usr/bin/caisson";
+const SHIPPED_PROFILE: &str = "deploy/apparmor/caisson";
+/// What is left where the profile does not help.
+const LIFT_RESTRICTION: &str = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0";
+
 /// Settings of a host that keep ordinary users from namespaces, the value that does, and the command that changes it.
-const SWITCHES: [(&str, &str, &str); 3] = [
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
+const SWITCHES: [(&str, &str, &str); 2] = [
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
 ];
@@ -32,7 +41,8 @@ const CONTAINER_REMEDY: &str = "start the container with --cap-drop ALL --cap-ad
 pub(super) fn namespaces(inner: &Inner) -> &Result<(), Obstacle> {
     inner.namespaces.get_or_init(|| match inner.config.namespaces {
         UseNamespaces::WherePossible => {
-            attempt(inner).map_err(|error| explain(&error, &inner.identity.users, read))
+            let program = std::env::current_exe().unwrap_or_default();
+            attempt(inner).map_err(|error| explain(&error, &inner.identity.users, &program, read))
         }
         UseNamespaces::Never => {
             let (found, remedy) = ("not to be used".into(), "let the server use them".into());
@@ -64,8 +74,16 @@ fn read(path: &str) -> Option<String> {
 }
 
 /// What stands in the way, and the one command that would change it; files of the host are what `read` says.
-fn explain(error: &LaunchError, users: &Users, read: impl Fn(&str) -> Option<String>) -> Obstacle {
+fn explain(
+    error: &LaunchError,
+    users: &Users,
+    program: &Path,
+    read: impl Fn(&str) -> Option<String>,
+) -> Obstacle {
     let found = format!("{}: {}", error.step, error.source);
+    if read(RESTRICTED_BY_APPARMOR).is_some_and(|text| text.trim() == "1") {
+        return Obstacle { found, remedy: allow_by_profile(program, read) };
+    }
     let set = |(path, value, _): &&(&str, &str, &str)| read(path).is_some_and(|text| text.trim() == *value);
     if let Some((_, _, command)) = SWITCHES.iter().find(set) {
         return Obstacle { found, remedy: (*command).into() };
@@ -79,6 +97,21 @@ fn explain(error: &LaunchError, users: &Users, read: impl Fn(&str) -> Option<Str
     Obstacle { found, remedy: remedy.into() }
 }
 
+/// The command that loads the profile which lets this program make namespaces. One that is elsewhere than the package
+/// puts it needs a profile that names it there.
+fn allow_by_profile(program: &Path, read: impl Fn(&str) -> Option<String>) -> String {
+    let is_under_it = read(OWN_PROFILE).is_some_and(|own| own.split_whitespace().next() == Some(PROFILE));
+    if is_under_it {
+        return LIFT_RESTRICTION.into();
+    }
+    let is_installed = read(INSTALLED_PROFILE).is_some();
+    if program == Path::new(INSTALLED_PROGRAM) && is_installed {
+        return format!("apparmor_parser -r {INSTALLED_PROFILE}");
+    }
+    let profile = if is_installed { INSTALLED_PROFILE } else { SHIPPED_PROFILE };
+    format!("sed 's|{INSTALLED_PROGRAM}|{}|' {profile} | sudo apparmor_parser -r", program.display())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -87,13 +120,18 @@ mod tests {
 
     /// What is advised on a host where only these files are there.
     fn advised(users: &Users, files: &[(&str, &str)]) -> String {
+        advised_for(INSTALLED_PROGRAM, users, files)
+    }
+
+    /// The same to a program that lies elsewhere.
+    fn advised_for(program: &str, users: &Users, files: &[(&str, &str)]) -> String {
         let refusal = io::Error::from_raw_os_error(1);
         let error = LaunchError::new("making namespaces", refusal);
         let read = |path: &str| {
             let (_, text) = files.iter().find(|(name, _)| *name == path)?;
             Some(format!("{text}\n"))
         };
-        let obstacle = explain(&error, users, read);
+        let obstacle = explain(&error, users, Path::new(program), read);
         assert!(
             obstacle.found.starts_with("making namespaces: Operation not permitted"),
             "{}",
@@ -103,11 +141,19 @@ mod tests {
     }
 
     #[test]
-    fn a_host_whose_apparmor_restricts_user_namespaces_is_told_its_switch() {
-        let switch = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
-        let remedy = advised(&Users::Single, &[(switch, "1")]);
-        assert_eq!(remedy, "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0");
-        assert!(!advised(&Users::Single, &[(switch, "0")]).contains("apparmor"));
+    fn a_host_whose_apparmor_restricts_user_namespaces_is_told_the_profile_that_is_shipped() {
+        let on = (RESTRICTED_BY_APPARMOR, "1");
+        let installed = (INSTALLED_PROFILE, "profile");
+        let remedy = advised(&Users::Single, &[on, installed]);
+        assert_eq!(remedy, "apparmor_parser -r /etc/apparmor.d/caisson");
+        let remedy = advised_for("/opt/caisson", &Users::Single, &[on]);
+        let command =
+            "sed 's|/usr/bin/caisson|/opt/caisson|' deploy/apparmor/caisson | sudo apparmor_parser -r";
+        assert_eq!(remedy, command);
+        // Where the profile is in force already it is not what is missing.
+        let remedy = advised(&Users::Single, &[on, installed, (OWN_PROFILE, "caisson (unconfined)")]);
+        assert_eq!(remedy, LIFT_RESTRICTION);
+        assert!(!advised(&Users::Single, &[(RESTRICTED_BY_APPARMOR, "0")]).contains("apparmor"));
     }
 
     #[test]

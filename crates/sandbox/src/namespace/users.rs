@@ -10,10 +10,14 @@ use rustix::process::geteuid;
 use super::NamespaceConfig;
 use super::host_image::Owners;
 use super::layout::Layout;
+use crate::packages;
 
 const PASSWD: &str = "/etc/passwd";
 const LENT_UIDS: &str = "/etc/subuid";
 const LENT_GIDS: &str = "/etc/subgid";
+/// Where hosts begin to lend ids, and how many each user gets.
+const FIRST_LENT: u32 = 100_000;
+const LENT_COUNT: u32 = 65_536;
 
 /// Whose user ids sandboxes get, and why not better ones.
 #[derive(Debug, Clone)]
@@ -88,16 +92,18 @@ fn read(path: &str) -> String {
 fn lent(uid: u32, exists: impl Fn(&str) -> bool, read: impl Fn(&str) -> String) -> Result<Loan, Obstacle> {
     if let Some(missing) = ID_HELPERS.iter().find(|path| !exists(path)) {
         let found = format!("{missing} is missing");
-        return Err(Obstacle { found, remedy: "apt-get install uidmap".into() });
+        return Err(Obstacle { found, remedy: packages::install("uidmap", "shadow-utils") });
     }
     let passwd = read(PASSWD);
     let name = user_name(&passwd, uid);
     let range = |path: &str| {
         range_of(&read(path), uid, name).ok_or_else(|| {
             let user = name.map_or_else(|| uid.to_string(), String::from);
+            let first = free_range(&[read(LENT_UIDS), read(LENT_GIDS)]);
+            let range = format!("{first}-{}", first.saturating_add(LENT_COUNT - 1));
             Obstacle {
                 found: format!("{path} lends no ids to {user}"),
-                remedy: format!("usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"),
+                remedy: format!("usermod --add-subuids {range} --add-subgids {range} {user}"),
             }
         })
     };
@@ -110,6 +116,22 @@ fn user_name(passwd: &str, uid: u32) -> Option<&str> {
         let mut fields = line.split(':');
         let name = fields.next()?;
         (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
+}
+
+/// The first of as many ids as a user is usually lent that are lent to nobody in these files: two users with the same ids
+/// could end each other's processes.
+fn free_range(files: &[String]) -> u32 {
+    let ranges = files.iter().flat_map(|text| text.lines()).filter_map(|line| {
+        let mut fields = line.trim().split(':').skip(1);
+        let (first, count): (u32, u32) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some((first, first.saturating_add(count)))
+    });
+    let mut taken: Vec<(u32, u32)> = ranges.collect();
+    taken.sort_unstable();
+    taken.into_iter().fold(FIRST_LENT, |free, (first, end)| {
+        let overlaps = first < free.saturating_add(LENT_COUNT) && end > free;
+        if overlaps { end } else { free }
     })
 }
 
@@ -146,8 +168,21 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_with_a_command() {
         let obstacle = lent(1001, |path| !path.ends_with("newgidmap"), files).unwrap_err();
-        assert!(obstacle.found.contains("newgidmap") && obstacle.remedy.contains("uidmap"));
+        assert!(obstacle.found.contains("newgidmap") && obstacle.remedy.contains(" install "));
         let obstacle = lent(1002, |_| true, files).unwrap_err();
-        assert!(obstacle.found.contains(LENT_UIDS) && obstacle.remedy.contains("usermod"));
+        // Those of bob and ann end at 231071, those of the group at 301000.
+        let command = "usermod --add-subuids 231072-296607 --add-subgids 231072-296607 1002";
+        assert!(obstacle.found.contains(LENT_UIDS) && obstacle.remedy == command, "{obstacle:?}");
+    }
+
+    #[test]
+    fn ids_that_are_advised_are_lent_to_nobody() {
+        let first =
+            |texts: &[&str]| free_range(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(first(&["", ""]), 100_000);
+        assert_eq!(first(&["b:165536:65536\na:100000:65536\n", ""]), 231_072);
+        assert_eq!(first(&["a:100000:65536\n", "a:120000:100000\nnonsense\n"]), 220_000);
+        assert_eq!(first(&["a:600000:65536\nb:1000:10\n", ""]), 100_000);
+        assert_eq!(first(&["a:110000:1000\nb:150000:10\n", "c:170000:5\n"]), 170_005);
     }
 }

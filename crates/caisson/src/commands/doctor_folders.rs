@@ -1,0 +1,131 @@
+//! The folders of a server, for `doctor`: whether they can be used, tried without leaving anything in them.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use sandbox::namespace::check_run_folder;
+use sandbox::{Check, CheckState, SandboxError};
+use tempfile::TempDir;
+
+use crate::config::Config;
+use crate::config_backend::BackendChoice;
+
+/// How a folder to try something in is named while it is there.
+const SCRATCH_PREFIX: &str = ".caisson-doctor-";
+
+/// What was found.
+pub(super) struct Folders {
+    /// One for each folder.
+    pub(super) checks: Vec<Check>,
+    /// A folder to try something in: where the data are or will be, else where this host keeps what is temporary.
+    pub(super) scratch: Option<TempDir>,
+}
+
+impl Folders {
+    /// Looks at those of a configuration.
+    pub(super) fn look_at(config: &Config) -> Self {
+        let data = try_in(&config.data);
+        let mut checks = vec![check("data folder", "--data", &config.data, data.as_ref().err())];
+        // Containers have their sockets elsewhere.
+        if config.backend == BackendChoice::Namespace {
+            checks.push(run_folder(&config.run_dir));
+        }
+        let scratch = data.ok().or_else(|| scratch_in(&std::env::temp_dir()).ok());
+        Self { checks, scratch }
+    }
+}
+
+fn run_folder(folder: &Path) -> Check {
+    let name = "run folder";
+    let tried = try_in(folder);
+    let found = check(name, "--run-dir", folder, tried.as_ref().err());
+    match check_run_folder(folder) {
+        Err(SandboxError::HostUnfit { what, remedy }) if found.state == CheckState::Good => {
+            Check { name: name.into(), state: CheckState::Missing, found: what, remedy: Some(remedy) }
+        }
+        _ => found,
+    }
+}
+
+/// Makes a folder in one that may itself not be there yet; then in the one above it that is.
+fn try_in(folder: &Path) -> io::Result<TempDir> {
+    if folder.is_symlink() && !folder.exists() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "it is a link that leads nowhere"));
+    }
+    scratch_in(existing(folder))
+}
+
+fn scratch_in(folder: &Path) -> io::Result<TempDir> {
+    let made = tempfile::Builder::new().prefix(SCRATCH_PREFIX).tempdir_in(folder);
+    // Without the name of what was tried, which means nothing to anybody.
+    made.map_err(|error| error.kind().into())
+}
+
+/// The folder itself, or the nearest above it that is there.
+fn existing(folder: &Path) -> &Path {
+    folder.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("/"))
+}
+
+fn check(name: &str, flag: &str, folder: &Path, error: Option<&io::Error>) -> Check {
+    let told = folder.display();
+    let Some(error) = error else {
+        let found = if folder.exists() { told.to_string() } else { format!("{told}, yet to be made") };
+        return Check { name: name.into(), state: CheckState::Good, found, remedy: None };
+    };
+    let remedy = remedy(flag, folder, error.kind());
+    let found = format!("{told} cannot be used: {error}");
+    Check { name: name.into(), state: CheckState::Missing, found, remedy: Some(remedy) }
+}
+
+/// The command that makes a folder usable, or the flag that names another one.
+fn remedy(flag: &str, folder: &Path, kind: io::ErrorKind) -> String {
+    let user = rustix::process::geteuid().as_raw();
+    let owner = fs::metadata(folder).ok().map(|metadata| metadata.uid());
+    let told = folder.display();
+    match (kind, owner) {
+        (io::ErrorKind::PermissionDenied, Some(owner)) if owner == user => format!("chmod u+rwx {told}"),
+        (io::ErrorKind::PermissionDenied, Some(owner)) => {
+            format!(
+                "run caisson as its owner (sudo -u '#{owner}' caisson serve), or name another folder: {flag} FOLDER"
+            )
+        }
+        (io::ErrorKind::PermissionDenied, None) => format!("sudo install -d -m 0700 -o '{user}' {told}"),
+        (io::ErrorKind::StorageFull, _) => "free some disk".into(),
+        _ => format!("name another folder: {flag} FOLDER"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looked(folder: &Path) -> Check {
+        check("data folder", "--data", folder, try_in(folder).as_ref().err())
+    }
+
+    #[test]
+    fn a_folder_is_tried_without_leaving_anything_or_making_it() {
+        let root = tempfile::tempdir().unwrap();
+        let (there, missing) = (root.path().to_owned(), root.path().join("a/b"));
+        assert_eq!((looked(&there).state, looked(&missing).state), (CheckState::Good, CheckState::Good));
+        assert!(looked(&missing).found.ends_with("yet to be made"), "{}", looked(&missing).found);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_a_folder_is_told_with_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        for path in [file.clone(), file.join("below"), link] {
+            let check = looked(&path);
+            assert_eq!(check.state, CheckState::Missing, "{check:?}");
+            assert!(check.found.contains("cannot be used: "), "{check:?}");
+            assert!(check.remedy.is_some_and(|remedy| remedy.contains("--data FOLDER")));
+        }
+    }
+}

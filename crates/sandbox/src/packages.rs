@@ -1,0 +1,43 @@
+//! How this host installs a package: advice must be something that can be typed here.
+
+use std::fs;
+
+/// Where a host says what it is.
+const OS_RELEASE: &str = "/etc/os-release";
+
+/// The command that installs a package, by its name on Debian and its like and on Fedora and its like.
+pub(crate) fn install(on_debian: &str, on_fedora: &str) -> String {
+    install_on(&fs::read_to_string(OS_RELEASE).unwrap_or_default(), on_debian, on_fedora)
+}
+
+fn install_on(os_release: &str, on_debian: &str, on_fedora: &str) -> String {
+    if is_like_fedora(os_release) {
+        format!("dnf install {on_fedora}")
+    } else {
+        format!("apt-get install {on_debian}")
+    }
+}
+
+/// Whether the host is, or calls itself like, one whose packages are installed by dnf.
+fn is_like_fedora(os_release: &str) -> bool {
+    let fields = os_release.lines().filter_map(|line| line.trim().split_once('='));
+    fields
+        .filter(|(name, _)| ["ID", "ID_LIKE"].contains(name))
+        .flat_map(|(_, value)| value.trim_matches(['"', '\'']).split_whitespace())
+        .any(|id| ["fedora", "rhel", "centos"].contains(&id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_have_the_names_and_the_command_of_the_host() {
+        let fedora = "NAME=\"Fedora Linux\"\nID=fedora\n";
+        let rocky = "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n";
+        let ubuntu = "ID=ubuntu\nID_LIKE=debian\nNAME=\"not fedora\"\n";
+        let advised = |text| install_on(text, "uidmap", "shadow-utils");
+        assert_eq!([fedora, rocky].map(advised), ["dnf install shadow-utils"; 2]);
+        assert_eq!([ubuntu, ""].map(advised), ["apt-get install uidmap"; 2]);
+    }
+}
