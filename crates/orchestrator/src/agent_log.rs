@@ -67,7 +67,7 @@ fn what_happened(body: &EventBody) -> String {
             Work::Session { .. } => "sandbox".to_owned(),
         },
         EventBody::StateChanged { state, code, reason } => {
-            let mut line = format!("{state:?}").to_lowercase();
+            let mut line = state.name().to_owned();
             if let Some(code) = code {
                 let _ = write!(line, " ({code})");
             }

@@ -66,7 +66,7 @@ pub enum OrchestratorError {
         by: String,
     },
     /// The job is in a state in which this cannot be done.
-    #[error("job {job} is {state:?}: {problem}")]
+    #[error("job {job} is {state}: {problem}")]
     WrongState {
         /// Which job.
         job: JobId,

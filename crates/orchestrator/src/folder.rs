@@ -151,6 +151,23 @@ impl DataFolder {
         }
     }
 
+    /// The jobs whose folders were last changed before a moment, as far as that can be read.
+    #[must_use]
+    pub(crate) fn jobs_older_than(&self, moment_ms: i64) -> Vec<JobId> {
+        let Ok(entries) = fs::read_dir(self.root.join("jobs")) else { return Vec::new() };
+        let is_older = |entry: &fs::DirEntry| {
+            let changed = entry.metadata().ok()?.modified().ok()?;
+            let since = changed.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(i64::try_from(since.as_millis()).ok()? < moment_ms)
+        };
+        let job = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        entries
+            .flatten()
+            .filter(|entry| is_older(entry) == Some(true))
+            .filter_map(|entry| job(&entry))
+            .collect()
+    }
+
     /// How many bytes the folder of a job takes.
     #[must_use]
     pub fn job_bytes(&self, job: JobId) -> u64 {

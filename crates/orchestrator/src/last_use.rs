@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use crate::clock::now_ms;
+use crate::clock::awake_ms;
 
 /// When something was last used. Clones share it.
 #[derive(Clone)]
@@ -12,6 +12,7 @@ pub(crate) struct LastUse {
 }
 
 struct UseState {
+    /// By the clock that only counts.
     last_ms: AtomicI64,
     users: AtomicUsize,
 }
@@ -19,20 +20,20 @@ struct UseState {
 impl LastUse {
     /// Used just now.
     pub(crate) fn new() -> Self {
-        Self { state: Arc::new(UseState { last_ms: AtomicI64::new(now_ms()), users: AtomicUsize::new(0) }) }
+        Self { state: Arc::new(UseState { last_ms: AtomicI64::new(awake_ms()), users: AtomicUsize::new(0) }) }
     }
 
     /// It is used right now.
     pub(crate) fn now(&self) {
-        self.state.last_ms.store(now_ms(), Ordering::Relaxed);
+        self.state.last_ms.store(awake_ms(), Ordering::Relaxed);
     }
 
-    /// Milliseconds since 1970; now, while somebody uses it.
-    pub(crate) fn last_ms(&self) -> i64 {
+    /// How many milliseconds nobody has used it; none, while somebody does. The time that the machine sleeps does not count.
+    pub(crate) fn idle_ms(&self) -> i64 {
         if self.state.users.load(Ordering::Relaxed) > 0 {
             self.now();
         }
-        self.state.last_ms.load(Ordering::Relaxed)
+        awake_ms().saturating_sub(self.state.last_ms.load(Ordering::Relaxed))
     }
 
     /// It is in use until the answer is dropped.

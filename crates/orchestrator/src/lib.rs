@@ -16,6 +16,7 @@ mod backup_tests;
 mod browser;
 mod calls;
 mod clock;
+mod clock_watch;
 mod code;
 mod context_view;
 mod control;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sandbox::SandboxId;
 
+use crate::clock_watch::ClockWatch;
 use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::model_watch;
@@ -25,12 +26,13 @@ const RETENTION_INTERVAL: Duration = Duration::from_secs(600);
 pub(crate) async fn run(core: Arc<Core>) {
     let mut next_retention = tokio::time::Instant::now();
     let mut next_heads = tokio::time::Instant::now();
+    let mut clock = ClockWatch::new(core.folder.root());
     loop {
         if let Err(error) = reconcile(&core).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "reconciling failed, trying again");
         }
         if tokio::time::Instant::now() >= next_retention {
-            if let Err(error) = retention::prune(&core).await {
+            if let Err(error) = retention::prune(&core, &mut clock).await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "removing old jobs failed, trying again"

@@ -323,9 +323,9 @@ impl Recorder {
         events.push(EventBody::StateChanged { state, code, reason }.into());
         self.append_locked(&mut written, events).await?;
         if state.is_over() {
-            tracing::info!(job = %self.job, ?state, code = told, "the job is over");
+            tracing::info!(job = %self.job, %state, code = told, "the job is over");
         } else {
-            tracing::debug!(job = %self.job, ?state, code = told, "the job goes on");
+            tracing::debug!(job = %self.job, %state, code = told, "the job goes on");
         }
         Ok(())
     }

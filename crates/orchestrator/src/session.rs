@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use crate::access::Submitter;
 use crate::answers::{JobFilter, JobKind};
+use crate::clock::now_ms;
 use crate::desktop::NewDesktop;
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence};
@@ -182,8 +183,8 @@ impl Orchestrator {
 
     fn with_expiry(&self, view: JobView) -> SandboxView {
         let live = self.core.live.get(view.job_id);
-        let expires_ms =
-            live.zip(view.idle_ms).map(|(live, idle_ms)| live.used.last_ms().saturating_add(idle_ms));
+        let left_ms = live.zip(view.idle_ms).map(|(live, idle_ms)| idle_ms - live.used.idle_ms());
+        let expires_ms = left_ms.map(|left_ms| now_ms().saturating_add(left_ms));
         SandboxView { view, expires_ms }
     }
 

@@ -10,6 +10,8 @@
 //! A job whose sandbox was lost goes back to `starting`, also from `collecting`. A job may end from every state;
 //! once a sandbox exists the way there leads through `collecting`.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -35,6 +37,30 @@ pub enum JobState {
     Failed,
     /// Ended by wish.
     Cancelled,
+}
+
+impl JobState {
+    /// Its name, as it is in the API and in the database.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Draft => "draft",
+            Self::Queued => "queued",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Collecting => "collecting",
+            Self::Complete => "complete",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// How a job ends.

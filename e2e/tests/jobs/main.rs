@@ -42,6 +42,7 @@ mod operations;
 mod paths;
 mod pool;
 mod reload;
+mod retention;
 mod sandboxes;
 mod scripted;
 mod secrets;

@@ -33,7 +33,7 @@ impl Driver {
             return Ok(failed("interrupted", "the server was restarted while the browser worked".into()));
         }
         let started = Clock::now();
-        let deadline = self.deadline().await;
+        let deadline = self.deadline();
         let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
         let expiry = Instant::now() + Duration::from_secs_f64(timeout);
         let client = self.guest().await?;

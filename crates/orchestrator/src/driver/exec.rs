@@ -87,7 +87,7 @@ impl Driver {
         call: &ExecCall,
         sink: &mut OutputSink,
     ) -> Result<ExecOutcome, Stop> {
-        let deadline = self.deadline().await;
+        let deadline = self.deadline();
         let mut begun = !self.past.is_empty() || sink.wanted_chunk() > 0;
         loop {
             let client = self.guest().await?;

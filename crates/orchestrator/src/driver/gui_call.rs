@@ -63,7 +63,7 @@ impl Driver {
         timeout: Duration,
     ) -> Result<CallEnd, Stop> {
         let started = Clock::now();
-        let deadline = self.deadline().await;
+        let deadline = self.deadline();
         let expiry = Instant::now() + timeout;
         let key = CallKey::new(call.id.clone(), call.attempt);
         let desktop = desktop_spec(&self.spec);

@@ -21,10 +21,10 @@ mod pause;
 mod session;
 mod steps;
 mod verdict;
+mod work_time;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use protocol::GuestClient;
@@ -41,6 +41,7 @@ pub(crate) use self::file_list::copy_covered;
 pub(crate) use self::output::{Captured, OutputSink};
 use self::past::Past;
 pub(crate) use self::verdict::{Evidence, explain_end};
+use self::work_time::WorkTime;
 use crate::agent_log::AgentLog;
 use crate::answers::JobKind;
 use crate::core::Core;
@@ -115,6 +116,8 @@ pub(crate) struct Driver {
     files: Option<Arc<file_history::FileHistory>>,
     /// Numbers of the sandbox that were already blamed on a call.
     blamed: sandbox::Usage,
+    /// What of its time is used up.
+    work_time: WorkTime,
 }
 
 /// Drives a job until it is over or waits for somebody. Ends early when the server goes down or has lost the job.
@@ -155,6 +158,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     let Past { events: past, last, .. } = Past::read(core.store.as_ref(), job, &mut log).await?;
     let view = JobView::of_log(job, &past).ok_or(OrchestratorError::NoJob(job))?;
     let (first_wish, first_idle) = (view.wish, view.idle_ms);
+    let work_time = WorkTime::taken_up(&view);
     let (wish_sender, wish) = watch::channel(first_wish);
     let (idle_sender, idle_ms) = watch::channel(first_idle);
     let used = LastUse::new();
@@ -210,6 +214,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         asked_to_wait: std::time::Duration::ZERO,
         files,
         blamed: sandbox::Usage::default(),
+        work_time,
     };
     driver.open_outward().await?;
     if let Some(outward) = &driver.outward {
@@ -463,16 +468,8 @@ impl Driver {
     }
 
     /// When the job must be over.
-    async fn deadline(&self) -> Instant {
-        let view = self.recorder.view().await;
-        let started = view.started_ms.unwrap_or(view.created_ms);
-        let used = crate::clock::now_ms().saturating_sub(started);
-        // Waiting for somebody is not working.
-        let used = used.saturating_sub(view.paused_ms);
-        let left =
-            self.spec.wall_clock.saturating_sub(Duration::from_millis(u64::try_from(used).unwrap_or(0)));
-        let now = Instant::now();
-        now.checked_add(left).unwrap_or(now)
+    fn deadline(&self) -> Instant {
+        self.work_time.deadline(self.spec.wall_clock)
     }
 
     fn sandbox_of(view: &JobView) -> Result<SandboxId, Stop> {

@@ -68,7 +68,9 @@ impl Driver {
     pub(super) async fn wait_while_paused(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
         self.is_paused.store(true, Ordering::Relaxed);
         self.core.queue_changed.notify_one();
+        let since = Instant::now();
         let ended = self.wait_for_reason(view).await;
+        self.work_time.has_waited(since);
         self.is_paused.store(false, Ordering::Relaxed);
         ended
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::exec::wait_for_cancel;
 use super::{Driver, Stop};
-use crate::clock::now_ms;
 use crate::recorder::Why;
 
 /// The clock is looked at this often at least: somebody may have used the sandbox meanwhile.
@@ -17,7 +16,7 @@ impl Driver {
         loop {
             let client = self.guest().await?;
             let idle_ms = self.idle_ms.borrow_and_update().unwrap_or(i64::MAX);
-            let left_ms = self.used.last_ms().saturating_add(idle_ms).saturating_sub(now_ms());
+            let left_ms = idle_ms.saturating_sub(self.used.idle_ms());
             if left_ms <= 0 {
                 return Ok(Why::new("ttl", format!("nobody has used it for {} s", idle_ms / 1000)));
             }

@@ -36,7 +36,7 @@ impl Driver {
             if view.wish == Some(Wish::Pause) {
                 return Err(Stop::Paused(super::pause::by_wish()));
             }
-            if Instant::now() >= self.deadline().await {
+            if Instant::now() >= self.deadline() {
                 return Err(Stop::Deadline);
             }
             let Some((index, status)) = next_step(steps, &view.steps, &failures) else { return Ok(None) };

@@ -184,6 +184,9 @@ pub trait Store: Send + Sync {
     /// Jobs that are over, and drafts, oldest first.
     async fn removable(&self, limit: usize) -> Result<Vec<JobView>, OrchestratorError>;
 
+    /// All jobs and bare sandboxes, whatever their state.
+    async fn ids(&self) -> Result<Vec<JobId>, OrchestratorError>;
+
     /// Keeps a key under the digest of its secret.
     async fn put_key(&self, digest: [u8; 32], key: Key) -> Result<(), OrchestratorError>;
 
@@ -213,6 +216,12 @@ pub trait Store: Send + Sync {
 
     /// Checks the chain of a job and its signed heads.
     async fn verify(&self, job: JobId) -> Result<JobAudit, OrchestratorError>;
+
+    /// How many bytes it takes for what it keeps, those that were freed and not given back left out.
+    async fn used_bytes(&self) -> Result<u64, OrchestratorError>;
+
+    /// Gives back some of the room that was freed; whether there is more of it. Others may write between two calls.
+    async fn shrink(&self) -> Result<bool, OrchestratorError>;
 
     /// Checks that the store can be written to.
     async fn check(&self) -> Result<(), OrchestratorError>;

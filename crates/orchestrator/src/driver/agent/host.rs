@@ -45,7 +45,8 @@ pub(in crate::driver) struct AgentHost<'a> {
     memory: Memory,
     past: Mutex<HashMap<String, Vec<Event>>>,
     blamed: Mutex<sandbox::Usage>,
-    worked: Mutex<(Duration, Option<i64>)>,
+    worked_before: Duration,
+    since: Instant,
     calls_done: Mutex<usize>,
     /// Whether there is a desktop that programs can show themselves on.
     pub(super) has_desktop: AtomicBool,
@@ -56,21 +57,20 @@ impl<'a> AgentHost<'a> {
     /// The host of a job whose log is this.
     pub(in crate::driver) async fn new(driver: &'a Driver, log: &[Event]) -> Result<Self, OrchestratorError> {
         let past = open_outputs(driver.core.store.as_ref(), driver.recorder.job(), log).await?;
-        let (worked_ms, since) = driver
+        let worked_ms = driver
             .recorder
-            .look(|view| {
-                view.agent.as_ref().map_or((0, None), |agent| (agent.worked_ms, agent.working_since_ms))
-            })
+            .look(|view| view.agent.as_ref().map_or(0, |agent| agent.worked_until(now_ms())))
             .await;
         let calls_done =
             driver.recorder.look(|view| view.agent.as_ref().map_or(0, |agent| agent.spent.tool_calls)).await;
         Ok(Self {
             driver,
-            deadline: driver.deadline().await,
+            deadline: driver.deadline(),
             memory: Memory::new(&driver.core.folder.job(driver.recorder.job())),
             past: Mutex::new(past),
             blamed: Mutex::new(driver.blamed),
-            worked: Mutex::new((Duration::from_millis(u64::try_from(worked_ms).unwrap_or(0)), since)),
+            worked_before: Duration::from_millis(u64::try_from(worked_ms).unwrap_or(0)),
+            since: Instant::now(),
             has_desktop: AtomicBool::new(log.iter().any(uses_desktop)),
             calls_done: Mutex::new(usize::try_from(calls_done).unwrap_or(usize::MAX)),
             mcp: None,
@@ -366,9 +366,7 @@ impl Host for AgentHost<'_> {
     }
 
     fn worked(&self) -> Duration {
-        let (before, since) = *self.worked.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = since.map_or(0, |since| now_ms().saturating_sub(since));
-        before + Duration::from_millis(u64::try_from(now).unwrap_or(0))
+        self.worked_before + self.since.elapsed()
     }
 
     fn now_ms(&self) -> i64 {

@@ -9,6 +9,7 @@ mod hub;
 mod keys;
 mod payloads;
 mod read;
+mod room;
 mod write;
 mod writer;
 
@@ -88,6 +89,7 @@ impl SqliteStore {
         keep_private(path).map_err(OrchestratorError::io(format!("protecting {}", path.display())))?;
         let connection = Connection::open(path).map_err(failed("opening the database"))?;
         prepare_for_use(&connection)?;
+        room::prepare(&connection)?;
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;
@@ -95,6 +97,7 @@ impl SqliteStore {
             )
             .map_err(failed("opening the database"))?;
         migrate(&connection)?;
+        room::give_back_much(&connection);
         connection
             .execute("UPDATE jobs SET owner = NULL, lease_until = 0 WHERE owner IS NOT NULL", [])
             .map_err(failed("clearing old leases"))?;
@@ -327,6 +330,10 @@ impl Store for SqliteStore {
             .await
     }
 
+    async fn ids(&self) -> Result<Vec<JobId>, OrchestratorError> {
+        self.read("listing all jobs", read::all_ids).await
+    }
+
     async fn put_key(&self, digest: [u8; 32], key: Key) -> Result<(), OrchestratorError> {
         self.writer.run(move |context| keys::put(context, digest, &key)).await
     }
@@ -370,6 +377,14 @@ impl Store for SqliteStore {
             heads::check(connection, job, &[], &TrustedKeys::of_folder(&folder))
         })
         .await
+    }
+
+    async fn used_bytes(&self) -> Result<u64, OrchestratorError> {
+        self.read("measuring the database", room::used_bytes).await
+    }
+
+    async fn shrink(&self) -> Result<bool, OrchestratorError> {
+        self.writer.run(|context| room::give_back_some(context.connection)).await
     }
 
     async fn check(&self) -> Result<(), OrchestratorError> {

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params_from_iter};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::write::{kind_name, state_name};
+use super::write::kind_name;
 use super::{failed, payloads};
 use crate::access::KeyId;
 use crate::answers::JobFilter;
@@ -97,7 +97,7 @@ pub(super) fn jobs(connection: &Connection, filter: &JobFilter) -> Result<Vec<Jo
     let mut values: Vec<Box<dyn ToSql>> = vec![Box::new(kind_name(filter.kind))];
     if !filter.states.is_empty() {
         sql += &format!(" AND state IN ({})", vec!["?"; filter.states.len()].join(", "));
-        values.extend(filter.states.iter().map(|state| Box::new(state_name(*state)) as Box<dyn ToSql>));
+        values.extend(filter.states.iter().map(|state| Box::new(state.name()) as Box<dyn ToSql>));
     }
     if let Some((name, value)) = &filter.label {
         sql += " AND EXISTS (SELECT 1 FROM json_each(header, '$.labels') WHERE key = ? AND value = ?)";
@@ -184,7 +184,7 @@ pub(super) fn standing(connection: &Connection, state: JobState, code: &str) -> 
         .prepare_cached(
             "SELECT id FROM jobs WHERE state = ?1 AND json_extract(header, '$.code') = ?2 ORDER BY id",
         )
-        .and_then(|mut query| query.query_map([state_name(state), code], |row| row.get(0))?.collect())
+        .and_then(|mut query| query.query_map([state.name(), code], |row| row.get(0))?.collect())
         .map_err(failed("listing jobs that wait"))?;
     texts.iter().map(|text| parse_id(text)).collect()
 }
@@ -200,6 +200,10 @@ pub(super) fn removable(connection: &Connection, limit: usize) -> Result<Vec<Job
         })
         .map_err(failed("listing jobs that may be removed"))?;
     headers.iter().map(|header| decode("a job", header)).collect()
+}
+
+pub(super) fn all_ids(connection: &Connection) -> Result<Vec<JobId>> {
+    ids(connection, "listing all jobs", "SELECT id FROM jobs LIMIT ?1", usize::MAX)
 }
 
 struct RawEvent {
@@ -318,7 +322,7 @@ mod tests {
     #[test]
     fn every_state_has_the_name_that_programs_see() {
         for state in [JobState::Draft, JobState::Queued, JobState::Collecting, JobState::Cancelled] {
-            assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state_name(state)));
+            assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.name()));
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::clock::now_ms;
 use crate::error::OrchestratorError;
 use crate::event::{Event, EventBody, Fence, NewEvent};
 use crate::ids::{Generation, JobId};
-use crate::state::JobState;
 use crate::store::{Created, Link, NewRecord, digest};
 use crate::view::{Changed, JobView};
 
@@ -64,7 +63,7 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
             insert.execute(params![
                 id.to_string(),
                 kind_name(view.kind),
-                state_name(view.state),
+                view.state.name(),
                 view.priority,
                 header_of(&view),
                 cursor.next_sequence,
@@ -153,7 +152,7 @@ fn save_header(context: &Context<'_>, job: JobId, view: &JobView) -> Result<()> 
         .prepare_cached("UPDATE jobs SET state = ?2, wish = ?3, header = ?4 WHERE id = ?1")
         .and_then(|mut update| {
             let wish = view.wish.map(|wish| format!("{wish:?}").to_lowercase());
-            update.execute(params![job.to_string(), state_name(view.state), wish, header_of(view)])
+            update.execute(params![job.to_string(), view.state.name(), wish, header_of(view)])
         })
         .map(drop)
         .map_err(failed("storing the job"))
@@ -169,21 +168,6 @@ pub(super) fn kind_name(kind: JobKind) -> &'static str {
     match kind {
         JobKind::Job => "job",
         JobKind::Sandbox => "sandbox",
-    }
-}
-
-/// The name of a state in the database.
-pub(super) fn state_name(state: JobState) -> &'static str {
-    match state {
-        JobState::Draft => "draft",
-        JobState::Queued => "queued",
-        JobState::Starting => "starting",
-        JobState::Running => "running",
-        JobState::Paused => "paused",
-        JobState::Collecting => "collecting",
-        JobState::Complete => "complete",
-        JobState::Failed => "failed",
-        JobState::Cancelled => "cancelled",
     }
 }
 

@@ -1,0 +1,137 @@
+//! Whether the clock can be believed by those who remove what is old. One that is set a month ahead by mistake must not cost
+//! a month of jobs. Decision 0060.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::clock::{now_ms, since_boot_ms};
+
+/// So far ahead of what was expected the clock may be.
+const MOST_AHEAD_MS: i64 = 86_400_000;
+/// A clock that is further ahead and stays so for this long, of a machine that runs, is right after all.
+const PROBATION_MS: i64 = 86_400_000;
+/// The file in the data folder that keeps when the clock was last looked at.
+const FILE: &str = "last-look";
+
+/// What the clocks said at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Moment {
+    now_ms: i64,
+    /// The clock that only counts.
+    since_boot_ms: i64,
+}
+
+/// What is to be thought of the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may be right.
+    Believed,
+    /// It has jumped ahead by so much, and that is news.
+    Jumped { ahead_ms: i64 },
+    /// The same, and it was said before.
+    StillDoubted,
+}
+
+/// Watches the clock of one server.
+pub(crate) struct ClockWatch {
+    file: PathBuf,
+    /// When it was last believed by an earlier server.
+    before_ms: Option<i64>,
+    /// The same by this one.
+    last: Option<Moment>,
+    doubted_since_boot_ms: Option<i64>,
+}
+
+impl ClockWatch {
+    /// Goes on from what an earlier server has left in the data folder.
+    pub(crate) fn new(data: &Path) -> Self {
+        let file = data.join(FILE);
+        let before_ms = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+        Self { file, before_ms, last: None, doubted_since_boot_ms: None }
+    }
+
+    /// Looks at the clock. `newest_ms` is the newest time that is known of jobs, for a folder where nobody has looked yet.
+    pub(crate) fn look(&mut self, newest_ms: Option<i64>) -> Verdict {
+        self.before_ms = self.before_ms.or(newest_ms);
+        let verdict = self.judge(Moment { now_ms: now_ms(), since_boot_ms: since_boot_ms() });
+        if let (Verdict::Believed, Some(last)) = (verdict, self.last) {
+            // A file that cannot be written makes the next server careful, nothing else.
+            let _ = fs::write(&self.file, format!("{}\n", last.now_ms));
+        }
+        verdict
+    }
+
+    fn judge(&mut self, now: Moment) -> Verdict {
+        let passed = |last: Moment| last.now_ms.saturating_add(now.since_boot_ms - last.since_boot_ms);
+        let expected_ms = self.last.map(passed).or(self.before_ms).unwrap_or(now.now_ms);
+        let ahead_ms = now.now_ms.saturating_sub(expected_ms);
+        let doubted_since = self.doubted_since_boot_ms;
+        let has_lasted = doubted_since.is_some_and(|since| now.since_boot_ms - since >= PROBATION_MS);
+        if ahead_ms <= MOST_AHEAD_MS || has_lasted {
+            // One that went back is expected to come forward again.
+            self.last = Some(Moment { now_ms: now.now_ms.max(expected_ms), ..now });
+            self.doubted_since_boot_ms = None;
+            return Verdict::Believed;
+        }
+        self.doubted_since_boot_ms = doubted_since.or(Some(now.since_boot_ms));
+        if doubted_since.is_none() { Verdict::Jumped { ahead_ms } } else { Verdict::StillDoubted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 3_600_000;
+    const DAY: i64 = 24 * HOUR;
+
+    fn watch(before_ms: Option<i64>) -> ClockWatch {
+        ClockWatch { file: PathBuf::new(), before_ms, last: None, doubted_since_boot_ms: None }
+    }
+
+    fn at(now_ms: i64, since_boot_ms: i64) -> Moment {
+        Moment { now_ms, since_boot_ms }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_a_month_ahead_is_doubted_until_it_is_set_right() {
+        let mut clock = watch(None);
+        assert_eq!(clock.judge(at(100 * DAY, 0)), Verdict::Believed);
+        assert_eq!(clock.judge(at(130 * DAY, HOUR)), Verdict::Jumped { ahead_ms: 30 * DAY - HOUR });
+        assert_eq!(clock.judge(at(130 * DAY + HOUR, 2 * HOUR)), Verdict::StillDoubted);
+        assert_eq!(clock.judge(at(100 * DAY + 3 * HOUR, 3 * HOUR)), Verdict::Believed);
+    }
+
+    #[test]
+    fn a_machine_that_slept_for_a_week_is_believed() {
+        let mut clock = watch(Some(100 * DAY));
+        assert_eq!(clock.judge(at(100 * DAY, 0)), Verdict::Believed);
+        assert_eq!(clock.judge(at(107 * DAY, 7 * DAY)), Verdict::Believed);
+    }
+
+    #[test]
+    fn a_server_that_was_away_for_long_waits_a_day_before_it_believes() {
+        let mut clock = watch(Some(100 * DAY));
+        assert_eq!(clock.judge(at(110 * DAY, 5 * DAY)), Verdict::Jumped { ahead_ms: 10 * DAY });
+        assert_eq!(clock.judge(at(110 * DAY + 23 * HOUR, 5 * DAY + 23 * HOUR)), Verdict::StillDoubted);
+        assert_eq!(clock.judge(at(111 * DAY, 6 * DAY)), Verdict::Believed);
+        assert_eq!(clock.judge(at(111 * DAY + HOUR, 6 * DAY + HOUR)), Verdict::Believed);
+    }
+
+    #[test]
+    fn a_machine_without_a_clock_of_its_own_may_come_forward_to_where_it_was() {
+        let mut clock = watch(Some(100 * DAY));
+        assert_eq!(clock.judge(at(0, 0)), Verdict::Believed);
+        assert_eq!(clock.judge(at(100 * DAY + HOUR, HOUR)), Verdict::Believed);
+    }
+
+    #[test]
+    fn the_next_server_goes_on_from_what_this_one_has_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(ClockWatch::new(folder.path()).look(None), Verdict::Believed);
+        let seen = ClockWatch::new(folder.path()).before_ms.unwrap();
+        assert!((now_ms() - seen).abs() < DAY);
+        fs::write(folder.path().join(FILE), (seen - 40 * DAY).to_string()).unwrap();
+        assert!(matches!(ClockWatch::new(folder.path()).look(Some(seen)), Verdict::Jumped { .. }));
+    }
+}

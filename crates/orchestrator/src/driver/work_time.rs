@@ -1,0 +1,77 @@
+//! How long a job has worked, for its deadline.
+//!
+//! What an earlier driver has used is known by the clock alone. From there on time is counted by one that neither jumps nor
+//! goes on while the machine sleeps: a laptop that is closed over night fails no job. Decision 0060.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock::now_ms;
+use crate::view::JobView;
+
+/// How long a job has worked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WorkTime {
+    before: Duration,
+    since: Instant,
+    waited: Duration,
+}
+
+impl WorkTime {
+    /// Takes up a job that has this log.
+    pub(super) fn taken_up(view: &JobView) -> Self {
+        // Waiting for somebody is not working.
+        let until_ms = view.paused_since_ms.unwrap_or_else(now_ms);
+        let used_ms = view.started_ms.map_or(0, |started| until_ms - started - view.paused_ms);
+        let before = Duration::from_millis(u64::try_from(used_ms).unwrap_or(0));
+        Self { before, since: Instant::now(), waited: Duration::ZERO }
+    }
+
+    /// The job has waited since then.
+    pub(super) fn has_waited(&mut self, since: Instant) {
+        self.waited += since.elapsed();
+    }
+
+    /// When a job that may work so long must be over.
+    pub(super) fn deadline(&self, allowed: Duration) -> Instant {
+        let now = Instant::now();
+        let used = self.before + now.duration_since(self.since).saturating_sub(self.waited);
+        now.checked_add(allowed.saturating_sub(used)).unwrap_or(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: Duration = Duration::from_secs(100);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn taken_up(before: Duration) -> WorkTime {
+        WorkTime { before, since: Instant::now(), waited: Duration::ZERO }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_time_that_is_counted_is_used_up() {
+        let work = taken_up(seconds(10));
+        let end = Instant::now() + seconds(90);
+        assert_eq!(work.deadline(ALLOWED), end);
+        tokio::time::advance(seconds(30)).await;
+        assert_eq!(work.deadline(ALLOWED), end);
+        tokio::time::advance(seconds(70)).await;
+        assert_eq!(work.deadline(ALLOWED), Instant::now(), "its time is over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_somebody_is_not_working() {
+        let mut work = taken_up(Duration::ZERO);
+        let began = Instant::now();
+        tokio::time::advance(seconds(500)).await;
+        work.has_waited(began);
+        assert_eq!(work.deadline(ALLOWED), Instant::now() + ALLOWED);
+    }
+}

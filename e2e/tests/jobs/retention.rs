@@ -1,0 +1,93 @@
+//! What is removed, what is not, and what is in the way.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::{Options, Server, shell, wait_until};
+
+const AT_ONCE: &str = "[retention]\ndays = 0\n";
+/// The file that keeps when the clock was last believed.
+const LAST_LOOK: &str = "last-look";
+
+/// Starts the server again, which removes what is old.
+fn restart_with(server: &Server, config: &str) {
+    server.stop();
+    std::fs::write(server.folder().join("caisson.toml"), config).unwrap();
+    server.restart();
+}
+
+fn is_gone(server: &Server, id: &str) -> bool {
+    server.get(&format!("/v1/jobs/{id}")).status == 404 && !server.data().join("jobs").join(id).exists()
+}
+
+/// A mount that keeps a folder from being removed.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn on(folder: &Path) -> Self {
+        std::fs::create_dir(folder).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(folder).status();
+        assert!(mounted.unwrap().success(), "mounting needs root");
+        Self(folder.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_job_that_cannot_be_removed_keeps_no_other_from_it() {
+    let server = Server::start();
+    let held = server.schedule_steps(&[shell("true")]);
+    held.wait_for("complete");
+    let other = server.schedule_steps(&[shell("true")]);
+    other.wait_for("complete");
+    let mount = Mounted::on(&server.data().join("jobs").join(&held.id).join("held"));
+    restart_with(&server, AT_ONCE);
+    wait_until("the later job is removed", || is_gone(&server, &other.id));
+    assert!(server.log().contains("an old job could not be removed"), "{}", server.log());
+    assert!(server.data().join("jobs").join(&held.id).exists());
+    drop(mount);
+    // What is left of it is a folder that no database knows.
+    server.stop();
+    server.restart();
+    wait_until("its folder is removed", || is_gone(&server, &held.id));
+}
+
+#[test]
+fn folders_of_jobs_that_nobody_knows_go_and_other_folders_stay() {
+    let server = Server::prepare(Options { config: AT_ONCE.into(), ..Options::default() });
+    let jobs = server.data().join("jobs");
+    let unknown = jobs.join("01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f");
+    let foreign = jobs.join("lost+found");
+    for folder in [&unknown, &foreign] {
+        std::fs::create_dir_all(folder.join("logs")).unwrap();
+    }
+    server.restart();
+    wait_until("the folder is removed", || !unknown.exists());
+    assert!(foreign.exists());
+}
+
+#[test]
+fn a_clock_that_is_far_ahead_removes_nothing() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("true")]);
+    job.wait_for("complete");
+    server.stop();
+    // As if the clock had said another month when it was last looked at.
+    let file = server.data().join(LAST_LOOK);
+    let seen: i64 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    std::fs::write(&file, (seen - 30 * 86_400_000).to_string()).unwrap();
+    std::fs::write(server.folder().join("caisson.toml"), AT_ONCE).unwrap();
+    server.restart();
+    wait_until("it is told", || server.log().contains("nothing is removed for its age"));
+    assert!(!is_gone(&server, &job.id));
+    server.stop();
+    // Where the clock was where it is now, the job is old.
+    std::fs::write(&file, seen.to_string()).unwrap();
+    server.restart();
+    wait_until("the job is removed", || is_gone(&server, &job.id));
+}
