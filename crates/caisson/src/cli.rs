@@ -19,7 +19,8 @@ use crate::commands;
 An id may be shortened to its beginning or its end, as long as only one fits.
 
 Exit code: 0 done, or the job is complete; 1 the job failed; 2 could not be carried out; 3 the job was cancelled.
-`exec`, `shell` and `attach` pass on the exit code of what ran.
+`exec`, `shell` and `attach` pass on the exit code of what ran; theirs is 125 where they could not be carried out.
+With --json what went wrong is on standard error as {\"code\": ..., \"message\": ...}.
 
 Examples:
   caisson doctor                           what this host can do
@@ -374,6 +375,9 @@ mod tests {
             "keys add ada --role admin --data folder --json",
             "keys revoke ada --json",
             "image rm alpine --json",
+            "image list --json --data folder",
+            "image --json --data folder list",
+            "image --json export alpine --tar file",
             "image export alpine --tar file --json",
             "audit key --json",
             "audit export-head 1c2d --json",

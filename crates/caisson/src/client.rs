@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use crate::cli::ServerArguments;
 use crate::client_tls::Trust;
 use crate::config_client;
+use crate::failure::Coded;
 
 /// How long a look at the default address may take before it counts as nobody there.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -182,10 +183,11 @@ impl Client {
 
     /// Said when nobody answers.
     pub(crate) fn not_reached(&self) -> anyhow::Error {
-        anyhow!(
+        let message = format!(
             "no server answers at {}; start one with `caisson serve`, or name another one with --url or CAISSON_URL",
             self.url
-        )
+        );
+        Coded::error("no_server", message)
     }
 
     fn failed(&self, error: reqwest::Error) -> anyhow::Error {
@@ -226,8 +228,11 @@ fn http_client(key: Option<&HeaderValue>, trust: Option<&Trust>) -> Result<reqwe
 pub(crate) fn problem(status: StatusCode, body: &[u8]) -> anyhow::Error {
     match serde_json::from_slice::<Value>(body) {
         Ok(problem) if problem["detail"].is_string() => problem_of(&problem),
-        _ => anyhow!(
-            "the server answered {status} where this command knows no answer; is it a Caisson server?"
+        _ => Coded::error(
+            "not_a_server",
+            format!(
+                "the server answered {status} where this command knows no answer; is it a Caisson server?"
+            ),
         ),
     }
 }
@@ -236,7 +241,8 @@ pub(crate) fn problem(status: StatusCode, body: &[u8]) -> anyhow::Error {
 pub(crate) fn problem_of(problem: &Value) -> anyhow::Error {
     let field = problem["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
     let detail = problem["detail"].as_str().unwrap_or("no reason given");
-    anyhow!("{field}{detail} ({})", problem["code"].as_str().unwrap_or("no code"))
+    let code = problem["code"].as_str().unwrap_or("no code");
+    Coded::error(code, format!("{field}{detail} ({code})"))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use server::ServerSettings;
 
 use crate::cli::HostArguments;
 use crate::config_backend::{self, BackendChoice, DockerSettings};
+use crate::config_check;
 use crate::config_file::{LogFormat, RawConfig, RawExpose, RawHttp, RawIsolation, RawSandbox};
 use crate::config_jobs::{desktop_settings, job_settings, pool_images, pool_size};
 use crate::config_places::Places;
@@ -58,14 +59,15 @@ pub(crate) struct SandboxSettings {
 }
 
 impl Config {
-    /// Reads and checks everything.
+    /// Reads and checks everything. An error tells all that is wrong, each with its line.
     pub(crate) fn load(
         arguments: &HostArguments,
         listen_flags: &[SocketAddr],
         insecure_flag: bool,
     ) -> Result<Self> {
-        let raw = read_file(arguments.config.as_deref())?;
-        Self::from_raw(raw, arguments, listen_flags, insecure_flag)
+        let loaded = read_file(arguments.config.as_deref())
+            .and_then(|raw| Self::from_raw(raw, arguments, listen_flags, insecure_flag));
+        loaded.map_err(|error| config_check::explain(error, arguments, listen_flags, insecure_flag))
     }
 
     /// Checks what a file says, with flags and environment on top.
@@ -354,10 +356,17 @@ mod tests {
     #[test]
     fn an_unknown_key_is_refused_with_file_and_line() {
         let error = format!("{:#}", load("listen = [\"127.0.0.1:8000\"]\ncolour = 1\n").unwrap_err());
-        assert!(
-            error.contains("caisson.toml") && error.contains("line 2") && error.contains("colour"),
-            "{error}"
-        );
+        assert!(error.contains("caisson.toml:2: colour: there is no such setting"), "{error}");
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let error = format!("{:#}", load("colour = 1\n[limits]\nmemory_mib = 1\ncpus = 0.0\n").unwrap_err());
+        for told in
+            ["caisson.toml:1: colour", "caisson.toml:3: limits.memory_mib", "caisson.toml:4: limits.cpus"]
+        {
+            assert!(error.contains(told), "{told}: {error}");
+        }
     }
 
     #[test]

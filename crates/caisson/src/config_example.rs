@@ -55,21 +55,46 @@ fn is_name(text: &str) -> bool {
 
 /// What to say of a key that is none.
 pub(crate) fn unknown_key(key: &str, known: &[Known]) -> String {
-    let (section, _) = key.rsplit_once('.').unwrap_or_default();
+    let (section, name) = split(key);
     let near = known.iter().map(|known| (distance(&known.key, key), known.key.as_str())).min();
-    if let Some((_, near)) = near.filter(|(distance, _)| *distance <= 3) {
+    // Words of a few letters are near to everything.
+    let most = (name.len() / 3).clamp(1, 3);
+    if let Some((_, near)) = near.filter(|(distance, _)| *distance <= most) {
         return format!("{key}: there is no such setting; did you mean {near}?");
     }
-    let in_section = known.iter().filter(|known| known.key.rsplit_once('.').unwrap_or_default().0 == section);
-    let names: Vec<&str> = in_section.map(|known| known.key.as_str()).collect();
+    let elsewhere: Vec<String> = known
+        .iter()
+        .map(|known| split(&known.key))
+        .filter(|(_, other)| *other == name)
+        .map(|(section, _)| {
+            if section.is_empty() {
+                "at the top, before any section".to_owned()
+            } else {
+                format!("below [{section}]")
+            }
+        })
+        .collect();
+    if !elsewhere.is_empty() {
+        let here =
+            if section.is_empty() { "outside of a section".into() } else { format!("below [{section}]") };
+        let elsewhere = elsewhere.join(" or ");
+        return format!("{key}: there is no such setting {here}; `{name}` belongs {elsewhere}");
+    }
+    let names: Vec<&str> =
+        known.iter().map(|known| known.key.as_str()).filter(|key| split(key).0 == section).collect();
     if names.is_empty() {
         return format!("{key}: there is no section [{section}]; caisson.example.toml has every setting");
     }
     format!("{key}: there is no such setting; there are {}", names.join(", "))
 }
 
+/// The section of a setting, empty at the top, and its name in there.
+fn split(key: &str) -> (&str, &str) {
+    key.rsplit_once('.').unwrap_or(("", key))
+}
+
 /// How many letters one must change, add or leave out to get from one word to the other.
-fn distance(one: &str, other: &str) -> usize {
+pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (index, letter) in one.chars().enumerate() {
@@ -87,6 +112,23 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_in_the_wrong_place_is_told_where_it_belongs() {
+        let known = known_settings(EXAMPLE);
+        let told = |key| unknown_key(key, &known);
+        assert_eq!(
+            told("size"),
+            "size: there is no such setting outside of a section; `size` belongs below [pool]"
+        );
+        assert!(told("jobs.memory_mib").ends_with("below [jobs]; `memory_mib` belongs below [limits]"));
+        assert!(told("jobs.max_runing").ends_with("did you mean jobs.max_running?"));
+        assert!(
+            told("pool.log").ends_with("`log` belongs at the top, before any section"),
+            "{}",
+            told("pool.log")
+        );
+    }
 
     #[test]
     fn sections_that_are_shown_as_an_example_are_no_settings_of_the_one_above() {

@@ -53,8 +53,11 @@ pub(crate) fn start(
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
             registry.with(lines.with_ansi(colours).with_target(false).with_filter(filter)).init();
         }
-        // Flat, so that the job is where everybody looks for it.
-        LogFormat::Json => registry.with(lines.json().flatten_event(true).with_filter(filter)).init(),
+        // Flat, so that the job is where everybody looks for it; and the span that the line is in once, not in a list too.
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true).with_span_list(false);
+            registry.with(lines.with_filter(filter)).init();
+        }
     }
     Ok((LogLevel(handle), exporter))
 }

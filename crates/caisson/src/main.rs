@@ -9,9 +9,12 @@ mod config;
 mod config_agent;
 mod config_backend;
 mod config_check;
+#[cfg(test)]
+mod config_check_tests;
 mod config_client;
 mod config_context;
 mod config_egress;
+mod config_environment;
 mod config_example;
 mod config_file;
 mod config_image;
@@ -24,6 +27,7 @@ mod config_tls;
 mod embedded;
 mod events;
 mod exposed;
+mod failure;
 mod host;
 mod ids;
 mod logging;
@@ -39,12 +43,20 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::{Cli, Command};
+use crate::failure::Manner;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let words: Vec<_> = std::env::args_os().collect();
+    let parsed = Cli::command()
+        .try_get_matches_from(&words)
+        .and_then(|matches| Ok((Manner::of(&matches), Cli::from_arg_matches(&matches)?)));
+    let (manner, cli) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return failure::mistyped(&error, &words),
+    };
     let result = match cli.command {
         Command::Serve(arguments) => commands::serve::run(arguments),
         Command::Run(arguments) => wait_for(commands::run::run(arguments)),
@@ -86,10 +98,7 @@ fn main() -> ExitCode {
         Command::Man(arguments) => commands::manual::run(arguments),
         Command::Openapi => commands::openapi::run(),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("caisson: {error:#}");
-        ExitCode::from(commands::EXIT_TROUBLE)
-    })
+    result.unwrap_or_else(|error| manner.tell(&error))
 }
 
 /// Runs a command that speaks with a server. One thread is enough for one person.

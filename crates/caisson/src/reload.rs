@@ -40,7 +40,10 @@ pub(crate) async fn run(
                 config.jobs = new.jobs;
                 config.log = new.log;
             }
-            Err(error) => tracing::error!("the configuration is wrong, and nothing was changed: {error:#}"),
+            Err(error) => {
+                let told = format!("{error:#}").replace('\n', " ");
+                tracing::error!("the configuration is wrong, and nothing was changed: {told}");
+            }
         }
     }
 }

@@ -54,3 +54,33 @@ fn completions_and_manual_pages_are_written() {
     let page = std::fs::read_to_string(folder.path().join("pages/caisson-run.1")).unwrap();
     assert!(page.contains("Examples:"), "{page}");
 }
+
+#[test]
+fn a_server_tells_all_errors_of_its_configuration_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = "size = 3\n[jobs]\nmax_runing = 3\n[limits]\ncpus = 0.0\n";
+    std::fs::write(folder.path().join("caisson.toml"), wrong).unwrap();
+    finish(command(folder.path(), &["serve", "--config", "caisson.toml"]), "").expect_message(
+        2,
+        &[
+            "caisson.toml:1: size: there is no such setting outside of a section; `size` belongs below [pool]",
+            "caisson.toml:3: jobs.max_runing: there is no such setting; did you mean jobs.max_running?",
+            "caisson.toml:5: limits.cpus: 0 is not between 0.01 and 1024",
+        ],
+    );
+}
+
+#[test]
+fn a_misspelt_variable_is_pointed_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut check = command(folder.path(), &["config", "check"]);
+    check.env("CAISSON_LISTN", "127.0.0.1:1");
+    let shown = finish(check, "").expect(0).stdout;
+    assert!(shown.contains("CAISSON_LISTN") && shown.contains("did you mean CAISSON_LISTEN?"), "{shown}");
+}
+
+#[test]
+fn a_quiet_check_says_only_what_is_wrong() {
+    assert_eq!(check("[jobs]\nmax_running = 3\n", &["--quiet"]).expect(0).stdout, "");
+    assert!(check("colour = 1\n", &["--quiet"]).expect(1).stdout.contains("colour"));
+}

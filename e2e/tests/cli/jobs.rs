@@ -63,7 +63,7 @@ fn what_a_job_is_not_ready_for_is_said() {
     typed(&server, &["cancel", &job.id]).expect(0);
     typed(&server, &["logs", "-f", &job.id]).expect(3);
     typed(&server, &["cancel", &job.id]).expect_message(2, &["over"]);
-    typed(&server, &["exec", &job.id, "true"]).expect_message(2, &["no sandbox"]);
+    typed(&server, &["exec", &job.id, "true"]).expect_message(125, &["no sandbox"]);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 mod agent;
 mod config;
+mod doctor;
+mod errors;
 mod images;
 mod jobs;
 mod ordinary;

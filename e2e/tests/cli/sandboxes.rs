@@ -205,7 +205,7 @@ fn a_kept_shell_leaves_its_sandbox() {
     let ran = typed_with(&server, &["shell", "--keep", "--image", "host"], "echo kept > file\n").expect(0);
     let id = ran.stderr.split('`').find_map(|word| word.strip_prefix("caisson attach ")).unwrap().to_owned();
     assert_eq!(typed_with(&server, &["attach", &id], "cat file\n").expect(0).stdout, "kept\n");
-    typed(&server, &["shell", "--image", "nope"]).expect_message(2, &["nope", "host"]);
+    typed(&server, &["shell", "--image", "nope"]).expect_message(125, &["nope", "host"]);
     typed(&server, &["sandboxes", "rm", &id]).expect(0);
 }
 

@@ -12,7 +12,7 @@ use crate::{ids, stream};
 /// `caisson attach`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The job goes on while you look around. The exit code is the shell's.
+The job goes on while you look around. The exit code is the shell's, or 125 where there is none.
 
 Examples:
   caisson attach 1c2d4e6f")]

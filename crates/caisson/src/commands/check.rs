@@ -37,6 +37,9 @@ Examples:
         /// Configuration file, the same as --config.
         #[arg(value_name = "FILE", conflicts_with = "config")]
         file: Option<PathBuf>,
+        /// Says nothing where all is right.
+        #[arg(short, long, conflicts_with = "json")]
+        quiet: bool,
         #[command(flatten)]
         host: HostArguments,
         #[command(flatten)]
@@ -46,12 +49,12 @@ Examples:
 
 /// Checks it.
 pub(crate) fn run(arguments: ConfigArguments) -> Result<ExitCode> {
-    let Action::Check { file, mut host, output } = arguments.action;
+    let Action::Check { file, quiet, mut host, output } = arguments.action;
     host.config = host.config.or(file);
     let report = config_check::check(&host)?;
     if output.json {
         super::print_json(&document(&report))?;
-    } else {
+    } else if !quiet || !report.problems.is_empty() {
         super::print(&describe(&report))?;
     }
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(super::EXIT_FAILED) })

@@ -16,7 +16,7 @@ use crate::{config_client, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 One word after the id is a command line for the shell inside; several are a program and its arguments, as they are.
-The exit code is the command's. Ctrl-C interrupts the command, a second one kills it.
+The exit code is the command's, or 125 where there is none: no server, no sandbox, out of time. Ctrl-C interrupts the command, a second one kills it.
 
 Examples:
   caisson exec 1c2d4e6f 'ls -la | head'
@@ -98,7 +98,7 @@ async fn run_at_once(client: &Client, target: &Target, request: &Value) -> Resul
     let reply = client.post(&target.path("exec"), request).await?;
     super::print_json(&reply)?;
     let code = reply["exit_code"].as_i64().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(super::EXIT_TROUBLE)))
+    Ok(ExitCode::from(code.unwrap_or(crate::failure::EXIT_OWN_TROUBLE)))
 }
 
 #[cfg(test)]

@@ -32,6 +32,10 @@ Examples:
 pub(crate) struct ImageArguments {
     #[command(subcommand)]
     action: Action,
+    #[command(flatten)]
+    host: HostArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 /// What to do with images.
@@ -49,22 +53,13 @@ Examples:
     Build(BuildArguments),
     /// Lists images.
     #[command(after_help = "Examples:\n  caisson image list\n  caisson image list --json")]
-    List {
-        #[command(flatten)]
-        host: HostArguments,
-        #[command(flatten)]
-        output: OutputArguments,
-    },
+    List,
     /// Removes images that no sandbox uses, and what an interrupted build or import has left of them.
     #[command(after_help = "Examples:\n  caisson image rm alpine\n  caisson image rm alpine mine --json")]
     Rm {
         /// The images.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<ImageName>,
-        #[command(flatten)]
-        host: HostArguments,
-        #[command(flatten)]
-        output: OutputArguments,
     },
     /// Makes an image of a root file system: a directory, a tar archive, an OCI layout, or what `docker save` wrote.
     #[command(after_help = super::image_forms::IMPORT_HELP)]
@@ -95,20 +90,17 @@ struct BuildArguments {
     /// Makes everything anew, whatever is there.
     #[arg(long)]
     fresh: bool,
-    #[command(flatten)]
-    host: HostArguments,
-    #[command(flatten)]
-    output: OutputArguments,
 }
 
 /// Does it.
 pub(crate) fn run(arguments: ImageArguments) -> Result<ExitCode> {
-    match arguments.action {
-        Action::Build(arguments) => build(arguments),
-        Action::List { host, output } => list(&host, output),
-        Action::Rm { names, host, output } => remove(&names, &store(&host)?, output),
-        Action::Import(arguments) => super::image_forms::import(&arguments),
-        Action::Export(arguments) => super::image_forms::export(&arguments),
+    let ImageArguments { action, host, output } = arguments;
+    match action {
+        Action::Build(arguments) => build(arguments, &host, output),
+        Action::List => list(&host, output),
+        Action::Rm { names } => remove(&names, &store(&host)?, output),
+        Action::Import(arguments) => super::image_forms::import(&arguments, &host, output),
+        Action::Export(arguments) => super::image_forms::export(&arguments, &host, output),
     }
 }
 
@@ -134,8 +126,8 @@ pub(super) fn store(host: &HostArguments) -> Result<ImageStore> {
     Ok(ImageStore::new(config.images))
 }
 
-fn build(arguments: BuildArguments) -> Result<ExitCode> {
-    let store = store(&arguments.host)?;
+fn build(arguments: BuildArguments, host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
+    let store = store(host)?;
     let recipe = match &arguments.recipe {
         None => Recipe::embedded(),
         Some(folder) => Recipe::read(folder)?,
@@ -152,7 +144,7 @@ fn build(arguments: BuildArguments) -> Result<ExitCode> {
             .context("finding the folder of packages")?,
         reuse: if arguments.fresh { Reuse::Nothing } else { Reuse::WhatFits },
     };
-    let json = arguments.output.json;
+    let json = output.json;
     let mut progress = Progress::new(json);
     let report = image::build(&store, &options, &mut |event| progress.show(&event));
     progress.end();

@@ -46,10 +46,6 @@ pub(crate) struct ImportArguments {
     /// The most that it may have on disk, such as 10g.
     #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes, default_value = "64g")]
     max_size: u64,
-    #[command(flatten)]
-    host: HostArguments,
-    #[command(flatten)]
-    output: OutputArguments,
 }
 
 /// `caisson image export`
@@ -59,10 +55,6 @@ pub(crate) struct ExportArguments {
     name: ImageName,
     #[command(flatten)]
     form: FormArguments,
-    #[command(flatten)]
-    host: HostArguments,
-    #[command(flatten)]
-    output: OutputArguments,
 }
 
 #[derive(Debug, Args)]
@@ -80,8 +72,12 @@ struct FormArguments {
 }
 
 /// Imports an image.
-pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode> {
-    let store = store(&arguments.host)?;
+pub(crate) fn import(
+    arguments: &ImportArguments,
+    host: &HostArguments,
+    output: OutputArguments,
+) -> Result<ExitCode> {
+    let store = store(host)?;
     let name = match &arguments.name {
         Some(name) => name.clone(),
         None => name_of(&arguments.source)?,
@@ -93,7 +89,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<ExitCode> {
         most_bytes: arguments.max_size.min(MOST_MEBIBYTES) << 20,
     };
     let report = image::import(&store, &options)?;
-    if arguments.output.json {
+    if output.json {
         super::print_json(&json!(report))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -121,13 +117,17 @@ fn name_of(source: &Path) -> Result<ImageName> {
 }
 
 /// Exports an image.
-pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode> {
+pub(crate) fn export(
+    arguments: &ExportArguments,
+    host: &HostArguments,
+    output: OutputArguments,
+) -> Result<ExitCode> {
     let FormArguments { tar, oci, ext4 } = &arguments.form;
-    let json = arguments.output.json;
+    let json = output.json;
     if json && tar.as_deref() == Some(Path::new("-")) {
         bail!("--json and --tar - both want standard output; name a file for the archive");
     }
-    let image = store(&arguments.host)?.get(&arguments.name)?;
+    let image = store(host)?.get(&arguments.name)?;
     let forms = [(Form::Tar, tar), (Form::Oci, oci), (Form::Ext4, ext4)];
     for (form, target) in forms.into_iter().filter_map(|(form, target)| Some((form, target.as_ref()?))) {
         image::export(&image, form, target)?;

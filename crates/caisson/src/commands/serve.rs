@@ -10,6 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::ServeArguments;
 use crate::config::Config;
+use crate::config_check;
+use crate::embedded;
 use crate::exposed::Exposed;
 use crate::logging::{self, LogLevel};
 use crate::reload;
@@ -18,6 +20,9 @@ use crate::reload;
 pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)?;
     let (level, exporter) = logging::start(&config.log, config.log_format, config.telemetry.clone())?;
+    for unknown in config_check::unknown_variables(&arguments.host) {
+        tracing::warn!("{unknown}");
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     if let Some(exporter) = exporter {
@@ -39,12 +44,13 @@ async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Re
     let listeners = bind(&config).await?;
     let exposed = Exposed::bind(&config).await?;
     let backend = super::backend::make(&config)?;
+    embedded::sweep(&config.data);
     let capabilities = backend.preflight().await?;
-    tracing::info!(isolation = ?capabilities.isolation, data = %config.data.display(), "this host can run sandboxes");
+    tracing::info!(isolation = %capabilities.isolation, data = %config.data.display(), "this host can run sandboxes");
     let wanted = config.jobs.defaults.isolation;
     if capabilities.isolation < wanted {
         tracing::warn!(
-            has = ?capabilities.isolation, ?wanted,
+            has = %capabilities.isolation, %wanted,
             "jobs are refused unless they accept less isolation by name; `caisson doctor` says what is missing"
         );
     }

@@ -26,7 +26,7 @@ const SHELL: &str = "if command -v bash > /dev/null; then exec bash -l; else exe
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The sandbox goes away with the shell, also when the terminal is closed, unless --keep says otherwise. The exit code is the
-shell's, or 2 where there is none. Where no server answers and none was named, one inside this process makes the sandbox.
+shell's, or 125 where there is none. Where no server answers and none was named, one inside this process makes the sandbox.
 
 Examples:
   caisson shell
