@@ -23,7 +23,9 @@ COPY --from=build /src/target/release/caisson /usr/bin/caisson
 COPY caisson.example.toml /etc/caisson/caisson.example.toml
 VOLUME /var/lib/caisson
 EXPOSE 8000
+# With TLS the certificate is for the server's name, not for this address.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s \
-  CMD curl --noproxy '*' --fail --silent --output /dev/null http://127.0.0.1:8000/readyz
+  CMD curl --noproxy '*' --fail --silent --output /dev/null http://127.0.0.1:8000/readyz \
+    || curl --noproxy '*' --fail --silent --insecure --output /dev/null https://127.0.0.1:8000/readyz
 ENTRYPOINT ["/usr/bin/caisson"]
 CMD ["serve"]

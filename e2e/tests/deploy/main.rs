@@ -46,6 +46,8 @@ fn the_debian_package_has_everything_and_a_configuration_that_changes_nothing() 
         "usr/share/zsh/vendor-completions/_caisson",
         "usr/share/fish/vendor_completions.d/caisson.fish",
         "usr/share/doc/caisson/copyright",
+        "usr/share/doc/caisson/systemd/user.conf",
+        "etc/apparmor.d/caisson",
         "etc/apparmor.d/caisson-sandbox",
     ] {
         assert!(tree.join(path).is_file(), "{path} is not in the package");
@@ -83,6 +85,55 @@ fn the_unit_leaves_sandboxes_alone_at_a_restart() {
     // A guest without namespaces gives its capabilities up for good, which takes one.
     let bounds = unit.lines().find(|line| line.starts_with("CapabilityBoundingSet=")).unwrap();
     assert!(bounds.split(['=', ' ']).any(|name| name == "CAP_SETPCAP"), "{bounds}");
+}
+
+#[test]
+fn a_reload_checks_the_configuration_before_the_server_is_told() {
+    let unit = read("deploy/systemd/caisson.service");
+    let reloads: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecReload=")).collect();
+    assert_eq!(
+        reloads,
+        ["ExecReload=/usr/bin/caisson config check --quiet", "ExecReload=/bin/kill -HUP $MAINPID"]
+    );
+    assert!(unit.lines().any(|line| line == "EnvironmentFile=-/etc/caisson/environment"));
+}
+
+#[test]
+fn the_profile_that_doctor_advises_lets_the_installed_program_make_namespaces() {
+    let profile = read("deploy/apparmor/caisson");
+    assert!(
+        profile.lines().any(|line| line == "profile caisson /usr/bin/caisson flags=(unconfined) {"),
+        "{profile}"
+    );
+    assert!(profile.lines().any(|line| line.trim() == "userns,"), "{profile}");
+}
+
+#[test]
+fn a_server_that_is_not_roots_can_be_started_again_and_may_lend_ids() {
+    let unit = read("deploy/systemd/caisson.service");
+    let drop_in = read("deploy/systemd/user.conf");
+    let lines: BTreeSet<&str> = drop_in.lines().collect();
+    assert!(lines.contains("DelegateSubgroup=caisson-server") && lines.contains("NoNewPrivileges=no"));
+    // Each of these implies NoNewPrivileges= for a service with User=.
+    for name in [
+        "SystemCallFilter",
+        "SystemCallArchitectures",
+        "RestrictAddressFamilies",
+        "RestrictRealtime",
+        "LockPersonality",
+        "RestrictSUIDSGID",
+        "MemoryDenyWriteExecute",
+        "ProtectClock",
+        "ProtectKernelModules",
+        "ProtectKernelLogs",
+        "ProtectHostname",
+        "RestrictNamespaces",
+    ] {
+        let is_set = unit.lines().any(|line| line.starts_with(&format!("{name}=")));
+        let is_reset =
+            lines.contains(format!("{name}=").as_str()) || lines.contains(format!("{name}=no").as_str());
+        assert!(!is_set || is_reset, "{name} is set by the unit and stays");
+    }
 }
 
 #[test]

@@ -55,9 +55,13 @@ impl Machine {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
         std::os::unix::fs::symlink("busybox", root.join("bin/rmdir")).unwrap();
-        let systemctl = root.join("bin/systemctl");
-        fs::write(&systemctl, "#!/bin/sh\necho \"$*\" >> /systemctl.log\n").unwrap();
-        fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
+        for (name, log) in
+            [("systemctl", "systemctl.log"), ("apparmor_parser", "apparmor.log"), ("aa-enabled", "aa.log")]
+        {
+            let program = root.join("bin").join(name);
+            fs::write(&program, format!("#!/bin/sh\necho \"$*\" >> /{log}\n")).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let machine = Self { root };
         machine.has(&INSTALLED);
         machine
@@ -112,6 +116,8 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
     let told = machine.expect(&["-i", package]);
     assert_eq!(told, ["daemon-reload", "try-restart caisson.service"], "nothing is started that did not run");
     assert!(machine.root.join("usr/bin/caisson").is_file());
+    let loaded = machine.text("apparmor.log").unwrap();
+    assert_eq!(loaded, "-r -W /etc/apparmor.d/caisson\n-r -W /etc/apparmor.d/caisson-sandbox\n");
     // What the operator has written stays, and so does what jobs have left.
     let configuration = "etc/caisson/caisson.toml";
     fs::write(machine.root.join(configuration), "log = \"debug\"\n").unwrap();
