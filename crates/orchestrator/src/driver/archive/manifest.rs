@@ -27,10 +27,10 @@ pub(super) struct Manifest {
     pub(super) provenance: Vec<Download>,
     /// Names in which something was covered; two of them may have become the same.
     #[serde(skip)]
-    covered: HashSet<String>,
+    pub(super) covered: HashSet<String>,
     /// What names and targets have taken so far.
     #[serde(skip)]
-    name_bytes: usize,
+    pub(super) name_bytes: usize,
 }
 
 impl Manifest {
