@@ -50,8 +50,9 @@ mod tests {
         // What stands for processes here: a directory that is not empty cannot be removed either.
         fs::create_dir_all(parent.path().join(alive.to_string()).join("process")).unwrap();
         remove_empty(parent.path(), |id| id != kept);
-        let mut left: Vec<_> =
-            fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let entries = fs::read_dir(parent.path()).unwrap();
+        let mut left: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
         let mut expected = [alive.to_string(), kept.to_string(), "somebody-else".into()];
         expected.sort();
