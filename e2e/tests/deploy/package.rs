@@ -51,7 +51,9 @@ struct Machine {
 impl Machine {
     fn new(root: PathBuf) -> Self {
         images::make_small_root(&root);
-        for folder in ["run/systemd/system", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/log", "tmp"] {
+        for folder in
+            ["dev", "run/systemd/system", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/log", "tmp"]
+        {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
         std::os::unix::fs::symlink("busybox", root.join("bin/rmdir")).unwrap();
