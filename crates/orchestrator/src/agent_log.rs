@@ -54,12 +54,16 @@ fn describe(event: &Event, text: &mut String) {
         }
     });
     let said = what_happened(&event.body);
+    let mut who = event.done_by.as_ref().map_or(String::new(), |actor| format!("{actor}: "));
     for line in said.lines() {
-        let _ = writeln!(text, "{} {call}{line}", format_time(event.time_ms));
+        let _ = writeln!(text, "{} {call}{who}{line}", format_time(event.time_ms));
+        who.clear();
     }
 }
 
-fn what_happened(body: &EventBody) -> String {
+/// What an event says, for people; a line or more.
+#[must_use]
+pub fn what_happened(body: &EventBody) -> String {
     match body {
         EventBody::JobCreated { spec } => match &spec.work {
             Work::Task(task) => format!("task: {task}"),
@@ -169,6 +173,8 @@ fn what_happened(body: &EventBody) -> String {
         EventBody::HandedBack { by } => format!("handed back by {by}"),
         EventBody::McpChanged(change) => change.describe(),
         EventBody::FilesChanged(changed) => describe_files(changed),
+        EventBody::PersonActed(deed) => deed.describe(),
+        EventBody::AuditStored(stored) => format!("{}, {} bytes", stored.name, stored.bytes),
         EventBody::PayloadDropped { kind } => format!("{kind}: what it said was dropped by retention"),
     }
 }

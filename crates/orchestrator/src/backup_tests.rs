@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sandbox::SandboxId;
 use tempfile::TempDir;
 
-use crate::audit::{TrustedKeys, verify_audit};
+use crate::audit::{Kept, TrustedKeys, verify_audit};
 use crate::backup::back_up;
 use crate::event::{EventBody, Fence, NewEvent};
 use crate::folder::DataFolder;
@@ -122,7 +122,7 @@ async fn what_was_backed_up_comes_back_while_the_first_server_runs_on() {
     assert!(after.sandbox.is_some() && after.sandbox != before.sandbox, "it shares a sandbox with the first");
     store.sign_heads().await.unwrap();
     let trusted = TrustedKeys::of_folder(&target);
-    let report = verify_audit(&target, None, &[], &trusted).unwrap();
+    let report = verify_audit(&target, None, &Kept::default(), &trusted).unwrap();
     assert!(report.is_sound, "what the first server signed is good here: {report:?}");
     assert_eq!(report.jobs.iter().filter(|job| job.heads > 0).count(), 2, "{report:?}");
 }

@@ -7,10 +7,12 @@ use protocol::{
     CallFollower, CallKey, Exec, ExecEvent, ExecOutcome, ExecUpdate, Follow, GuestClient, Program,
 };
 use sandbox::Usage;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use crate::answers::{ExecReply, ExecRequest};
+use crate::deeds::Weighed;
 use crate::driver::{Captured, Evidence, OutputSink, environment, explain_end};
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
@@ -51,8 +53,7 @@ impl Orchestrator {
         request: &ExecRequest,
     ) -> Result<Begun, OrchestratorError> {
         let program = program_of(request)?;
-        let input = serde_json::json!({ "command": request.command, "argv": request.argv });
-        self.begin_program(id, request, program, ("exec", input)).await
+        self.begin_program(id, request, program, ("exec", input_of(request))).await
     }
 
     /// Finds the sandbox, and writes the call of a tool with its input down.
@@ -61,7 +62,7 @@ impl Orchestrator {
         id: JobId,
         request: &ExecRequest,
         program: Program,
-        (tool, input): (&str, serde_json::Value),
+        (tool, input): (&str, Value),
     ) -> Result<Begun, OrchestratorError> {
         let timeout_s = request.timeout_s.map(check_timeout).transpose()?;
         let (live, client) = self.reach(id).await?;
@@ -81,7 +82,7 @@ impl Orchestrator {
             kill_grace_ms: 2000,
         };
         let started = EventBody::CallStarted { step: None, tool: tool.to_owned(), input };
-        live.recorder.record(started.of(&call)).await?;
+        live.recorder.record(started.of(&call).done_by(self.actor())).await?;
         Ok(Begun { live, client, call, exec })
     }
 
@@ -222,6 +223,22 @@ pub(crate) fn check_timeout(seconds: f64) -> Result<f64, InvalidField> {
     Err(InvalidField { field: "timeout_s".into(), problem })
 }
 
+/// What the log has of a request: of variables their names, of standard input its size and digest.
+fn input_of(request: &ExecRequest) -> Value {
+    let mut input = json!({ "command": request.command, "argv": request.argv });
+    if let Some(directory) = &request.cwd {
+        input["cwd"] = json!(directory);
+    }
+    if !request.environment.is_empty() {
+        input["environment"] = request.environment.keys().map(String::as_str).collect();
+    }
+    if let Some(stdin) = &request.stdin {
+        let weighed = Weighed::of(stdin.as_bytes());
+        input["stdin"] = json!({ "bytes": weighed.bytes(), "sha256": weighed.sha256() });
+    }
+    input
+}
+
 fn program_of(request: &ExecRequest) -> Result<Program, InvalidField> {
     let invalid = |field: &str, problem: &str| InvalidField { field: field.into(), problem: problem.into() };
     match (&request.command, &request.argv) {
@@ -235,5 +252,29 @@ fn program_of(request: &ExecRequest) -> Result<Program, InvalidField> {
             Err(invalid("argv", "has a NUL character"))
         }
         (None, Some(argv)) => Ok(Program::Arguments(argv.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_variables_and_standard_input_the_log_has_no_values() {
+        let request = ExecRequest {
+            command: Some("make".into()),
+            cwd: Some("src".into()),
+            environment: [("TOKEN".to_owned(), "value-1".to_owned())].into(),
+            stdin: Some("value-2".into()),
+            ..ExecRequest::default()
+        };
+        let input = input_of(&request);
+        assert!(!input.to_string().contains("value-"), "{input}");
+        assert_eq!((&input["command"], &input["cwd"]), (&json!("make"), &json!("src")));
+        assert_eq!(input["environment"], json!(["TOKEN"]));
+        let sha256 = Weighed::of(b"value-2").sha256();
+        assert_eq!(input["stdin"], json!({"bytes": 7, "sha256": sha256}));
+        let plain = ExecRequest { command: Some("ls".into()), ..ExecRequest::default() };
+        assert_eq!(input_of(&plain), json!({"command": "ls", "argv": null}));
     }
 }

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::answers::ExecRequest;
 use crate::calls::{DEFAULT_TIMEOUT_S, check_timeout, run_begun};
+use crate::deeds::{DeedKind, PersonDeed};
 use crate::error::OrchestratorError;
 use crate::event::CallStatus;
 use crate::ids::JobId;
@@ -228,6 +229,11 @@ impl Orchestrator {
     ) -> Result<(), OrchestratorError> {
         check_kernel_name(name)?;
         let (_, client) = self.reach(id).await?;
-        Ok(client.kernel(name.to_owned(), action).await?)
+        let what = match action {
+            KernelAction::Interrupt => DeedKind::KernelInterrupted,
+            KernelAction::Restart => DeedKind::KernelRestarted,
+        };
+        let act = async { Ok(client.kernel(name.to_owned(), action).await?) };
+        self.witness(id, PersonDeed::to_named(what, name), act).await
     }
 }

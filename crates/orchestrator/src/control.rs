@@ -236,8 +236,15 @@ impl Orchestrator {
         }
     }
 
-    /// Writes what a person does to the log of a job: through its driver, where there is one.
+    /// Writes what a person does to the log of a job, and gives what is known of it then.
     async fn tell(&self, id: JobId, events: Vec<NewEvent>) -> Result<JobView, OrchestratorError> {
+        self.write_down(id, events).await?;
+        self.core.store.job(id).await
+    }
+
+    /// Writes what a person does to the log of a job: through its driver, where there is one.
+    pub(crate) async fn write_down(&self, id: JobId, events: Vec<NewEvent>) -> Result<(), OrchestratorError> {
+        let events = events.into_iter().map(|event| event.done_by(self.actor())).collect();
         match self.core.live.get(id) {
             Some(live) => drop(live.recorder.append(events).await?),
             None => {
@@ -248,7 +255,7 @@ impl Orchestrator {
                 }
             }
         }
-        self.core.store.job(id).await
+        Ok(())
     }
 
     /// A job that nobody drives is looked at once: it may be able to wait, or to go on.

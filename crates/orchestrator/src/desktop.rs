@@ -297,7 +297,7 @@ impl Orchestrator {
         let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
         let given = serde_json::to_value(&action).unwrap_or_default();
         let started = EventBody::CallStarted { step: None, tool: "gui".into(), input: given };
-        live.recorder.record(started.of(&call)).await?;
+        live.recorder.record(started.of(&call).done_by(self.actor())).await?;
         let began = Instant::now();
         let key = CallKey::new(call.id.clone(), call.attempt);
         let acting = client.act_on_desktop(desktop, Some(key.clone()), action);

@@ -9,7 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::access::Actor;
+use crate::audit::StoredFile;
 use crate::code::Shown;
+use crate::deeds::PersonDeed;
 use crate::ids::{Generation, Sequence};
 use crate::mcp_view::McpChange;
 use crate::request::JobSpec;
@@ -25,6 +28,9 @@ pub struct Event {
     /// The call it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
+    /// Who did it over the API, where a person or a program outside did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done_by: Option<Actor>,
     /// What happened.
     #[serde(flatten)]
     pub body: EventBody,
@@ -44,13 +50,23 @@ pub struct CallRef {
 pub struct NewEvent {
     /// The call it belongs to.
     pub call: Option<CallRef>,
+    /// Who did it over the API.
+    pub done_by: Option<Actor>,
     /// What happened.
     pub body: EventBody,
 }
 
+impl NewEvent {
+    /// The same as somebody's doing.
+    #[must_use]
+    pub fn done_by(self, actor: Option<&Actor>) -> Self {
+        Self { done_by: actor.cloned(), ..self }
+    }
+}
+
 impl From<EventBody> for NewEvent {
     fn from(body: EventBody) -> Self {
-        Self { call: None, body }
+        Self { call: None, done_by: None, body }
     }
 }
 
@@ -58,7 +74,7 @@ impl EventBody {
     /// The event as one of a call.
     #[must_use]
     pub fn of(self, call: &CallRef) -> NewEvent {
-        NewEvent { call: Some(call.clone()), body: self }
+        NewEvent { call: Some(call.clone()), done_by: None, body: self }
     }
 }
 
@@ -238,6 +254,10 @@ pub enum EventBody {
     McpChanged(McpChange),
     /// Files of the workspace are different from before.
     FilesChanged(FilesChanged),
+    /// Somebody did something in the sandbox over the API that is no call.
+    PersonActed(PersonDeed),
+    /// A file beside the log is as it will stay: its digest.
+    AuditStored(StoredFile),
     /// Something happened of which only this is still known: retention has dropped what it said. Never written.
     PayloadDropped {
         /// What kind of event it was.
@@ -418,6 +438,8 @@ impl EventBody {
             Self::HandedBack { .. } => "handed_back",
             Self::McpChanged(_) => "mcp_changed",
             Self::FilesChanged(_) => "files_changed",
+            Self::PersonActed(_) => "person_acted",
+            Self::AuditStored(_) => "audit_stored",
             Self::PayloadDropped { .. } => "payload_dropped",
         }
     }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use crate::clock::now_ms;
+use crate::deeds::{DeedKind, PersonDeed, Weighed};
 use crate::draft_files;
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
@@ -178,14 +179,22 @@ impl Orchestrator {
         }
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
-        let mut upload = client.upload(path, mode).await?;
+        let mut upload = client.upload(path.clone(), mode).await?;
+        let mut weighed = Weighed::default();
         while let Some(bytes) = body.next().await {
-            upload.write(&bytes.map_err(OrchestratorError::io("reading the body of the request"))?).await?;
+            let bytes = bytes.map_err(OrchestratorError::io("reading the body of the request"))?;
+            weighed.add(&bytes);
+            upload.write(&bytes).await?;
         }
-        match upload.finish().await? {
-            FileReply::Written { size } => Ok(size),
-            _ => Ok(0),
-        }
+        // The file is put in its place at the end: what it will be is known before.
+        let put = PersonDeed::to_file(DeedKind::FilePut, &path).of_bytes(&weighed);
+        let finish = async {
+            match upload.finish().await? {
+                FileReply::Written { size } => Ok(size),
+                _ => Ok(0),
+            }
+        };
+        self.witness(id, put, finish).await
     }
 
     /// Makes a directory and those above it.
@@ -198,8 +207,8 @@ impl Orchestrator {
         }
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
-        client.file(None, FileOperation::MakeDirectory { path }).await?;
-        Ok(())
+        let made = PersonDeed::to_file(DeedKind::DirectoryMade, &path);
+        self.witness(id, made, act(&client, FileOperation::MakeDirectory { path })).await
     }
 
     /// Makes a symbolic link, in the place of a file or link that is there. It may point anywhere: what it leads to is
@@ -217,10 +226,13 @@ impl Orchestrator {
         let archive = archive_of_link(&path, target)
             .map_err(|error| file_error(FileErrorCode::BadPath, format!("`{path}`: {error}")))?;
         let (_, client) = self.reach(id).await?;
-        let mut upload = client.unpack(String::new()).await?;
-        upload.write(&archive).await?;
-        upload.finish().await?;
-        Ok(())
+        let link = async {
+            let mut upload = client.unpack(String::new()).await?;
+            upload.write(&archive).await?;
+            upload.finish().await?;
+            Ok(())
+        };
+        self.witness(id, PersonDeed::to_file(DeedKind::LinkMade, &path).leading_to(target), link).await
     }
 
     /// Removes a file or directory.
@@ -233,8 +245,8 @@ impl Orchestrator {
         }
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
-        client.file(None, FileOperation::Remove { path, recursive }).await?;
-        Ok(())
+        let deleted = PersonDeed::to_file(DeedKind::FileDeleted, &path);
+        self.witness(id, deleted, act(&client, FileOperation::Remove { path, recursive })).await
     }
 
     /// Moves a file or directory.
@@ -244,8 +256,8 @@ impl Orchestrator {
     pub async fn move_file(&self, id: JobId, from: &str, to: &str) -> Result<(), OrchestratorError> {
         let (from, to) = (checked(from)?, checked(to)?);
         let (_, client) = self.reach(id).await?;
-        client.file(None, FileOperation::Move { from, to }).await?;
-        Ok(())
+        let moved = PersonDeed::to_file(DeedKind::FileMoved, &from).leading_to(&to);
+        self.witness(id, moved, act(&client, FileOperation::Move { from, to })).await
     }
 
     /// What covers the values of a job's secrets.
@@ -264,6 +276,11 @@ impl Orchestrator {
         }
         self.reach(id).await.map(|(_, client)| Place::Sandbox(client))
     }
+}
+
+async fn act(client: &GuestClient, operation: FileOperation) -> Result<(), OrchestratorError> {
+    client.file(None, operation).await?;
+    Ok(())
 }
 
 fn checked(path: &str) -> Result<String, OrchestratorError> {

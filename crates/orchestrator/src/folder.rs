@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::audit::FILE_LIST;
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
@@ -70,7 +71,12 @@ impl DataFolder {
     /// The folder of a job.
     #[must_use]
     pub fn job(&self, job: JobId) -> PathBuf {
-        self.root.join("jobs").join(job.to_string())
+        Self::job_in(&self.root, job)
+    }
+
+    /// The folder of a job in a data folder that a server may be using.
+    pub(crate) fn job_in(folder: &Path, job: JobId) -> PathBuf {
+        folder.join("jobs").join(job.to_string())
     }
 
     /// The result of a job.
@@ -94,7 +100,7 @@ impl DataFolder {
     /// The list of files that a job touched.
     #[must_use]
     pub fn file_log(&self, job: JobId) -> PathBuf {
-        self.job(job).join("audit").join("files.jsonl")
+        self.job(job).join(FILE_LIST)
     }
 
     /// What the workspace of a job held at its start, where the list is the difference to its end.

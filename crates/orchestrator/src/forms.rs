@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::access::Actor;
 use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence};
@@ -38,7 +39,7 @@ pub(crate) fn is_receiving(view: &JobView) -> bool {
 /// Removes the drafts whose request ended with an earlier server.
 pub(crate) async fn remove_abandoned(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     for job in core.store.standing(JobState::Draft, RECEIVING).await? {
-        core.store.delete(job).await?;
+        core.store.delete(job, Actor::named("server")).await?;
         core.folder.remove_job(job)?;
         tracing::info!(%job, "removed a draft whose files never came");
     }

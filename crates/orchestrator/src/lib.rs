@@ -21,6 +21,7 @@ mod code;
 mod context_view;
 mod control;
 mod core;
+mod deeds;
 mod desktop;
 mod desktop_script;
 mod draft_files;
@@ -74,17 +75,18 @@ mod written;
 mod zip_listing;
 
 pub use access::{
-    Key, KeyId, KeyLimits, KeyUse, NewKey, Role, SealedFor, StoredKeys, Submitter, Token, check_limits,
+    Actor, Key, KeyId, KeyLimits, KeyUse, NewKey, PERSON_PREFIX, Role, SealedFor, StoredKeys, Submitter,
+    Token, check_limits,
 };
 pub use agent::{Budget, PersonAnswer, PersonRequest, Plan, SummaryMode};
-pub use agent_log::format_time;
+pub use agent_log::{format_time, what_happened};
 pub use agent_view::AgentView;
 pub use answers::{
     Accepted, Bringing, ExecReply, ExecRequest, JobFilter, JobKind, JobPage, ReadyState, Repeated, Submission,
 };
 pub use audit::{
-    AuditReport, JobAudit, PUBLIC_KEY_FILE, SignedHead, TrustedKeys, export_heads, find_audited, read_heads,
-    verify_audit,
+    AuditReport, FileAudit, FileState, JobAudit, Kept, PUBLIC_KEY_FILE, SignedHead, StoredFile, Tombstone,
+    TrustedKeys, deeds_of, export_deletions, export_heads, find_audited, verify_audit,
 };
 pub use backup::{BackupReport, back_up};
 pub use browser::{BrowserInput, ElementChoice, ReadFormat};
@@ -92,6 +94,7 @@ pub use code::{CodeReply, CodeRequest, KernelAnswer, Shown, ShownError};
 pub use context_view::{ContextSegment, ContextView, EventSpan};
 pub use control::{Handback, Message, TakenOver, Takeover};
 pub use core::{ContextSettings, OnShutdown, Settings};
+pub use deeds::{DeedKind, PersonDeed};
 pub use desktop::{DesktopSettings, GuiAnswer, GuiInput, NewDesktop};
 pub use error::OrchestratorError;
 pub use event::{

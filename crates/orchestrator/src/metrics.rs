@@ -278,7 +278,7 @@ mod tests {
 
     fn event(call: Option<&str>, body: EventBody) -> Event {
         let call = call.map(|id| CallRef { id: id.to_owned(), attempt: 1 });
-        Event { sequence: 1, time_ms: 0, call, body }
+        Event { sequence: 1, time_ms: 0, call, done_by: None, body }
     }
 
     #[test]

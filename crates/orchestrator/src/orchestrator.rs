@@ -9,11 +9,11 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::{KeyRing, Seal};
+use crate::access::{Actor, KeyRing, Seal};
 use crate::answers::{Accepted, Bringing, JobFilter, JobPage, ReadyState, Repeated, Submission};
 use crate::core::{Core, OnShutdown, Settings};
 use crate::error::OrchestratorError;
-use crate::event::{Artifact, Event, EventBody, Fence, Wish};
+use crate::event::{Artifact, Event, EventBody, Fence, NewEvent, Wish};
 use crate::folder::DataFolder;
 use crate::ids::{JobId, Sequence};
 use crate::images::{self, ChosenImage};
@@ -39,6 +39,8 @@ pub(crate) const RETRY_AFTER_S: u64 = 5;
 pub struct Orchestrator {
     pub(crate) core: Arc<Core>,
     queued: Arc<AtomicUsize>,
+    /// On whose behalf things are done.
+    actor: Option<Arc<Actor>>,
 }
 
 impl Orchestrator {
@@ -84,7 +86,18 @@ impl Orchestrator {
         core.tasks.spawn(scheduler::run(Arc::clone(&core)));
         core.tasks.spawn(reconcile::run(Arc::clone(&core)));
         core.tasks.spawn(pool::run(Arc::clone(&core)));
-        Ok(Self { core, queued })
+        Ok(Self { core, queued, actor: None })
+    }
+
+    /// The same on behalf of somebody: what is done to jobs through it is written into their logs as theirs.
+    #[must_use]
+    pub fn acting_for(&self, actor: Actor) -> Self {
+        Self { actor: Some(Arc::new(actor)), ..self.clone() }
+    }
+
+    /// On whose behalf this acts.
+    pub(crate) fn actor(&self) -> Option<&Actor> {
+        self.actor.as_deref()
     }
 
     /// Picks no further job, and waits for those that run where the settings say so. Everything else goes on:
@@ -263,8 +276,8 @@ impl Orchestrator {
             });
         }
         if view.wish != Some(Wish::Cancel) {
-            let wished = vec![EventBody::Wished { wish: Wish::Cancel }.into()];
-            self.core.store.append(id, Fence::Anybody, wished).await?;
+            let wished: NewEvent = EventBody::Wished { wish: Wish::Cancel }.into();
+            self.core.store.append(id, Fence::Anybody, vec![wished.done_by(self.actor())]).await?;
         }
         match self.core.live.get(id) {
             Some(live) => {
@@ -290,7 +303,8 @@ impl Orchestrator {
                 problem: "it is not over; cancel it first".into(),
             });
         }
-        self.core.store.delete(id).await?;
+        let by = self.actor().cloned().unwrap_or_else(|| Actor::named("server"));
+        self.core.store.delete(id, by).await?;
         self.core.folder.remove_job(id)
     }
 

@@ -74,7 +74,8 @@ mod tests {
             "port": 443, "address": null, "bytes_up": 0, "bytes_down": 0, "duration_ms": 1, "verdict": "refused",
             "code": "not_in_list", "rule": "list", "reason": format!("{host}:443 was refused"), "remedy": "write it"});
         let body = EventBody::Egress(serde_json::from_value(connection).unwrap());
-        Event { sequence: 1, time_ms: 1, call: Some(CallRef { id: call.into(), attempt: 1 }), body }
+        let call = Some(CallRef { id: call.into(), attempt: 1 });
+        Event { sequence: 1, time_ms: 1, call, done_by: None, body }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Actor;
 use crate::clock::now_ms;
 use crate::clock_watch::{ClockWatch, Verdict};
 use crate::core::Core;
@@ -101,7 +102,7 @@ async fn remove_over(core: &Arc<Core>, over: &[JobView], oldest_kept: i64) -> Re
 
 /// Removes a job; whether that could be done.
 async fn remove(core: &Core, job: JobId) -> bool {
-    let deleted = core.store.delete(job).await;
+    let deleted = core.store.delete(job, Actor::named("retention")).await;
     let removed = deleted.and_then(|()| core.folder.remove_job(job));
     match removed {
         Ok(()) => tracing::info!(%job, "removed an old job"),

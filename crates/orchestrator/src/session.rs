@@ -14,7 +14,7 @@ use crate::answers::{JobFilter, JobKind};
 use crate::clock::now_ms;
 use crate::desktop::NewDesktop;
 use crate::error::OrchestratorError;
-use crate::event::{EventBody, Fence};
+use crate::event::{EventBody, Fence, NewEvent};
 use crate::ids::JobId;
 use crate::images;
 use crate::orchestrator::Orchestrator;
@@ -215,7 +215,8 @@ impl Orchestrator {
             });
         }
         let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
-        self.core.store.append(id, Fence::Anybody, vec![EventBody::Extended { idle_ms }.into()]).await?;
+        let extended: NewEvent = EventBody::Extended { idle_ms }.into();
+        self.core.store.append(id, Fence::Anybody, vec![extended.done_by(self.actor())]).await?;
         if let Some(live) = self.core.live.get(id) {
             live.used.now();
             live.idle_ms.send_replace(Some(idle_ms));

@@ -18,6 +18,7 @@ use utoipa::ToSchema;
 
 use crate::answers::ExecRequest;
 use crate::calls::{Begun, follow, interrupted, plain_end};
+use crate::deeds::GivenInput;
 use crate::driver::{Captured, EGRESS_PORT, OutputSink};
 use crate::error::OrchestratorError;
 use crate::event::CallEnd;
@@ -110,6 +111,8 @@ impl Cover {
 /// The standard input of a live process.
 pub struct LiveInput {
     input: Option<CallInput>,
+    /// What was written, for the log.
+    weighed: Option<GivenInput>,
 }
 
 /// Signals for a live process. While it is held the sandbox is in use.
@@ -222,6 +225,9 @@ impl Orchestrator {
         let (logged, recorder, log_key) = (client.clone(), Arc::clone(&live.recorder), key.clone());
         let (call_ref, timeout_s) = (call.clone(), request.timeout_s.unwrap_or_default());
         let shutdown = self.core.shutdown.clone();
+        let (given, actor) = (GivenInput::default(), self.actor().cloned());
+        // What is typed on a terminal is in what it prints.
+        let weighed = talk.terminal.is_none().then(|| given.clone());
         self.core.tasks.spawn(async move {
             let mut sink = OutputSink::new(Arc::clone(&recorder), call_ref.clone(), None, Captured::new(0));
             let followed = async {
@@ -233,6 +239,7 @@ impl Orchestrator {
                 // The process goes on, and the next server writes down what became of it.
                 () = shutdown.cancelled() => return,
             };
+            Self::note_input(&recorder, &call_ref, &given, actor.as_ref()).await;
             let ended = ended.with_note(recorder.refusals_of(&call_ref).await);
             let _ = sink.finish(ended.clone()).await;
             let _ = sender.send(ended);
@@ -252,7 +259,7 @@ impl Orchestrator {
                 end: Some(end),
                 cover: Cover::new(live.recorder.redactor()),
             },
-            input: LiveInput { input },
+            input: LiveInput { input, weighed },
             control,
         })
     }
@@ -320,7 +327,7 @@ impl LiveExec {
         };
         let output =
             LiveOutput { follower, first: None, end: None, cover: Cover::new(live.recorder.redactor()) };
-        Ok(Self { output, input: LiveInput { input: Some(input) }, control })
+        Ok(Self { output, input: LiveInput { input: Some(input), weighed: None }, control })
     }
 }
 
@@ -367,7 +374,10 @@ impl LiveInput {
     /// Its input is closed.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), OrchestratorError> {
         match &mut self.input {
-            Some(input) => Ok(input.write(bytes).await?),
+            Some(input) => {
+                self.weighed.iter().for_each(|weighed| weighed.add(bytes));
+                Ok(input.write(bytes).await?)
+            }
             None => Ok(()),
         }
     }

@@ -7,6 +7,7 @@ use protocol::{CallKey, CallStatus, TerminalSize};
 use serde_json::json;
 
 use crate::answers::ExecRequest;
+use crate::deeds::{DeedKind, PersonDeed};
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
@@ -59,6 +60,7 @@ impl Orchestrator {
             CallStatus::Ended(outcome) => outcome.next_sequence,
             CallStatus::Unknown | CallStatus::Answered | CallStatus::File(_) => return Err(unknown().into()),
         };
+        self.note_deed(id, PersonDeed::to_named(DeedKind::TerminalJoined, session)).await?;
         // One that has ended keeps the size it had.
         let _ = client.resize(key.clone(), size).await;
         LiveExec::return_to(client, key, printed.saturating_sub(SHOWN_AGAIN), &live).await

@@ -16,8 +16,9 @@ use uuid::Uuid;
 
 use crate::access::Submitter;
 use crate::answers::{Accepted, Repeated};
+use crate::deeds::{DeedKind, PersonDeed, Weighed};
 use crate::error::OrchestratorError;
-use crate::event::{EventBody, Fence};
+use crate::event::{EventBody, Fence, NewEvent};
 use crate::files::file_error;
 use crate::forms;
 use crate::ids::JobId;
@@ -70,11 +71,13 @@ impl Orchestrator {
         let _alone = self.core.uploads.of(id).await;
         let mut room = self.upload_room(id).await?;
         let replaced = fs::symlink_metadata(uploads.join(&relative)).map_or(0, |metadata| metadata.len());
-        if incoming.size > room.bytes.saturating_add(replaced) {
+        if incoming.weighed.bytes() > room.bytes.saturating_add(replaced) {
             return Err(too_large(room.bytes));
         }
         let target = room.make_place(&uploads, &relative)?;
-        incoming.keep(&target).map_err(|error| place_error(&relative, error))
+        let put = PersonDeed::to_file(DeedKind::FilePut, &relative).of_bytes(&incoming.weighed);
+        let keep = async { incoming.keep(&target).map_err(|error| place_error(&relative, error)) };
+        self.witness(id, put, keep).await
     }
 
     /// Makes a directory in a draft.
@@ -84,7 +87,8 @@ impl Orchestrator {
             workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))?;
         let _alone = self.core.uploads.of(id).await;
         let mut room = self.upload_room(id).await?;
-        room.make_directory(&self.core.folder.upload(id), &relative)
+        let make = async { room.make_directory(&self.core.folder.upload(id), &relative) };
+        self.witness(id, PersonDeed::to_file(DeedKind::DirectoryMade, &relative), make).await
     }
 
     /// Unpacks an archive into a draft.
@@ -133,8 +137,12 @@ impl Orchestrator {
         let _alone = self.core.uploads.of(id).await;
         self.draft(id).await?;
         let target = self.core.folder.upload(id).join(&relative);
-        let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
-        removed.map_err(|error| place_error(&relative, error))
+        let remove = async {
+            let removed =
+                if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
+            removed.map_err(|error| place_error(&relative, error))
+        };
+        self.witness(id, PersonDeed::to_file(DeedKind::FileDeleted, &relative), remove).await
     }
 
     /// Starts a draft.
@@ -168,10 +176,11 @@ impl Orchestrator {
         if state == JobState::Queued {
             _turn = self.check_allowance(spec.submitter.as_ref()).await?;
             let state = view.state.after(Happening::Submitted)?;
-            events.push(EventBody::StateChanged { state, code: None, reason: None }.into());
+            events.push(EventBody::StateChanged { state, code: None, reason: None });
         } else {
-            events.push(EventBody::StateChanged { state, code, reason }.into());
+            events.push(EventBody::StateChanged { state, code, reason });
         }
+        let events = events.into_iter().map(|body| NewEvent::from(body).done_by(self.actor())).collect();
         self.core.store.append(id, Fence::Anybody, events).await?;
         self.core.queue_changed.notify_one();
         self.core.store.job(id).await
@@ -239,7 +248,7 @@ impl Orchestrator {
 /// A file that is being received. Removed when it is dropped, whatever the reason.
 struct Incoming {
     path: PathBuf,
-    size: u64,
+    weighed: Weighed,
 }
 
 impl Incoming {
@@ -249,14 +258,15 @@ impl Incoming {
         budget: u64,
         mut body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<Self, OrchestratorError> {
-        let mut incoming = Self { path: folder.join(format!("incoming-{}", Uuid::now_v7())), size: 0 };
+        let path = folder.join(format!("incoming-{}", Uuid::now_v7()));
+        let mut incoming = Self { path, weighed: Weighed::default() };
         let mut file = fs::create_dir_all(folder)
             .and_then(|()| create(&incoming.path, mode.unwrap_or(0o644)))
             .map_err(OrchestratorError::io("making a file for an upload"))?;
         while let Some(bytes) = body.next().await {
             let bytes = bytes.map_err(OrchestratorError::io("reading the body of the request"))?;
-            incoming.size += bytes.len() as u64;
-            if incoming.size > budget {
+            incoming.weighed.add(&bytes);
+            if incoming.weighed.bytes() > budget {
                 return Err(too_large(budget));
             }
             file.write_all(&bytes).map_err(OrchestratorError::io("writing an upload"))?;
@@ -267,7 +277,7 @@ impl Incoming {
     /// Puts it where it belongs; returns its size.
     fn keep(self, target: &Path) -> io::Result<u64> {
         fs::rename(&self.path, target)?;
-        Ok(self.size)
+        Ok(self.weighed.bytes())
     }
 }
 

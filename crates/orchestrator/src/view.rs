@@ -263,6 +263,8 @@ impl JobView {
             | EventBody::AgentTold(_)
             | EventBody::ContextChanged(_)
             | EventBody::FilesChanged(_)
+            | EventBody::PersonActed(_)
+            | EventBody::AuditStored(_)
             | EventBody::PayloadDropped { .. }
             | EventBody::Note { .. } => return Changed::Nothing,
         }

@@ -50,6 +50,22 @@ impl FromRef<AppState> for Arc<ServerSettings> {
     }
 }
 
+/// What handlers do jobs with where somebody does something to one: the logs of jobs have it as the caller's.
+pub(crate) struct Acting(pub(crate) Orchestrator);
+
+impl<S> FromRequestParts<S> for Acting
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let caller = parts.extensions.get().cloned().unwrap_or(Caller::Nobody);
+        Ok(Self(Orchestrator::from_ref(state).acting_for(caller.actor())))
+    }
+}
+
 /// Reads an id as callers write it.
 pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
     text.parse().map_err(|_| {

@@ -115,3 +115,43 @@ fn who_hangs_up_has_done_it_all_the_same() {
         told(&keyed).iter().filter(|(_, what, _)| *what == format!("POST {exec}")).count() == told_before + 2
     });
 }
+
+/// Takes a request and never answers it.
+const SILENT: &str = r#"
+import socket, time
+listener = socket.create_server(("127.0.0.1", 8124))
+while True:
+    connection, _ = listener.accept()
+    connection.recv(65536)
+    open("asked", "w").close()
+    time.sleep(3600)
+"#;
+
+#[test]
+fn who_hangs_up_on_what_a_job_serves_is_told_with_499() {
+    let keyed = start(Options::default());
+    let ada = keyed.key("ada", "submitter", &json!({}));
+    let steps = json!([
+        {"tool": "write_file", "path": "silent.py", "content": SILENT},
+        {"tool": "shell", "command": "python3 silent.py"}
+    ]);
+    let job = keyed.post(&ada, "/schedule", &json!({"steps": steps})).expect(202).json()["job_id"].clone();
+    let job = job.as_str().unwrap();
+    wait_until("the job listens", || {
+        let answer = keyed.get(&ada, &format!("/v1/jobs/{job}/ports"));
+        answer.status == 200 && answer.text().contains("8124")
+    });
+    let mut connection = RawConnection::open(keyed.server.port);
+    let request = format!(
+        "POST /do HTTP/1.1\r\nHost: {job}-8124.localhost:{}\r\nAuthorization: Bearer {ada}\r\nContent-Length: 0\r\n\r\n",
+        keyed.server.port
+    );
+    assert!(connection.write(request.as_bytes()));
+    wait_until("the job has the request", || {
+        keyed.get(&ada, &format!("/v1/jobs/{job}/files/asked")).status == 200
+    });
+    let line = ("ada".to_owned(), format!("POST //{job}-8124/do"), 499);
+    assert!(!told(&keyed).contains(&line), "nobody has hung up yet");
+    drop(connection);
+    wait_until("it is told", || told(&keyed).contains(&line));
+}

@@ -1,6 +1,6 @@
 //! What a key may use, each limit refused by name.
 
-use e2e::{Options, Server};
+use e2e::{Options, Server, wait_until};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -66,6 +66,60 @@ fn what_was_spent_stays_spent_when_the_job_is_deleted() {
     keyed.server.restart();
     keyed.post(&ada, "/schedule", &task).expect_problem(429, "key_used_up");
     keyed.post(&keyed.admin, "/schedule", &task).expect(202);
+}
+
+#[test]
+fn what_was_spent_before_a_pause_counts_after_it() {
+    let work =
+        |number: usize| ScriptedAnswer::calls(&[("shell", json!({"command": format!("echo {number}")}))]);
+    let script = Script { order: Order::Turns, ..Script::of((0..20).map(work).collect()) };
+    let model = ScriptedServer::start_on_thread(script).unwrap();
+    let name = format!("http://{}/v1#scripted", model.address());
+    let prices = format!("[model.prices.\"{name}\"]\ninput = 1000.0\noutput = 1000.0\n");
+    let keyed =
+        start(Options { config: format!("[model]\nname = \"{name}\"\n{prices}"), ..Options::default() });
+    let begin = |key: &str| {
+        let body = json!({"task": "spend", "budget": {"turns": 1}});
+        let job = keyed.post(key, "/schedule", &body).expect(202).json()["job_id"].clone();
+        job.as_str().unwrap().to_owned()
+    };
+    let paused = |job: &str, reason: &str| {
+        let mut found = Value::Null;
+        wait_until(&format!("paused with {reason}"), || {
+            found = keyed.get(&keyed.admin, &format!("/v1/jobs/{job}")).expect(200).json();
+            found["detail"] == "paused" && found["reason"].as_str().is_some_and(|text| text.contains(reason))
+        });
+        found["agent"]["spent"].clone()
+    };
+    let resume = |key: &str, job: &str, budget: Value| {
+        keyed.post(key, &format!("/v1/jobs/{job}/resume"), &json!({"budget": budget}))
+    };
+    let cost = |spent: &Value| spent["cost_nanodollars"].as_u64().unwrap_or_else(|| panic!("{spent}"));
+    let ada = keyed.key("ada", "submitter", &json!({"dollars_per_day": 1_000_000.0}));
+    let job = begin(&ada);
+    let first = cost(&paused(&job, "1 of 1 turns"));
+    assert!(first > 0);
+    keyed.server.kill9();
+    keyed.server.restart();
+    resume(&ada, &job, json!({"turns": 2})).expect(202);
+    let second = paused(&job, "2 of 2 turns");
+    assert_eq!(second["turns"], 2, "the turn of before counts: {second}");
+    assert!(cost(&second) > first, "{second}");
+    // Less than what is spent lets it do nothing more.
+    #[expect(clippy::cast_precision_loss, reason = "half of a sum of money")]
+    let half = cost(&second) as f64 / 2e9;
+    resume(&ada, &job, json!({"turns": 9, "money_usd": half})).expect(202);
+    assert_eq!(paused(&job, "$"), second);
+    // A key that may spend one and a half of these turns a day is refused after two, in whatever pieces they were done.
+    #[expect(clippy::cast_precision_loss, reason = "a sum of money")]
+    let limit = first as f64 * 1.5 / 1e9;
+    let bob = keyed.key("bob", "submitter", &json!({"dollars_per_day": limit}));
+    let job = begin(&bob);
+    paused(&job, "1 of 1 turns");
+    resume(&bob, &job, json!({"turns": 2})).expect(202);
+    paused(&job, "2 of 2 turns");
+    let detail = resume(&bob, &job, json!({"turns": 3})).expect_problem(429, "key_used_up");
+    assert!(detail.contains("in 24 hours"), "{detail}");
 }
 
 #[test]

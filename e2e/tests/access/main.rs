@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod abuse;
+mod deeds;
 mod journal;
 mod keys;
 mod limits;

@@ -209,6 +209,87 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
     let (sound, said) = audit(&server, &["verify", "--key", "xyz"]);
     assert!(!sound && said.contains("64 hexadecimal digits"), "{said}");
     assert!(matches!(job.delete().status, 200 | 204));
+    // The server has deleted it, and signed that it did.
     let (sound, said) = audit(&server, &["verify", "--head", file]);
-    assert!(!sound && said.contains("the job was removed"), "{said}");
+    assert!(sound && said.contains("deleted by anybody") && said.contains("1 were deleted"), "{said}");
+    let (exported, statement) = audit(&server, &["export-head", &id]);
+    let statement: Value =
+        serde_json::from_str(&statement).unwrap_or_else(|error| panic!("{error}: {statement}"));
+    assert!(
+        exported && statement["deleted_job"] == id.as_str() && statement["by"] == "anybody",
+        "{statement}"
+    );
+    let (_, all) = audit(&server, &["export-head", "--deleted"]);
+    assert_eq!(serde_json::from_str::<Value>(&all).unwrap(), statement);
+    // Who takes that away too cannot be told from who removed the job.
+    server.stop();
+    let wiped = take_statements_away(&server.data().join("caisson.db"));
+    assert!(wiped, "the statement was there");
+    let (sound, said) = audit(&server, &["verify", "--head", file]);
+    assert!(!sound && said.contains("the job was removed by hand"), "{said}");
+    server.restart();
+}
+
+/// Removes every statement about a deleted job, as somebody with root would.
+fn take_statements_away(database: &Path) -> bool {
+    let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
+        n = c.execute('DELETE FROM tombstones').rowcount; c.commit(); sys.exit(0 if n > 0 else 1)";
+    Command::new("python3").args(["-c", script]).arg(database).status().unwrap().success()
+}
+
+#[test]
+fn a_zip_or_a_list_of_files_that_was_changed_is_found() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("echo hello > a.txt")]);
+    job.wait_for("complete");
+    let sandbox = server.create_sandbox(&json!({}));
+    assert_eq!(sandbox.exec("echo x > b.txt")["exit_code"], 0);
+    sandbox.end().expect(204);
+    let (sound, said) = audit(&server, &["verify"]);
+    assert!(sound && said.contains("output.zip as stored"), "{said}");
+    assert_eq!(said.matches("audit/files.jsonl as stored").count(), 2, "of the sandbox too: {said}");
+    let folder = server.data().join("jobs").join(&job.id);
+    for (path, name) in
+        [(folder.join("output.zip"), "output.zip"), (folder.join("audit/files.jsonl"), "files.jsonl")]
+    {
+        let before = fs::read(&path).unwrap();
+        let mut changed = before.clone();
+        changed[0] ^= 1;
+        fs::write(&path, changed).unwrap();
+        let (sound, said) = audit(&server, &["verify", &job.id]);
+        assert!(!sound && said.contains(&format!("{name} was changed")), "{said}");
+        fs::remove_file(&path).unwrap();
+        let (sound, said) = audit(&server, &["verify", &job.id]);
+        assert!(sound && said.contains(&format!("{name} is not there any more")), "{said}");
+        fs::write(&path, before).unwrap();
+    }
+    assert!(audit(&server, &["verify"]).0);
+}
+
+/// The most memory that a process has had, in KiB.
+fn peak_kib(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_sandbox_cannot_make_its_owner_grow_by_what_it_touches() {
+    let server = Server::start();
+    let sandbox = server.create_sandbox(&json!({}));
+    sandbox.follow().until("its sandbox", |event| event.is("sandbox_ready"));
+    let owner = server.newest_sandbox();
+    let before = peak_kib(owner.launcher);
+    // Long paths, each opened and many of them left open, in an environment of a megabyte.
+    let many = "import os\nplace = '/workspace' + ('/' + 'n' * 250) * 14\nos.makedirs(place)\nkept = []\n\
+        for n in range(6000):\n    f = open(f'{place}/{n:0200}', 'w')\n    kept = (kept + [f])[-200:]";
+    let environment = json!({"A": "x".repeat(100_000), "B": "x".repeat(100_000), "C": "x".repeat(100_000)});
+    let body = json!({"argv": ["python3", "-c", many], "timeout_s": 600, "environment": environment});
+    let ran = sandbox.post("exec", &body).expect(200).json();
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    let told = sandbox.get("audit/files").expect(200).text();
+    assert!(told.matches("\"created\"").count() > 6000, "{} bytes were told", told.len());
+    let grown = peak_kib(owner.launcher) - before;
+    assert!(grown < 12 * 1024, "the owner of the sandbox has grown by {grown} KiB");
+    sandbox.end().expect(204);
 }

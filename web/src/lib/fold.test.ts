@@ -198,6 +198,20 @@ test('who has taken over is known by the event of it', () => {
   expect([job.holder, job.holderSince]).toEqual(['b', 3]);
 });
 
+test('what people did is told with who it was', () => {
+  const done_by = { name: 'ada', key: '0193' };
+  const job = play([
+    { kind: 'call_started', call, done_by, data: { tool: 'exec', input: { command: 'ls' } } },
+    { kind: 'person_acted', done_by, data: { what: 'file_put', path: 'a.txt', bytes: 5, sha256: '00' } },
+    { kind: 'person_acted', done_by, data: { what: 'file_deleted', path: 'b.txt', failed: 'there is none' } },
+    { kind: 'person_acted', done_by, data: { what: 'something_new' } },
+  ]);
+  expect(callOf(job, 'step-1.1')?.by).toBe('ada');
+  expect(job.items.slice(1).map((item) => (item.kind === 'call' ? '' : item.text))).toEqual([
+    'ada put a.txt (5 bytes)', 'ada deleted b.txt: in vain, there is none', 'ada something new',
+  ]);
+});
+
 test('what a job calls a digest is an address only where it is one', () => {
   for (const digest of ['../../../keys', 'A'.repeat(64), `${'0'.repeat(64)}/x`, 7, { a: 1 }, null]) {
     const job = play([

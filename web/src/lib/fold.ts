@@ -9,6 +9,8 @@ export interface LogEvent {
   kind: string;
   data?: any;
   call?: { id: string; attempt: number } | null;
+  /** Who did it over the API. */
+  done_by?: { name: string; key?: string } | null;
 }
 
 export type ItemStatus = 'running' | 'succeeded' | 'failed' | 'interrupted';
@@ -46,6 +48,8 @@ export interface CallItem {
   /** How many letters `output` has. */
   keptLength: number;
   rich: Rich[];
+  /** Who ran it, where it was somebody outside. */
+  by: string;
 }
 
 export interface TextItem {
@@ -269,7 +273,7 @@ const HANDLERS: Record<string, Handler> = {
     job.items.push({
       kind: 'call', key, sequence: event.sequence, time: event.time_ms, tool: data.tool, input: data.input ?? {}, step: data.step ?? null,
       attempt: event.call?.attempt ?? 1, status: 'running', exitCode: null, reason: '', note: '', said: '', duration: null,
-      output: [], outputBytes: 0, hiddenBytes: 0, keptLength: 0, rich: [],
+      output: [], outputBytes: 0, hiddenBytes: 0, keptLength: 0, rich: [], by: event.done_by?.name ?? '',
     });
   },
   call_output(job, event, data) {
@@ -405,6 +409,9 @@ const HANDLERS: Record<string, Handler> = {
       job.connections.push({ ...connection, key: `${event.sequence}` });
     }
   },
+  person_acted(_job, event, data, say) {
+    say('notice', `${event.done_by?.name ?? 'Somebody'} ${describeDeed(data)}`, data.failed ? 'bad' : undefined);
+  },
   files_changed(job, event, data) {
     job.files = takeFound(job.files, data, event.sequence);
   },
@@ -412,6 +419,23 @@ const HANDLERS: Record<string, Handler> = {
     job.artifact = true;
   },
 };
+
+/** What somebody did in the sandbox beside running something. */
+function describeDeed(deed: any): string {
+  const said: Record<string, string> = {
+    file_put: `put ${deed.path} (${deed.bytes ?? 0} bytes)`,
+    directory_made: `made the directory ${deed.path}`,
+    link_made: `made ${deed.path} a link to ${deed.to}`,
+    file_moved: `moved ${deed.path} to ${deed.to}`,
+    file_deleted: `deleted ${deed.path}`,
+    stdin_given: `wrote ${deed.bytes ?? 0} bytes to a standard input`,
+    terminal_joined: 'came to a terminal',
+    kernel_interrupted: `interrupted the kernel ${deed.name}`,
+    kernel_restarted: `restarted the kernel ${deed.name}`,
+  };
+  const words = said[deed.what] ?? String(deed.what ?? '').replaceAll('_', ' ');
+  return deed.failed ? `${words}: in vain, ${deed.failed}` : words;
+}
 
 function spend(job: Folded, usage: any, cost: any): void {
   job.spent.input += (usage?.input ?? 0) + (usage?.cached_input ?? 0) + (usage?.cache_write ?? 0);

@@ -6,11 +6,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use orchestrator::{
-    AuditReport, JobAudit, SignedHead, TrustedKeys, export_heads, find_audited, read_heads, verify_audit,
+    AuditReport, FileState, JobAudit, Kept, TrustedKeys, deeds_of, export_deletions, export_heads,
+    find_audited, verify_audit,
 };
 
 use crate::cli::{HostArguments, OutputArguments};
 use crate::config::Config;
+use crate::table::Table;
+use crate::terminal::harmless;
 
 /// `caisson audit`
 #[derive(Debug, Args)]
@@ -61,17 +64,34 @@ A server that runs signs every minute and when a job ends; `GET /v1/jobs/ID/audi
 
 Examples:
   caisson audit export-head 1c2d4e6f > head.json
-  caisson audit export-head 1c2d4e6f --all")]
+  caisson audit export-head 1c2d4e6f --all
+  caisson audit export-head --deleted >> deleted.jsonl")]
     ExportHead {
-        /// The job.
-        #[arg(value_name = "ID")]
-        id: String,
+        /// The job; of one that was deleted, the signed statement of that.
+        #[arg(value_name = "ID", required_unless_present = "deleted", conflicts_with = "deleted")]
+        id: Option<String>,
         /// All its heads, oldest first.
         #[arg(long)]
         all: bool,
+        /// The statements about all jobs that were deleted, oldest first.
+        #[arg(long)]
+        deleted: bool,
         #[command(flatten)]
         host: HostArguments,
         /// Heads are JSON anyway, a line each.
+        #[command(flatten)]
+        output: OutputArguments,
+    },
+    /// Lists what people did to a job over the API: who, with which key, and what.
+    #[command(
+        after_help = "Examples:\n  caisson audit deeds 1c2d4e6f\n  caisson audit deeds 1c2d4e6f --json"
+    )]
+    Deeds {
+        /// The job.
+        #[arg(value_name = "ID")]
+        id: String,
+        #[command(flatten)]
+        host: HostArguments,
         #[command(flatten)]
         output: OutputArguments,
     },
@@ -91,7 +111,8 @@ Examples:
 pub(crate) fn run(arguments: AuditArguments) -> Result<ExitCode> {
     match arguments.action {
         Action::Verify { id, head, key, host, output } => verify(id, head, &key, &host, &output),
-        Action::ExportHead { id, all, host, output: _ } => export(&id, all, &host),
+        Action::ExportHead { id, all, deleted: _, host, output: _ } => export(id.as_deref(), all, &host),
+        Action::Deeds { id, host, output } => deeds(&id, &host, output),
         Action::Key { host, output } => {
             let path = Config::load(&host, &[], false)?.data.join(orchestrator::PUBLIC_KEY_FILE);
             let key = std::fs::read_to_string(&path).with_context(|| {
@@ -119,9 +140,9 @@ fn verify(
         Some(path) => {
             let text =
                 std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-            read_heads(&text).map_err(|why| anyhow!("{}: {why}", path.display()))?
+            Kept::read(&text).map_err(|why| anyhow!("{}: {why}", path.display()))?
         }
-        None => Vec::new(),
+        None => Kept::default(),
     };
     let trusted = if keys.is_empty() { TrustedKeys::of_folder(&data) } else { read_keys(keys, &kept)? };
     let job = id.map(|id| find_audited(&data, &id, &kept)).transpose()?;
@@ -132,7 +153,7 @@ fn verify(
 }
 
 /// The keys that count, each as it was typed or in a file; the heads that were kept must be signed by one of them.
-fn read_keys(typed: &[String], kept: &[SignedHead]) -> Result<TrustedKeys> {
+fn read_keys(typed: &[String], kept: &Kept) -> Result<TrustedKeys> {
     let texts: Vec<String> =
         typed.iter().map(|key| std::fs::read_to_string(key).unwrap_or_else(|_| key.clone())).collect();
     let lines: Vec<String> = texts
@@ -144,52 +165,107 @@ fn read_keys(typed: &[String], kept: &[SignedHead]) -> Result<TrustedKeys> {
     let trusted = TrustedKeys::only(&lines).ok().filter(|_| !lines.is_empty()).context(
         "--key wants 64 hexadecimal digits, or a file that has them; `caisson audit key` prints them",
     )?;
-    match kept.iter().find(|head| !trusted.has(&head.key)) {
-        Some(head) => bail!(
-            "the head of event {} of job {} is signed by another key, {}",
-            head.sequence,
-            head.job,
-            head.key
-        ),
+    match kept.keys().find(|(key, _)| !trusted.has(key)) {
+        Some((key, what)) => bail!("{what} is signed by another key, {key}"),
         None => Ok(trusted),
     }
 }
 
-fn export(id: &str, all: bool, host: &HostArguments) -> Result<ExitCode> {
+fn export(id: Option<&str>, all: bool, host: &HostArguments) -> Result<ExitCode> {
     let data = Config::load(host, &[], false)?.data;
-    let job = find_audited(&data, id, &[])?;
-    let heads = export_heads(&data, job)?;
+    let Some(id) = id else {
+        export_deletions(&data)?.iter().try_for_each(print_line)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let job = find_audited(&data, id, &Kept::default())?;
+    let Kept { heads, tombstones } = export_heads(&data, job)?;
     let chosen =
         if all { heads.as_slice() } else { heads.last().map(std::slice::from_ref).unwrap_or_default() };
-    if chosen.is_empty() {
+    if chosen.is_empty() && tombstones.is_empty() {
         bail!("job {job} has no signed head yet: a running server signs every minute and when a job ends");
     }
-    for head in chosen {
-        super::print(&(serde_json::to_string(head)? + "\n"))?;
+    chosen.iter().try_for_each(print_line)?;
+    tombstones.iter().try_for_each(print_line)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_line(line: &impl serde::Serialize) -> Result<()> {
+    super::print(&(serde_json::to_string(line)? + "\n"))
+}
+
+fn deeds(id: &str, host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
+    let data = Config::load(host, &[], false)?.data;
+    let deeds = deeds_of(&data, find_audited(&data, id, &Kept::default())?)?;
+    if output.json {
+        deeds.iter().try_for_each(print_line)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    if deeds.is_empty() {
+        super::print("nobody did anything to it over the API\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["TIME", "WHO", "KEY", "WHAT"]);
+    for deed in &deeds {
+        let actor = deed.done_by.as_ref();
+        table.add(vec![
+            orchestrator::format_time(deed.time_ms).into(),
+            actor.map(|actor| actor.name.clone()).unwrap_or_default().into(),
+            actor.and_then(|actor| actor.key.as_ref()).map_or("-".to_owned(), ToString::to_string).into(),
+            orchestrator::what_happened(&deed.body).lines().next().unwrap_or_default().to_owned().into(),
+        ]);
+    }
+    super::print(&table.show())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn text(report: &AuditReport) -> String {
     let mut text = String::new();
     for audit in &report.jobs {
-        let JobAudit { job, events, dropped_payloads, heads, kept_heads, signed_until, faults } = audit;
-        let verdict = if faults.is_empty() { "sound" } else { "NOT SOUND" };
-        text += &format!(
-            "{job}  {verdict}: {events} events, signed up to {signed_until} ({heads} heads, {kept_heads} kept elsewhere)"
-        );
-        if *dropped_payloads > 0 {
-            text += &format!(", {dropped_payloads} payloads dropped");
-        }
-        text.push('\n');
-        for fault in faults {
-            text += &format!("  {fault}\n");
-        }
+        text += &text_of(audit);
     }
     let unsound = report.jobs.iter().filter(|job| !job.faults.is_empty()).count();
-    text + &match (report.jobs.len(), unsound) {
+    text += &match (report.jobs.len(), unsound) {
         (0, _) => "there are no jobs\n".to_owned(),
         (jobs, 0) => format!("{jobs} of {jobs} jobs are sound\n"),
         (jobs, unsound) => format!("{unsound} of {jobs} jobs are not sound\n"),
+    };
+    if report.deleted > 0 {
+        text += &format!("{} were deleted, as the server has signed\n", report.deleted);
     }
+    text
+}
+
+fn text_of(audit: &JobAudit) -> String {
+    let JobAudit { job, events, dropped_payloads, heads, kept_heads, signed_until, deletion, files, faults } =
+        audit;
+    let verdict = if faults.is_empty() { "sound" } else { "NOT SOUND" };
+    let mut text = format!("{job}  {verdict}: ");
+    match deletion {
+        Some(deletion) => {
+            let key = deletion.by_key.as_ref().map_or(String::new(), |key| format!(" (key {key})"));
+            let (by, when) = (harmless(&deletion.by), orchestrator::format_time(deletion.time_ms));
+            text += &format!("deleted by {by}{key} at {when} after {} events", deletion.sequence);
+        }
+        None => {
+            text += &format!(
+                "{events} events, signed up to {signed_until} ({heads} heads, {kept_heads} kept elsewhere)"
+            );
+        }
+    }
+    if *dropped_payloads > 0 {
+        text += &format!(", {dropped_payloads} payloads dropped");
+    }
+    for file in files {
+        text += &match file.state {
+            FileState::Sound => format!(", {} as stored", file.name),
+            FileState::Changed => format!(", {} CHANGED", file.name),
+            FileState::Absent => format!(", {} is not there any more", file.name),
+            FileState::Unknown => format!(", {} without a digest in the log", file.name),
+        };
+    }
+    text.push('\n');
+    for fault in faults {
+        text += &format!("  {fault}\n");
+    }
+    text
 }

@@ -48,6 +48,17 @@ impl List {
         Ok(list)
     }
 
+    /// Adds lines once there are more bytes of them than may wait, and lets them go; how many were written.
+    pub(super) fn write_over(&mut self, most: usize, text: &mut Vec<u8>) -> usize {
+        if text.len() <= most {
+            return 0;
+        }
+        self.write(text);
+        let written = text.len();
+        text.clear();
+        written
+    }
+
     /// Adds lines; where it is full, that it is, once.
     pub(super) fn write(&mut self, text: &[u8]) {
         if self.written > self.most || text.is_empty() {

@@ -5,14 +5,15 @@
 //! sandbox reads them in its only loop, so that the list goes on while no server runs. Only for disks that are images: a mark on a
 //! directory of the host would tell of the host.
 
+mod directories;
 mod event;
 mod list;
 mod open;
 mod reads;
 mod sys;
+mod told;
 mod who;
 
-use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -21,16 +22,21 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, openat};
 
+use self::directories::Directories;
 use self::event::{Name, RawEvent, Role};
 use self::list::List;
-use self::open::OpenFile;
 use self::reads::Reads;
 use self::sys::Tells;
+use self::told::Told;
 use self::who::Asked;
 use crate::spec::{FILES_FILE, FILES_TOLD_FILE};
 
-/// What is remembered to find the path of a directory that is gone, and of files that were told of lately.
+/// How many files that were told of lately are remembered.
 const MOST_REMEMBERED: usize = 16_384;
+/// So much text waits for the file.
+const MOST_TEXT: usize = 256 * 1024;
+/// So much is written before others have their turn.
+const MOST_AT_A_TIME: usize = 1024 * 1024;
 /// Reads are not told of here: this is what the image brought, and the kernel's own.
 const IMAGE: [&[u8]; 11] = [
     b"/usr/",
@@ -53,6 +59,8 @@ const BESIDE: [&str; 2] = ["dev/shm", "run"];
 const OF_FILES: u64 = libc::FAN_OPEN | libc::FAN_CLOSE_WRITE;
 /// How often what there is is read when all of it is wanted: a sandbox that never stops must come to an end too.
 const MOST_TURNS: u32 = 64;
+/// And how often at a time.
+const MOST_READS: u32 = 256;
 /// Where the kernel keeps what it is about to put in place.
 const WORK: &str = "/work";
 const UPPER: &str = "/upper";
@@ -72,13 +80,13 @@ pub(crate) struct FileAudit {
     list: List,
     asked: Asked,
     /// Paths of directories by their handles.
-    directories: HashMap<Vec<u8>, String>,
+    directories: Directories,
     /// Reads that were told of already.
     reads: Reads,
     /// The newest writing.
     last_written: Option<(i32, Vec<u8>)>,
     /// Files that were told of while they were open.
-    told_open: HashSet<Vec<u8>>,
+    told_open: Told,
     /// Whether it was told that some have no path.
     is_nameless_told: bool,
 }
@@ -98,10 +106,10 @@ impl FileAudit {
             disk,
             list: List::begin(&directory.join(FILES_FILE))?,
             asked: Asked::default(),
-            directories: HashMap::new(),
+            directories: Directories::default(),
             reads: Reads::new(MOST_REMEMBERED),
             last_written: None,
-            told_open: HashSet::new(),
+            told_open: Told::new(MOST_REMEMBERED),
             is_nameless_told: false,
         })
     }
@@ -134,14 +142,26 @@ impl FileAudit {
     /// The files that are still open for writing; they might never be closed before the end.
     pub(crate) fn tell_open(&mut self, guest: i32) {
         self.drain_all();
+        let Self { told_open, asked, list, .. } = self;
         let mut text = Vec::new();
-        for OpenFile { pid, path } in open::for_writing(guest) {
-            if self.told_open.len() < MOST_REMEMBERED && self.told_open.insert(path.clone()) {
-                let who = self.asked.who(pid);
-                list::add(&mut text, "written", Some(shown(&path)), None, who, Some("it is still open"));
+        open::for_writing(guest, |pid, path| {
+            if told_open.is_full() || !told_open.is_new(path) {
+                return;
             }
-        }
-        self.list.write(&text);
+            list::add(
+                &mut text,
+                "written",
+                Some(shown(path)),
+                None,
+                asked.who(pid),
+                Some("it is still open"),
+            );
+            if told_open.is_full() {
+                list::gap(&mut text, "more files are open for writing than are told");
+            }
+            list.write_over(MOST_TEXT, &mut text);
+        });
+        list.write(&text);
     }
 
     /// The same as [`Self::drain`], however much there is by now.
@@ -162,16 +182,23 @@ impl FileAudit {
     pub(crate) fn drain(&mut self) -> Drained {
         let mut drained = Drained::All;
         let mut text = Vec::new();
+        let mut written = 0;
         let mut buffer = vec![0; 64 * 1024];
         for turn in 0..2 {
-            loop {
+            for number in 0.. {
+                // Nor must one of which nothing is worth a line.
+                if number == MOST_READS {
+                    drained = Drained::Some;
+                    break;
+                }
                 let group = if turn == 0 { &self.names } else { &self.files };
                 let Ok(count @ 1..) = rustix::io::read(group, &mut buffer) else { break };
                 for event in event::read(&buffer[..count]) {
                     self.tell(event, &mut text);
+                    written += self.list.write_over(MOST_TEXT, &mut text);
                 }
                 // A sandbox that never stops must not keep its owner from everything else.
-                if text.len() > 1 << 20 {
+                if written > MOST_AT_A_TIME {
                     drained = Drained::Some;
                     break;
                 }
@@ -278,14 +305,11 @@ impl FileAudit {
             .map(|directory| shown(&path_told(&directory).unwrap_or_else(|_| by_number(&directory))));
         match found {
             Ok(path) => {
-                if self.directories.len() >= MOST_REMEMBERED {
-                    self.directories.clear();
-                }
-                self.directories.insert(name.handle.clone(), path.clone());
+                self.directories.keep(&name.handle, &path);
                 Some(path)
             }
             // It is gone already: what it was called when something was last told of it.
-            Err(_) => Some(self.directories.get(&name.handle).cloned().unwrap_or_else(|| "/?".into())),
+            Err(_) => Some(self.directories.find(&name.handle).unwrap_or("/?").to_owned()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Files that are open for writing: they are told of when they are closed, and some never are before the sandbox ends.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
@@ -8,18 +9,15 @@ use std::os::unix::fs::MetadataExt;
 const ACCESS: u32 = libc::O_ACCMODE as u32;
 const ONLY_A_PATH: u32 = libc::O_PATH as u32;
 
-/// A file that a process may still write to.
-pub(super) struct OpenFile {
-    pub(super) pid: i32,
-    pub(super) path: Vec<u8>,
-}
+/// So much of what the kernel says of a descriptor is read: the flags stand at the beginning, and of some kinds there is no end.
+const ABOUT_BYTES: u64 = 256;
 
-/// Those of all processes that live with the guest, but for the guest itself.
-pub(super) fn for_writing(guest: i32) -> Vec<OpenFile> {
-    let pids = descendants(guest).unwrap_or_else(|| of_its_world(guest));
-    pids.into_iter()
-        .flat_map(|pid| of_process(pid).into_iter().map(move |path| OpenFile { pid, path }))
-        .collect()
+/// Tells of those of all processes that live with the guest, but for the guest itself: the process and the path, one after the
+/// other, for there may be very many.
+pub(super) fn for_writing(guest: i32, mut tell: impl FnMut(i32, &[u8])) {
+    for pid in descendants(guest).unwrap_or_else(|| of_its_world(guest)) {
+        of_process(pid, |path| tell(pid, path));
+    }
 }
 
 /// All that the guest and its children have started: who loses its parent becomes a child of the guest. `None` where the
@@ -52,11 +50,13 @@ fn of_its_world(guest: i32) -> Vec<i32> {
     numbers.filter(|pid| *pid != guest && world(*pid).as_ref() == Some(&theirs)).collect()
 }
 
-fn of_process(pid: i32) -> Vec<Vec<u8>> {
+fn of_process(pid: i32, mut tell: impl FnMut(&[u8])) {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let path = |entry: fs::DirEntry| {
         let number = entry.file_name();
-        let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.to_str()?)).ok()?;
+        let mut about = String::new();
+        let file = fs::File::open(format!("/proc/{pid}/fdinfo/{}", number.to_str()?)).ok()?;
+        file.take(ABOUT_BYTES).read_to_string(&mut about).ok()?;
         // What lies on no disk, or under no name any more, is nobody's file.
         let file = fs::metadata(entry.path()).ok()?;
         let path = fs::read_link(entry.path()).ok()?;
@@ -65,7 +65,7 @@ fn of_process(pid: i32) -> Vec<Vec<u8>> {
             file.is_file() && file.nlink() > 0 && path.starts_with(b"/") && !path.starts_with(b"/proc/");
         (is_file && is_for_writing(&about)).then(|| path.to_vec())
     };
-    descriptors.filter_map(path).collect()
+    descriptors.filter_map(path).for_each(|path| tell(&path));
 }
 
 fn is_for_writing(about: &str) -> bool {
@@ -129,7 +129,8 @@ mod tests {
         let _gone = fs::File::create(&removed).unwrap();
         fs::remove_file(&removed).unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
-        let found = of_process(pid);
+        let mut found = Vec::new();
+        of_process(pid, |path| found.push(path.to_vec()));
         let has = |path: &std::path::Path| found.iter().any(|it| it == path.as_os_str().as_bytes());
         assert!(has(&written) && !has(&read) && !has(&removed));
         fs::remove_dir_all(folder).unwrap();

@@ -1,7 +1,8 @@
 //! Which readings were told of already: of what a process opens again and again the first time is worth a line.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
+
+use super::told::Told;
 
 /// Of a process that was gone before it could be asked when it began, so long: its number may be another's by then.
 const GONE: Duration = Duration::from_secs(1);
@@ -12,13 +13,12 @@ type Began = Result<u64, u128>;
 /// Remembers readings.
 pub(super) struct Reads {
     since: Instant,
-    known: HashSet<(i32, Began, Vec<u8>)>,
-    most: usize,
+    known: Told,
 }
 
 impl Reads {
     pub(super) fn new(most: usize) -> Self {
-        Self { since: Instant::now(), known: HashSet::new(), most }
+        Self { since: Instant::now(), known: Told::new(most) }
     }
 
     /// Whether this process has not read this before, as far as is remembered.
@@ -27,11 +27,12 @@ impl Reads {
     }
 
     fn is_new_at(&mut self, now: Instant, pid: i32, began: Option<u64>, path: &[u8]) -> bool {
-        if self.known.len() >= self.most {
-            self.known.clear();
+        if self.known.is_full() {
+            self.known.forget();
         }
         let stretch = now.duration_since(self.since).as_millis() / GONE.as_millis();
-        self.known.insert((pid, began.ok_or(stretch), path.to_vec()))
+        let began: Began = began.ok_or(stretch);
+        self.known.is_new((pid, began, path))
     }
 }
 

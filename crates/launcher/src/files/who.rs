@@ -1,7 +1,8 @@
 //! Who did it: the process as it is called inside, and the call that it belongs to, where it can still be asked.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 /// How long an answer holds: a process may become another program, and its number is used again.
@@ -9,7 +10,7 @@ const FRESH: Duration = Duration::from_millis(50);
 const MOST: usize = 4096;
 /// How the environment of every call names it: the user name for the proxy.
 const CALL_MARK: &[u8] = b"HTTP_PROXY=http://";
-const MOST_ENVIRONMENT: usize = 256 * 1024;
+const MOST_ENVIRONMENT: u64 = 256 * 1024;
 
 /// A process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,13 +51,22 @@ fn ask(pid: i32) -> Who {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return Who::default() };
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = environment_of(pid);
     Who {
         pid: field("NSpid:").and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()),
         process: field("Name:").map(|name| name.trim().chars().take(64).collect()),
-        call: call_in(environment.get(..MOST_ENVIRONMENT).unwrap_or(&environment)),
+        call: call_in(&environment),
         began: began_in(&stat),
     }
+}
+
+/// The beginning of a process's environment, which may be megabytes.
+fn environment_of(pid: i32) -> Vec<u8> {
+    let mut environment = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+        let _ = file.take(MOST_ENVIRONMENT).read_to_end(&mut environment);
+    }
+    environment
 }
 
 /// When a process began. Its name, in parentheses, may have anything in it.
@@ -89,6 +99,27 @@ mod tests {
         assert_eq!(call_in(b"HTTP_PROXY=http://"), None);
         assert_eq!(call_in(b""), None);
         assert_eq!(Asked::default().who(i32::MAX), Who::default());
+    }
+
+    #[test]
+    fn of_a_large_environment_the_beginning_is_read() {
+        let mut command = std::process::Command::new("sleep");
+        command.arg("60").env_clear().env("HTTP_PROXY", "http://step-1.1:x@127.0.0.1:3128");
+        for number in 0..8 {
+            command.env(format!("Z{number}"), "x".repeat(100_000));
+        }
+        let mut child = command.spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        // Until the program is another one its environment is that of the test.
+        let end = Instant::now() + Duration::from_secs(60);
+        while fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim() != "sleep" {
+            assert!(Instant::now() < end, "it does not begin");
+            std::thread::yield_now();
+        }
+        let (read, call) = (environment_of(pid), ask(pid).call);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((read.len() as u64, call.as_deref()), (MOST_ENVIRONMENT, Some("step-1.1")));
     }
 
     #[test]

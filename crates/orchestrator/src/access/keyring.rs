@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use tokio::sync::watch;
 
-use super::people::People;
+use super::people::{PERSON_PREFIX, People};
 use super::{Key, KeyId, KeyLimits, NewKey, Role, Token};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
@@ -18,6 +18,25 @@ use crate::request::{InvalidField, invalid};
 use crate::store::{SqliteStore, Store, has_keys};
 
 const MAX_NAME_BYTES: usize = 64;
+/// What logs call those who have no key, and what the system does itself: a key of such a name could pass for them.
+const RESERVED_NAMES: [&str; 16] = [
+    "anybody",
+    "nobody",
+    "guest",
+    "inside",
+    "system",
+    "server",
+    "caisson",
+    "retention",
+    "agent",
+    "model",
+    "person",
+    "people",
+    "loopback",
+    "localhost",
+    "sandbox",
+    "job",
+];
 /// The highest count that a limit may have: what is more is none.
 const MOST_COUNTED: u32 = 1_000_000;
 
@@ -305,6 +324,15 @@ fn check(new: &NewKey) -> Result<(), InvalidField> {
         );
         return Err(invalid("name", problem));
     }
+    if RESERVED_NAMES.contains(&new.name.to_ascii_lowercase().as_str()) {
+        let problem = format!("`{}` is what logs call somebody without a key; use another name", new.name);
+        return Err(invalid("name", problem));
+    }
+    // A key is named by its name or its id: no name may be the id of another, nor look like that of a person.
+    if new.name.parse::<JobId>().is_ok() || new.name.starts_with(PERSON_PREFIX) {
+        let problem = format!("`{}` looks like the id of a key; use another name", new.name);
+        return Err(invalid("name", problem));
+    }
     check_limits(&new.limits)
 }
 
@@ -337,4 +365,27 @@ pub fn check_limits(limits: &KeyLimits) -> Result<(), InvalidField> {
         return Err(invalid("limits.dollars_per_day", "must be a number of at least 0"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_logs_use_for_others_are_refused_by_name() {
+        let check = |name: &str| {
+            let new = NewKey { name: name.into(), role: Role::Viewer, limits: KeyLimits::default() };
+            check(&new).map_err(|refused| refused.problem)
+        };
+        for name in ["ada", "root", "admin", "agent-7", "guest@example.org", "system.backup"] {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        for name in RESERVED_NAMES.iter().copied().chain(["Nobody", "SYSTEM"]) {
+            let problem = check(name).unwrap_err();
+            assert!(problem.contains(name) && problem.contains("another name"), "{problem}");
+        }
+        for name in ["01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f", "01930d5e7b1a7c3e9f003a5b1c2d4e6f", "oidc-7f"] {
+            assert!(check(name).unwrap_err().contains("the id of a key"), "{name}");
+        }
+    }
 }

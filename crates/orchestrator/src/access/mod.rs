@@ -20,6 +20,7 @@ use crate::written::only_object;
 pub use allowance::KeyUse;
 pub(crate) use keyring::{KeyRing, Turn};
 pub use keyring::{StoredKeys, check_limits};
+pub use people::PERSON_PREFIX;
 pub(crate) use seal::Seal;
 pub use seal::SealedFor;
 pub use token::Token;
@@ -156,6 +157,38 @@ pub struct Submitter {
     pub key: KeyId,
     /// Its name when the job came.
     pub name: String,
+}
+
+/// Who did something over the API, as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Actor {
+    /// The name of the key; `anybody` where there are none, `guest` for who came by a link that was shared.
+    pub name: String,
+    /// The id of the key, which no other key ever has; of a guest, that of who shared the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
+}
+
+impl Actor {
+    /// Somebody without a key, or the system itself.
+    pub(crate) fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), key: None }
+    }
+}
+
+impl From<&Key> for Actor {
+    fn from(key: &Key) -> Self {
+        Self { name: key.name.clone(), key: Some(key.id.clone()) }
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.key {
+            Some(key) => write!(out, "{} (key {key})", self.name),
+            None => out.write_str(&self.name),
+        }
+    }
 }
 
 impl From<&Key> for Submitter {

@@ -8,6 +8,9 @@ use super::{KeyId, KeyLimits, Role};
 use crate::error::OrchestratorError;
 use crate::orchestrator::Orchestrator;
 
+/// How the ids of people begin: no key has such an id, or such a name.
+pub const PERSON_PREFIX: &str = "oidc-";
+
 /// The people that this server knows.
 #[derive(Debug, Default)]
 pub(crate) struct People {

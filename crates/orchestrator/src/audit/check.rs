@@ -6,6 +6,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::head::{SignedHead, hex};
+use super::stored::{FileAudit, FileState};
+use super::tombstone::Tombstone;
 use super::trust::TrustedKeys;
 use crate::ids::{JobId, Sequence};
 use crate::store::{Link, digest};
@@ -18,6 +20,8 @@ const MOST_FAULTS: usize = 20;
 pub struct AuditReport {
     /// Whether nothing is wrong.
     pub is_sound: bool,
+    /// How many jobs were deleted, by signed statements of the server.
+    pub deleted: u64,
     /// Each job that was looked at.
     pub jobs: Vec<JobAudit>,
 }
@@ -37,25 +41,58 @@ pub struct JobAudit {
     pub kept_heads: u64,
     /// The newest event that a head covers; what came after it is held by the chain alone.
     pub signed_until: Sequence,
+    /// The statement that the job was deleted, where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<Tombstone>,
+    /// The files beside the log whose digests the log has; `caisson audit verify` looks at them once a job is over.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileAudit>,
     /// What is wrong; empty where nothing is.
     pub faults: Vec<String>,
 }
 
 impl JobAudit {
-    /// Of a job that is not there.
-    pub(crate) fn gone(job: JobId, kept: &[SignedHead]) -> Self {
-        let newest = kept.iter().map(|head| head.sequence).max().unwrap_or_default();
-        let fault =
-            format!("the job was removed: a head of event {newest} was kept, and there are no events");
+    fn new(job: JobId) -> Self {
         Self {
             job,
             events: 0,
             dropped_payloads: 0,
             heads: 0,
-            kept_heads: kept.len() as u64,
+            kept_heads: 0,
             signed_until: 0,
-            faults: vec![fault],
+            deletion: None,
+            files: Vec::new(),
+            faults: Vec::new(),
         }
+    }
+
+    /// Of a job that is not there: deleted, by a statement that counts and that every kept head fits, or removed by hand.
+    pub(crate) fn gone(
+        job: JobId,
+        kept: &[SignedHead],
+        deletion: Option<Tombstone>,
+        trusted: &TrustedKeys,
+    ) -> Self {
+        let mut faults = Vec::new();
+        if let Some(tombstone) = &deletion {
+            faults.extend(tombstone.fault(trusted));
+            faults.extend(kept.iter().filter_map(|head| tombstone.fault_beside(head)).take(MOST_FAULTS));
+        } else {
+            let newest = kept.iter().map(|head| head.sequence).max().unwrap_or_default();
+            faults.push(format!(
+                "the job was removed by hand: a head of event {newest} was kept, there are no events, and no statement that it was deleted"
+            ));
+        }
+        Self { kept_heads: kept.len() as u64, deletion, faults, ..Self::new(job) }
+    }
+
+    /// Takes in how the files beside the log are.
+    pub(crate) fn with_files(mut self, files: Vec<FileAudit>) -> Self {
+        for file in files.iter().filter(|file| file.state == FileState::Changed) {
+            self.faults
+                .push(format!("{} was changed: it is not the file whose digest the log has", file.name));
+        }
+        Self { files, ..self }
     }
 }
 
@@ -97,15 +134,8 @@ impl Checker {
         may_lack: fn(&str) -> bool,
     ) -> Self {
         let wanted = stored.iter().chain(&kept).map(|head| (head.sequence, None)).collect();
-        let audit = JobAudit {
-            job,
-            events: 0,
-            dropped_payloads: 0,
-            heads: stored.len() as u64,
-            kept_heads: kept.len() as u64,
-            signed_until: 0,
-            faults: Vec::new(),
-        };
+        let audit =
+            JobAudit { heads: stored.len() as u64, kept_heads: kept.len() as u64, ..JobAudit::new(job) };
         Self {
             audit,
             job: job.to_string(),

@@ -5,9 +5,6 @@ use utoipa::ToSchema;
 
 use crate::ids::{JobId, Sequence};
 
-/// The most heads of one file.
-const MOST_HEADS: usize = 1_000_000;
-
 /// The hash of one event of a job, signed. It covers that event and all before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -41,27 +38,6 @@ impl SignedHead {
     }
 }
 
-/// Reads a file of heads: one JSON object, or one a line.
-///
-/// # Errors
-/// The line that is no head, and why.
-pub fn read_heads(text: &str) -> Result<Vec<SignedHead>, String> {
-    if let Ok(head) = serde_json::from_str::<SignedHead>(text) {
-        return Ok(vec![head]);
-    }
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    if lines.clone().nth(MOST_HEADS).is_some() {
-        return Err(format!("it has more than {MOST_HEADS} heads; check it in parts"));
-    }
-    let heads: Vec<SignedHead> = lines
-        .map(|(number, line)| {
-            serde_json::from_str(line)
-                .map_err(|error| format!("line {} is no signed head: {error}", number + 1))
-        })
-        .collect::<Result<_, _>>()?;
-    if heads.is_empty() { Err("there is no signed head in it".into()) } else { Ok(heads) }
-}
-
 /// Whether a signature of a message is that of a key, both in hexadecimal.
 pub(super) fn is_signature(key: &str, signature: &str, message: &[u8]) -> bool {
     let (Some(key), Some(signature)) = (from_hex(key), from_hex(signature)) else { return false };
@@ -87,11 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_heads_is_read_and_what_is_none_is_named() {
-        assert!(read_heads("").unwrap_err().contains("no signed head"));
-        assert!(read_heads("\n{}\n").unwrap_err().contains("line 2"));
-        assert!(read_heads(&"{}\n".repeat(MOST_HEADS + 1)).unwrap_err().contains("more than 1000000"));
-        assert!(read_heads(r#"{"job":"x"}"#).unwrap_err().contains("line 1"));
+    fn hexadecimal_is_read_and_what_is_none_is_not() {
         assert_eq!(from_hex("0aff"), Some(vec![10, 255]));
         assert_eq!((from_hex("0"), from_hex("0g"), from_hex("é")), (None, None, None));
     }

@@ -10,7 +10,9 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 
 use super::dropped::DropStatement;
 use super::head::{SignedHead, from_hex, hex};
+use super::tombstone::Tombstone;
 use super::trust::trust_old_keys;
+use crate::access::Actor;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
 use crate::ids::{JobId, Sequence};
@@ -64,6 +66,27 @@ impl SigningKey {
         };
         head.signature = hex(self.pair.sign(&head.message()).as_ref());
         head
+    }
+
+    /// Signs that a job was deleted whose log ended with this event.
+    pub(crate) fn sign_deletion(
+        &self,
+        job: JobId,
+        (sequence, hash): (Sequence, &[u8]),
+        by: &Actor,
+    ) -> Tombstone {
+        let mut tombstone = Tombstone {
+            deleted_job: job,
+            sequence,
+            hash: hex(hash),
+            by: by.name.clone(),
+            by_key: by.key.clone(),
+            time_ms: now_ms(),
+            key: self.public.clone(),
+            signature: String::new(),
+        };
+        tombstone.signature = hex(self.pair.sign(&tombstone.message()).as_ref());
+        tombstone
     }
 
     /// Signs that the payloads of a job were dropped.

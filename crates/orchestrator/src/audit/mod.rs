@@ -7,15 +7,22 @@
 mod check;
 mod dropped;
 mod head;
+mod kept;
 mod key;
+mod stored;
+mod tombstone;
 mod trust;
 
 pub use check::{AuditReport, JobAudit};
 pub(crate) use check::{Checker, Row};
 pub(crate) use dropped::DropStatement;
-pub use head::{SignedHead, read_heads};
+pub use head::SignedHead;
+pub use kept::Kept;
 pub use key::PUBLIC_KEY_FILE;
 pub(crate) use key::SigningKey;
+pub(crate) use stored::FILE_LIST;
+pub use stored::{FileAudit, FileState, StoredFile};
+pub use tombstone::Tombstone;
 pub use trust::TrustedKeys;
 pub(crate) use trust::trust_old_keys;
 
@@ -24,19 +31,21 @@ use std::path::Path;
 
 use crate::driver::copy_covered;
 use crate::error::OrchestratorError;
+use crate::event::Event;
+use crate::folder::DataFolder;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::store::AuditReader;
 
-/// Checks the logs of a data folder, of one job or of all, and heads that were kept elsewhere. Heads of the database count
-/// where one of the trusted keys has signed them. A server may be using the folder meanwhile.
+/// Checks the logs of a data folder, of one job or of all, the files beside them, and what was kept elsewhere. Heads of the database
+/// and statements about deleted jobs count where one of the trusted keys has signed them. A server may be using the folder meanwhile.
 ///
 /// # Errors
 /// The database cannot be read, or there is no such job.
 pub fn verify_audit(
     data: &Path,
     job: Option<JobId>,
-    kept: &[SignedHead],
+    kept: &Kept,
     trusted: &TrustedKeys,
 ) -> Result<AuditReport, OrchestratorError> {
     let reader = AuditReader::open(data)?;
@@ -46,42 +55,61 @@ pub fn verify_audit(
     };
     let mut report = AuditReport::default();
     for job in &jobs {
-        let of_job: Vec<SignedHead> = kept.iter().filter(|head| head.job == *job).cloned().collect();
-        let is_there = reader.has(*job)?;
-        if !is_there && of_job.is_empty() {
-            return Err(OrchestratorError::NoJob(*job));
-        }
-        report.jobs.push(if is_there {
-            reader.check(*job, &of_job, trusted)?
-        } else {
-            JobAudit::gone(*job, &of_job)
-        });
+        report.jobs.push(verify_job((data, &reader), *job, kept, trusted)?);
     }
     if job.is_none() {
-        let gone: BTreeSet<JobId> =
-            kept.iter().map(|head| head.job).filter(|job| !jobs.contains(job)).collect();
-        for job in gone {
-            let of_job: Vec<SignedHead> = kept.iter().filter(|head| head.job == job).cloned().collect();
-            report.jobs.push(JobAudit::gone(job, &of_job));
+        let gone: BTreeSet<JobId> = kept.jobs().filter(|job| !jobs.contains(job)).collect();
+        for job in &gone {
+            report.jobs.push(verify_job((data, &reader), *job, kept, trusted)?);
+        }
+        for tombstone in reader.tombstones()? {
+            report.deleted += 1;
+            let is_new = !jobs.contains(&tombstone.deleted_job) && !gone.contains(&tombstone.deleted_job);
+            if is_new && tombstone.fault(trusted).is_some() {
+                report.jobs.push(JobAudit::gone(tombstone.deleted_job, &[], Some(tombstone), trusted));
+            }
         }
     }
     report.is_sound = report.jobs.iter().all(|job| job.faults.is_empty());
     Ok(report)
 }
 
-/// The job of a data folder, or of one of these heads, whose id begins or ends so.
+fn verify_job(
+    (data, reader): (&Path, &AuditReader),
+    job: JobId,
+    kept: &Kept,
+    trusted: &TrustedKeys,
+) -> Result<JobAudit, OrchestratorError> {
+    let heads = kept.of(job);
+    if reader.has(job)? {
+        let audit = reader.check(job, &heads, trusted)?;
+        // A log that cannot be read says so itself.
+        let stored = reader.stored_files(job).ok().flatten();
+        let folder = DataFolder::job_in(data, job);
+        return Ok(stored.map_or(audit.clone(), |stored| audit.with_files(stored::look(&folder, &stored))));
+    }
+    // The database's own, where there is one; who has taken that away as well has not taken what was kept elsewhere.
+    let deletion = reader.tombstone(job)?.or_else(|| kept.tombstone(job).cloned());
+    if deletion.is_none() && heads.is_empty() {
+        return Err(OrchestratorError::NoJob(job));
+    }
+    Ok(JobAudit::gone(job, &heads, deletion, trusted))
+}
+
+/// The job of a data folder, or of what was kept, whose id begins or ends so; also one that was deleted.
 ///
 /// # Errors
 /// None has such an id, or more than one.
-pub fn find_audited(data: &Path, typed: &str, kept: &[SignedHead]) -> Result<JobId, OrchestratorError> {
+pub fn find_audited(data: &Path, typed: &str, kept: &Kept) -> Result<JobId, OrchestratorError> {
     let typed = typed.to_ascii_lowercase();
     let fits = |job: &JobId| {
         let id = job.to_string();
         !typed.is_empty() && (id.starts_with(&typed) || id.ends_with(&typed))
     };
-    let there = AuditReader::open(data)?.jobs()?;
+    let reader = AuditReader::open(data)?;
+    let deleted = reader.tombstones()?.into_iter().map(|tombstone| tombstone.deleted_job);
     let all: BTreeSet<JobId> =
-        there.into_iter().chain(kept.iter().map(|head| head.job)).filter(fits).collect();
+        reader.jobs()?.into_iter().chain(deleted).chain(kept.jobs()).filter(fits).collect();
     let mut all = all.into_iter();
     match (all.next(), all.next()) {
         (Some(job), None) => Ok(job),
@@ -94,13 +122,36 @@ pub fn find_audited(data: &Path, typed: &str, kept: &[SignedHead]) -> Result<Job
     }
 }
 
-/// The signed heads of a job in a data folder, oldest first.
+/// The signed heads of a job in a data folder, oldest first; of one that was deleted, the statement of that.
 ///
 /// # Errors
 /// The database cannot be read, or there is no such job.
-pub fn export_heads(data: &Path, job: JobId) -> Result<Vec<SignedHead>, OrchestratorError> {
+pub fn export_heads(data: &Path, job: JobId) -> Result<Kept, OrchestratorError> {
     let reader = AuditReader::open(data)?;
-    if reader.has(job)? { reader.heads(job) } else { Err(OrchestratorError::NoJob(job)) }
+    if reader.has(job)? {
+        return Ok(Kept { heads: reader.heads(job)?, tombstones: Vec::new() });
+    }
+    match reader.tombstone(job)? {
+        Some(tombstone) => Ok(Kept { heads: Vec::new(), tombstones: vec![tombstone] }),
+        None => Err(OrchestratorError::NoJob(job)),
+    }
+}
+
+/// The statements about all jobs of a data folder that were deleted, oldest first.
+///
+/// # Errors
+/// The database cannot be read.
+pub fn export_deletions(data: &Path) -> Result<Vec<Tombstone>, OrchestratorError> {
+    AuditReader::open(data)?.tombstones()
+}
+
+/// What people did to a job over the API, oldest first: the events of its log that say who did it.
+///
+/// # Errors
+/// The database cannot be read, or there is no such job.
+pub fn deeds_of(data: &Path, job: JobId) -> Result<Vec<Event>, OrchestratorError> {
+    let reader = AuditReader::open(data)?;
+    if reader.has(job)? { reader.deeds(job) } else { Err(OrchestratorError::NoJob(job)) }
 }
 
 impl Orchestrator {

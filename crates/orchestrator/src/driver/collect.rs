@@ -14,7 +14,7 @@ use super::archive::{self, About, ChannelReader, Piece};
 use super::covered_tar::CoveredTar;
 use super::{Driver, Stop, describe};
 use crate::error::OrchestratorError;
-use crate::event::EventBody;
+use crate::event::{EventBody, NewEvent};
 use crate::outward::provenance;
 use crate::recorder::Why;
 use crate::state::{Happening, Outcome};
@@ -36,8 +36,9 @@ impl Driver {
         }
         match self.fetch_output().await {
             Ok(artifact) => {
-                let stored = EventBody::ArtifactStored(artifact).into();
-                self.recorder.change(vec![stored], Happening::Ended(outcome), why).await
+                let mut stored: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
+                stored.push(EventBody::ArtifactStored(artifact).into());
+                self.recorder.change(stored, Happening::Ended(outcome), why).await
             }
             Err(Stop::Failed(error)) if !matches!(error, OrchestratorError::Fenced(_)) => {
                 let why = why.unwrap_or_else(|| Why::new("collect_failed", describe(&error)));
@@ -45,7 +46,9 @@ impl Driver {
                 let note = EventBody::Note {
                     text: format!("the workspace could not be collected: {}", describe(&error)),
                 };
-                self.recorder.change(vec![note.into()], Happening::Ended(outcome), Some(why)).await
+                let mut events: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
+                events.push(note.into());
+                self.recorder.change(events, Happening::Ended(outcome), Some(why)).await
             }
             Err(stop) => self.stop(stop).await,
         }
@@ -126,7 +129,7 @@ impl Driver {
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
         let view = self.recorder.view().await;
-        let mut events = Vec::new();
+        let mut events: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
         if let Some(steps) = view.checkpoint_steps
             && view.artifact.is_none()
         {

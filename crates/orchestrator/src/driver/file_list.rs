@@ -14,8 +14,10 @@ use sandbox::SandboxId;
 use serde_json::json;
 
 use super::{Driver, Stop};
+use crate::audit::{FILE_LIST, StoredFile};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
+use crate::event::{EventBody, NewEvent};
 use crate::outward::cover_all;
 
 /// The most files that are compared; with more the list says that it is cut.
@@ -76,6 +78,21 @@ impl Driver {
             && tokio::time::timeout(LIST_PATIENCE, self.keep_file_list()).await.is_err()
         {
             tracing::warn!(job = %self.recorder.job(), "the list of files could not be had in time");
+        }
+    }
+
+    /// The digest of the list as it is now, for the log: who changes the list afterwards changes another file.
+    pub(super) async fn pin_file_list(&self) -> Option<NewEvent> {
+        let job = self.recorder.job();
+        let folder = self.core.folder.job(job);
+        let pinned = tokio::task::spawn_blocking(move || StoredFile::of(&folder, FILE_LIST)).await;
+        match pinned.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(stored) => Some(EventBody::AuditStored(stored).into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!(%job, %error, "the list of files cannot be read");
+                None
+            }
         }
     }
 

@@ -434,7 +434,13 @@ impl Driver {
         outcome: Outcome,
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
-        self.recorder.change(Vec::new(), Happening::Ended(outcome), why).await
+        // The list of files is as it will stay before the job is over: the log has its digest then.
+        let mut events = Vec::new();
+        if self.recorder.look(|view| view.sandbox.is_some()).await {
+            self.keep_file_list_once().await;
+            events.extend(self.pin_file_list().await);
+        }
+        self.recorder.change(events, Happening::Ended(outcome), why).await
     }
 
     /// Removes what the job no longer needs. What fails here is done again by the reconcile loop.

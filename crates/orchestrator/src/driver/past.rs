@@ -94,6 +94,7 @@ mod tests {
             sequence,
             time_ms: 0,
             call: Some(CallRef { id: id.into(), attempt: 1 }),
+            done_by: None,
             body,
         });
         let mut past = Past::default();

@@ -174,7 +174,7 @@ async fn entries(events: &[EgressEvent], recorder: &Recorder) -> Vec<NewEvent> {
             Some(call) if recorder.has_made(&call).await => Some(call),
             _ => None,
         };
-        entries.push(NewEvent { call, body: EventBody::Egress(event.clone()) });
+        entries.push(NewEvent { call, ..EventBody::Egress(event.clone()).into() });
     }
     entries
 }
@@ -192,7 +192,7 @@ pub(crate) fn cover_event(event: NewEvent, redactor: &Redactor) -> NewEvent {
     let left_out = || EventBody::Note {
         text: format!("an event of kind {kind} held the value of a secret and was left out"),
     };
-    NewEvent { call: event.call, body: cover_all(event.body, redactor).unwrap_or_else(left_out) }
+    NewEvent { body: cover_all(event.body, redactor).unwrap_or_else(left_out), ..event }
 }
 
 /// Covers the values of secrets in every text of something; `None` where that cannot be done.

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     fn event(sequence: u64, event: EgressEvent) -> Event {
-        Event { sequence, time_ms: 0, call: None, body: EventBody::Egress(event) }
+        Event { sequence, time_ms: 0, call: None, done_by: None, body: EventBody::Egress(event) }
     }
 
     fn connection(id: u64, bytes: u64) -> Connection {

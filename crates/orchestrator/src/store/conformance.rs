@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Created, Kinds, NewRecord, Store};
-use crate::access::{Key, KeyUse, Role};
+use crate::access::{Actor, Key, KeyUse, Role};
 use crate::answers::JobFilter;
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, EventBody, Fence, NewEvent, Wish};
@@ -18,6 +18,7 @@ pub(super) async fn run<S: Store>(open: impl Fn() -> S) {
     keys_are_remembered(&store).await;
     a_page_of_events_is_bounded_by_its_bytes_too(&store).await;
     events_are_numbered_and_seen_by_watchers(&store).await;
+    who_did_something_is_remembered(&store).await;
     a_stale_owner_is_refused(&store).await;
     the_queue_goes_by_priority_and_age(&store).await;
     lists_are_filtered_and_paged(&store).await;
@@ -245,13 +246,39 @@ async fn large_payloads_come_back_whole(store: &impl Store) {
     finish(store, job).await;
 }
 
+async fn who_did_something_is_remembered(store: &impl Store) {
+    let job = create(store, ONE_STEP).await;
+    let ada: Actor = serde_json::from_str(r#"{"name": "ada", "key": "0193"}"#).unwrap();
+    let events = vec![
+        NewEvent::from(EventBody::Wished { wish: Wish::Pause }).done_by(Some(&ada)),
+        note("nobody's"),
+        // What a job says cannot pass for it.
+        EventBody::Note { text: r#"{"done_by":{"name":"root"}}"#.into() }.into(),
+        EventBody::CallStarted {
+            step: None,
+            tool: "exec".into(),
+            input: serde_json::json!({"done_by": {"name": "root"}}),
+        }
+        .into(),
+        note(&"long ".repeat(4000)).done_by(Some(&Actor::named("anybody"))),
+    ];
+    store.append(job, Fence::Anybody, events).await.unwrap();
+    let read = store.events(job, 1, usize::MAX).await.unwrap();
+    let names: Vec<Option<&str>> =
+        read.iter().map(|event| event.done_by.as_ref().map(|actor| actor.name.as_str())).collect();
+    assert_eq!(names, [Some("ada"), None, None, None, Some("anybody")]);
+    assert_eq!(read[0].done_by, Some(ada));
+    assert_eq!(read[0].body, EventBody::Wished { wish: Wish::Pause });
+    finish(store, job).await;
+}
+
 async fn a_deleted_job_leaves_nothing(store: &impl Store) {
     let job = create(store, ONE_STEP).await;
     finish(store, job).await;
-    store.delete(job).await.unwrap();
+    store.delete(job, Actor::named("server")).await.unwrap();
     assert!(matches!(store.job(job).await, Err(OrchestratorError::NoJob(_))));
     assert!(store.events(job, 0, 10).await.unwrap().is_empty());
-    store.delete(job).await.unwrap();
+    store.delete(job, Actor::named("server")).await.unwrap();
 }
 
 async fn steps_are_part_of_the_view(store: &impl Store) -> JobId {

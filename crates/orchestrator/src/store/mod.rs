@@ -12,7 +12,7 @@ mod sqlite;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::access::{Key, KeyId, KeyUse, Role};
+use crate::access::{Actor, Key, KeyId, KeyUse, Role};
 use crate::answers::JobFilter;
 use crate::audit::{JobAudit, SignedHead};
 use crate::error::OrchestratorError;
@@ -168,8 +168,8 @@ pub trait Store: Send + Sync {
     /// The newest sequence number of a job; changes when there is more.
     fn watch(&self, job: JobId) -> watch::Receiver<Sequence>;
 
-    /// Removes a job that nobody drives, with all its events.
-    async fn delete(&self, job: JobId) -> Result<(), OrchestratorError>;
+    /// Removes a job that nobody drives, with all its events. A signed statement of who did it stays.
+    async fn delete(&self, job: JobId, by: Actor) -> Result<(), OrchestratorError>;
 
     /// Jobs that ended before a moment and whose events still say what they said, oldest first.
     async fn with_old_payloads(

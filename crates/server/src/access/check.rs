@@ -8,11 +8,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use orchestrator::{JobId, Key, KeyId, Orchestrator, OrchestratorError, SealedFor, Token};
+use orchestrator::{Actor, JobId, Key, KeyId, Orchestrator, OrchestratorError, SealedFor, Token};
 use tokio::task::JoinError;
 use tracing::Instrument as _;
 
-use super::Caller;
 use super::journal::{Deed, Journal, NOBODY, Ration};
 use super::lease::Lease;
 use super::need::{Need, need};
@@ -20,7 +19,7 @@ use super::oidc::{self, Oidc, PERSON};
 use super::pace::Pace;
 use super::session::Transport;
 use super::subject::Subject;
-use super::{session, share};
+use super::{Caller, Guest, session, share};
 use crate::arrival::{Arrival, Connected};
 use crate::origins::JobNames;
 use crate::problem::Problem;
@@ -153,7 +152,8 @@ impl Access {
         match guest() {
             Some((share, until_ms)) => {
                 let lease = Lease::of(&self.orchestrator, share.by.as_ref(), Some(until_ms));
-                Ok((Caller::Guest(share.rights), lease))
+                let guest = Guest { rights: share.rights, shared_by: share.by };
+                Ok((Caller::Guest(guest), lease))
             }
             None => Err(refused),
         }
@@ -176,12 +176,14 @@ impl Access {
         if looks && !is_refused && !is_told {
             return;
         }
-        let (name, ration) = match who {
-            Who::Nobody if status == StatusCode::UNAUTHORIZED => (NOBODY, Some(Ration::Strangers)),
-            Who::Nobody => (NOBODY, Some(Ration::Nobody)),
-            Who::Known(name) => (name, is_refused.then(|| Ration::Caller(name.to_owned()))),
+        let (name, key, ration) = match who {
+            Who::Nobody if status == StatusCode::UNAUTHORIZED => (NOBODY, None, Some(Ration::Strangers)),
+            Who::Nobody => (NOBODY, None, Some(Ration::Nobody)),
+            Who::Known(Actor { name, key }) => {
+                (name.as_str(), key.as_ref(), is_refused.then(|| Ration::Caller(name.clone())))
+            }
         };
-        let deed = Deed::new(name, from, method.as_str(), path, status.as_u16());
+        let deed = Deed::new(name, from, method.as_str(), path, status.as_u16()).by_key(key);
         match ration {
             Some(ration) => self.journal().write_rationed(&ration, deed),
             None if looks => self.journal().write_look(deed),
@@ -251,13 +253,14 @@ async fn answer(access: Arc<Access>, mut request: Request, next: Next) -> Respon
         }
         Err(refused) => refused,
     };
+    let actor = caller.actor();
     let known = match &caller {
         Caller::Nobody => Who::Nobody,
-        _ => Who::Known(caller.told()),
+        _ => Who::Known(&actor),
     };
     // Who has just logged in was nobody before.
     let (who, kind) = match response.extensions().get::<LoginOutcome>() {
-        Some(LoginOutcome::Done(name)) => (Who::Known(name), Kind::Told),
+        Some(LoginOutcome::Done(actor)) => (Who::Known(actor), Kind::Told),
         Some(LoginOutcome::Failed) => (known, Kind::Failed),
         None => (known, kind),
     };
@@ -270,8 +273,8 @@ async fn answer(access: Arc<Access>, mut request: Request, next: Next) -> Respon
 pub(crate) enum Who<'a> {
     /// Somebody without a good key.
     Nobody,
-    /// By the name of the key, or what stands for one.
-    Known(&'a str),
+    /// By the name of the key, or what stands for one, and its id.
+    Known(&'a Actor),
 }
 
 /// Whether a look is worth a line.
@@ -289,16 +292,17 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone)]
 pub(crate) enum LoginOutcome {
     /// Whose it was.
-    Done(String),
+    Done(Actor),
     /// It came to nothing.
     Failed,
 }
 
 /// Whether what a job has made or done is taken away there.
 fn is_download(route: &str) -> bool {
-    const TAKEN_AWAY: [&str; 9] = [
+    const TAKEN_AWAY: [&str; 10] = [
         "/output.zip",
         "/files/{*path}",
+        "/start/{*path}",
         "/events",
         "/log",
         "/context",
@@ -341,4 +345,45 @@ fn too_fast(key: &Key) -> Problem {
     let rate = key.limits.requests_per_second.unwrap_or_default();
     let detail = format!("the key `{}` may send {rate} requests a second", key.name);
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_fast", detail).after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_takes_something_of_a_job_away_is_told_of() {
+        for route in [
+            "/jobs/{id}/output.zip",
+            "/v1/jobs/{id}/files/{*path}",
+            "/v1/sandboxes/{id}/files/{*path}",
+            "/v1/jobs/{id}/start/{*path}",
+            "/v1/jobs/{id}/events",
+            "/v1/jobs/{id}/log",
+            "/v1/jobs/{id}/context",
+            "/v1/jobs/{id}/screenshot",
+            "/v1/sandboxes/{id}/screenshot",
+            "/v1/jobs/{id}/pictures/{digest}",
+            "/v1/jobs/{id}/audit/files",
+            "/v1/jobs/{id}/network",
+        ] {
+            assert!(is_download(route), "{route}");
+        }
+        for route in [
+            "",
+            "/",
+            "/v1/jobs",
+            "/v1/jobs/{id}",
+            "/v1/jobs/{id}/files",
+            "/v1/jobs/{id}/files/",
+            "/v1/jobs/{id}/artifacts",
+            "/v1/jobs/{id}/requests",
+            "/v1/jobs/{id}/audit",
+            "/v1/access-log",
+            "/metrics",
+            "/status/{id}",
+        ] {
+            assert!(!is_download(route), "{route}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use orchestrator::KeyId;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::ToSchema;
@@ -42,6 +43,9 @@ pub(crate) struct Deed {
     /// The name of the key; `anybody` where there are none, `guest` for who came by a link that was shared, `nobody`
     /// without a good key.
     pub(crate) who: String,
+    /// The id of the key, which no other key ever has although names are used again; of a guest, that of who shared the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
     /// The address that it came from.
     pub(crate) from: Option<String>,
     /// The method.
@@ -67,12 +71,22 @@ impl Deed {
         Self {
             at: timestamp(now_ms()),
             who: who.to_owned(),
+            key: None,
             from: from.map(|address| address.to_string()),
             method: method.to_owned(),
             path: path.to_owned(),
             status,
             count: 1,
         }
+    }
+
+    /// The same with the key that it was done by.
+    pub(crate) fn by_key(self, key: Option<&KeyId>) -> Self {
+        Self { key: key.map(ToString::to_string), ..self }
+    }
+
+    fn is_of_nobody(&self) -> bool {
+        self.who == NOBODY && self.key.is_none()
     }
 }
 
@@ -175,9 +189,9 @@ enum Which {
 impl Journal {
     /// Writes one down.
     pub(crate) fn write(&self, deed: Deed) {
-        let Deed { who, from, method, path, status, count, .. } = &deed;
-        let from = from.as_deref().unwrap_or("inside");
-        tracing::info!(target: "caisson_access", who, from, method, path, status, count, "over the API");
+        let Deed { who, key, from, method, path, status, count, .. } = &deed;
+        let (from, key) = (from.as_deref().unwrap_or("inside"), key.as_deref().unwrap_or_default());
+        tracing::info!(target: "caisson_access", who, key, from, method, path, status, count, "over the API");
         self.keep(deed);
     }
 
@@ -253,8 +267,8 @@ impl Journal {
             file.write(&deed);
         }
         let mut deeds = self.deeds.lock().unwrap_or_else(PoisonError::into_inner);
-        if deed.who == NOBODY && deeds.iter().filter(|kept| kept.who == NOBODY).count() >= KEPT_OF_NOBODY {
-            let oldest = deeds.iter().position(|kept| kept.who == NOBODY);
+        if deed.is_of_nobody() && deeds.iter().filter(|kept| kept.is_of_nobody()).count() >= KEPT_OF_NOBODY {
+            let oldest = deeds.iter().position(Deed::is_of_nobody);
             oldest.and_then(|oldest| deeds.remove(oldest));
         }
         if deeds.len() >= KEPT {
@@ -396,7 +410,8 @@ mod tests {
     #[test]
     fn a_line_of_before_there_were_counts_is_read() {
         let line = r#"{"at":"2026-01-01T00:00:00Z","who":"ada","from":null,"method":"POST","path":"/","status":202}"#;
-        assert_eq!(serde_json::from_str::<Deed>(line).unwrap().count, 1);
+        let read = serde_json::from_str::<Deed>(line).unwrap();
+        assert_eq!((read.count, read.key), (1, None));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use orchestrator::{Key, KeyId, Role, Submitter};
+use orchestrator::{Actor, Key, KeyId, Role, Submitter};
 
 pub(crate) use check::{Access, Kind, LoginOutcome, Who, check};
 pub use journal::AccessLog;
@@ -44,9 +44,18 @@ pub(crate) enum Caller {
     /// The holder of a key.
     Key(Arc<Key>),
     /// Somebody with a link to one view.
-    Guest(Rights),
+    Guest(Guest),
     /// Somebody who has shown nothing, at a route that asks for nothing.
     Nobody,
+}
+
+/// Somebody who came by a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Guest {
+    /// What the link allows.
+    pub(crate) rights: Rights,
+    /// The key of who shared it.
+    pub(crate) shared_by: Option<KeyId>,
 }
 
 impl Caller {
@@ -76,15 +85,26 @@ impl Caller {
     /// Whether they may look into a sandbox and do nothing there.
     pub(crate) fn only_watches(&self) -> bool {
         match self {
-            Self::Anybody | Self::Guest(Rights::Use) => false,
+            Self::Anybody => false,
             Self::Key(key) => key.role == Role::Viewer,
-            Self::Guest(Rights::Watch) | Self::Nobody => true,
+            Self::Guest(guest) => guest.rights == Rights::Watch,
+            Self::Nobody => true,
         }
     }
 
     /// The name of their key.
     pub(crate) fn name(&self) -> Option<&str> {
         self.key().map(|key| key.name.as_str())
+    }
+
+    /// As whose deed something is written into the log of a job.
+    pub(crate) fn actor(&self) -> Actor {
+        let key = match self {
+            Self::Key(key) => Some(key.id.clone()),
+            Self::Guest(guest) => guest.shared_by.clone(),
+            Self::Anybody | Self::Nobody => None,
+        };
+        Actor { name: self.told().to_owned(), key }
     }
 
     /// For the log.

@@ -269,7 +269,7 @@ impl Oidc {
 }
 
 /// How the ids of people who logged in elsewhere begin.
-pub(crate) const PERSON: &str = "oidc-";
+pub(crate) use orchestrator::PERSON_PREFIX as PERSON;
 
 /// The key that a person has while logged in.
 fn person(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {

@@ -7,12 +7,12 @@
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::Visitor;
+use orchestrator::{Actor, Visitor};
 
 use super::names::JobNames;
 use super::pages::{self, Page};
 use super::target::{Service, Target};
-use crate::access::{Access, Lease, Rights, Share, Transport, View};
+use crate::access::{Access, Caller, Guest, Lease, Rights, Share, Transport, View};
 
 const COOKIE: &str = "caisson_pass";
 const QUERY: &str = "caisson-pass";
@@ -30,7 +30,7 @@ pub(super) enum Entered {
 pub(super) struct Visiting {
     pub(super) entered: Entered,
     /// For the log.
-    pub(super) name: String,
+    pub(super) actor: Actor,
 }
 
 impl Entered {
@@ -70,15 +70,15 @@ pub(super) async fn check(
         access.check_pace(&caller).map_err(|problem| Box::new(problem.into_response()))?;
         if access.may_work(&caller, target.job).await {
             request.extensions_mut().insert(lease);
-            return Ok(Visiting { entered: Entered::Using, name: caller.told().to_owned() });
+            return Ok(Visiting { entered: Entered::Using, actor: caller.actor() });
         }
     }
     let in_cookies = cookies(request.headers()).find_map(|sealed| opened(access, target, sealed));
     match in_cookies {
-        Some((rights, lease)) => {
+        Some((guest, lease)) => {
             request.extensions_mut().insert(lease);
-            let entered = if rights == Rights::Use { Entered::Using } else { Entered::Watching };
-            Ok(Visiting { entered, name: "guest".to_owned() })
+            let entered = if guest.rights == Rights::Use { Entered::Using } else { Entered::Watching };
+            Ok(Visiting { entered, actor: Caller::Guest(guest).actor() })
         }
         None => {
             Err(Box::new(pages::answer(request.headers(), &Page::NeedsKey(api_of(access, request, target)))))
@@ -110,15 +110,16 @@ pub(super) fn opens(access: &Access, target: Target, sealed: &str) -> bool {
     opened(access, target, sealed).is_some()
 }
 
-/// What may be done by a link, and until when.
-fn opened(access: &Access, target: Target, sealed: &str) -> Option<(Rights, Lease)> {
+/// Who comes by a link, and until when.
+fn opened(access: &Access, target: Target, sealed: &str) -> Option<(Guest, Lease)> {
     let (share, until_ms) = Share::open_until(access.orchestrator(), sealed)?;
     let lease = Lease::of(access.orchestrator(), share.by.as_ref(), Some(until_ms));
     let view = match target.service {
         Service::Notebook => View::Notebook,
         Service::Port(port) => View::Port(port),
     };
-    (share.job == target.job && share.view == view).then_some((share.rights, lease))
+    let is_it = share.job == target.job && share.view == view;
+    is_it.then_some((Guest { rights: share.rights, shared_by: share.by }, lease))
 }
 
 fn in_query(uri: &Uri) -> Option<&str> {

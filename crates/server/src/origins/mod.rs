@@ -26,7 +26,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use orchestrator::{Orchestrator, OrchestratorError, PortStream};
+use orchestrator::{Actor, Orchestrator, OrchestratorError, PortStream};
 
 pub(crate) use entry::entrance;
 pub use expose::{exposed_desktop, exposed_notebook, forward_desktop};
@@ -95,19 +95,19 @@ async fn serve(access: &Access, target: Target, request: Request) -> Response {
     let (who, response) = match enter(access, target, request).await {
         Ok((visitor, request)) => {
             let transport = access.transport(&request);
-            let name = visitor.name;
-            let mut left = Left { access, deed: Some((&name, from, &method, &path)) };
+            let actor = visitor.actor;
+            let mut left = Left { access, deed: Some((&actor, from, &method, &path)) };
             let response = pass_on(access.orchestrator(), target, (transport, request)).await;
             left.deed = None;
             drop(left);
-            (Some(name), Ok(response))
+            (Some(actor), Ok(response))
         }
         Err(response) => (None, Err(*response)),
     };
     // What the job itself refuses is its own affair.
     let kind = if response.is_ok() { Kind::OfJob } else { Kind::Plain };
     let response = response.unwrap_or_else(|refused| refused);
-    let who = who.as_deref().map_or(Who::Nobody, Who::Known);
+    let who = who.as_ref().map_or(Who::Nobody, Who::Known);
     access.note(who, from, (&method, &path), (response.status(), kind));
     response
 }
@@ -115,14 +115,14 @@ async fn serve(access: &Access, target: Target, request: Request) -> Response {
 /// Notes a request that was passed on when who sent it hangs up before there is an answer.
 struct Left<'a> {
     access: &'a Access,
-    deed: Option<(&'a str, Option<IpAddr>, &'a Method, &'a str)>,
+    deed: Option<(&'a Actor, Option<IpAddr>, &'a Method, &'a str)>,
 }
 
 impl Drop for Left<'_> {
     fn drop(&mut self) {
-        if let Some((name, from, method, path)) = self.deed.take() {
+        if let Some((actor, from, method, path)) = self.deed.take() {
             let status = StatusCode::from_u16(HUNG_UP).unwrap_or(StatusCode::BAD_REQUEST);
-            self.access.note(Who::Known(name), from, (method, path), (status, Kind::OfJob));
+            self.access.note(Who::Known(actor), from, (method, path), (status, Kind::OfJob));
         }
     }
 }

@@ -3,13 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use orchestrator::{CodeReply, CodeRequest, JobId, KernelAnswer, OrchestratorError};
+use orchestrator::{CodeReply, CodeRequest, JobId, KernelAnswer, Orchestrator, OrchestratorError};
 use protocol::{KernelAction, ProtocolError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::body::JsonBody;
-use crate::extract::{AppState, JobPath, KernelPath};
+use crate::extract::{Acting, AppState, JobPath, KernelPath};
 use crate::openapi::{BodyProblems, JobProblems, KernelProblems, SandboxProblems, StateProblems};
 use crate::problem::Problem;
 
@@ -38,11 +38,11 @@ pub(crate) struct KernelsAnswer {
     )
 )]
 pub(crate) async fn run(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     JsonBody(request): JsonBody<CodeRequest>,
 ) -> Result<Json<CodeReply>, Problem> {
-    Ok(Json(state.orchestrator.run_code(id, request).await?))
+    Ok(Json(orchestrator.run_code(id, request).await?))
 }
 
 /// List kernels
@@ -68,11 +68,8 @@ pub(crate) async fn list(
     params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, description = "The kernel")),
     responses((status = 204, description = "It was told"), JobProblems, SandboxProblems, KernelProblems)
 )]
-pub(crate) async fn interrupt(
-    State(state): State<AppState>,
-    path: KernelPath,
-) -> Result<StatusCode, Problem> {
-    act(&state, path, KernelAction::Interrupt).await
+pub(crate) async fn interrupt(Acting(orchestrator): Acting, path: KernelPath) -> Result<StatusCode, Problem> {
+    act(&orchestrator, path, KernelAction::Interrupt).await
 }
 
 /// Restart a kernel
@@ -83,12 +80,16 @@ pub(crate) async fn interrupt(
     params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, description = "The kernel")),
     responses((status = 204, description = "It answers again"), JobProblems, SandboxProblems, KernelProblems)
 )]
-pub(crate) async fn restart(State(state): State<AppState>, path: KernelPath) -> Result<StatusCode, Problem> {
-    act(&state, path, KernelAction::Restart).await
+pub(crate) async fn restart(Acting(orchestrator): Acting, path: KernelPath) -> Result<StatusCode, Problem> {
+    act(&orchestrator, path, KernelAction::Restart).await
 }
 
-async fn act(state: &AppState, path: KernelPath, action: KernelAction) -> Result<StatusCode, Problem> {
-    match state.orchestrator.act_on_kernel(path.job, &path.kernel, action).await {
+async fn act(
+    orchestrator: &Orchestrator,
+    path: KernelPath,
+    action: KernelAction,
+) -> Result<StatusCode, Problem> {
+    match orchestrator.act_on_kernel(path.job, &path.kernel, action).await {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(OrchestratorError::Link(ProtocolError::Refused(why))) => {
             Err(Problem::new(StatusCode::CONFLICT, "kernel_not_running", why))

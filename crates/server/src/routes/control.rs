@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::answers::{JobAnswer, now_ms};
 use crate::arrival::Arrival;
 use crate::body::{JsonBody, OptionalBody};
-use crate::extract::{AppState, BaseUrl, JobPath, RequestPath};
+use crate::extract::{Acting, AppState, BaseUrl, JobPath, RequestPath};
 use crate::hold::{self, Passed};
 use crate::openapi::{BodyProblems, JobProblems, StateProblems};
 use crate::problem::Problem;
@@ -32,12 +32,12 @@ fn accepted(view: JobView, base: &BaseUrl) -> Response {
     responses((status = 202, description = "It will be read", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
 )]
 pub(crate) async fn message(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     base: BaseUrl,
     JsonBody(message): JsonBody<Message>,
 ) -> Result<Response, Problem> {
-    Ok(accepted(state.orchestrator.message(id, message).await?, &base))
+    Ok(accepted(orchestrator.message(id, message).await?, &base))
 }
 
 /// Let a job wait
@@ -49,11 +49,11 @@ pub(crate) async fn message(
     responses((status = 202, description = "It will wait", body = JobAnswer), JobProblems, StateProblems)
 )]
 pub(crate) async fn pause(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     base: BaseUrl,
 ) -> Result<Response, Problem> {
-    Ok(accepted(state.orchestrator.pause(id).await?, &base))
+    Ok(accepted(orchestrator.pause(id).await?, &base))
 }
 
 /// How a job goes on.
@@ -75,12 +75,12 @@ pub(crate) struct ResumeRequest {
     responses((status = 202, description = "It will go on", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
 )]
 pub(crate) async fn resume(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     base: BaseUrl,
     OptionalBody(request): OptionalBody<ResumeRequest>,
 ) -> Result<Response, Problem> {
-    Ok(accepted(state.orchestrator.resume(id, request.budget).await?, &base))
+    Ok(accepted(orchestrator.resume(id, request.budget).await?, &base))
 }
 
 /// A sandbox that was taken over.
@@ -113,11 +113,12 @@ pub(crate) struct TakeoverAnswer {
 )]
 pub(crate) async fn takeover(
     State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     (base, arrival): (BaseUrl, Arrival),
     OptionalBody(takeover): OptionalBody<Takeover>,
 ) -> Result<Response, Problem> {
-    let TakenOver { view, token } = state.orchestrator.takeover(id, takeover).await?;
+    let TakenOver { view, token } = orchestrator.takeover(id, takeover).await?;
     let transport = arrival.transport(&state.settings);
     let cookie = hold::cookie(&token, &format!("/v1/jobs/{id}"), transport);
     let answer = TakeoverAnswer { job: JobAnswer::new(view, &base, now_ms()), token };
@@ -144,13 +145,13 @@ pub(crate) async fn takeover(
     )
 )]
 pub(crate) async fn handback(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     base: BaseUrl,
     passed: Passed,
     OptionalBody(handback): OptionalBody<Handback>,
 ) -> Result<Response, Problem> {
-    Ok(accepted(state.orchestrator.handback(id, &passed.caller(), &handback).await?, &base))
+    Ok(accepted(orchestrator.handback(id, &passed.caller(), &handback).await?, &base))
 }
 
 /// What waits for a person.
@@ -189,10 +190,10 @@ pub(crate) async fn requests(
     responses((status = 202, description = "The job goes on", body = JobAnswer), JobProblems, BodyProblems)
 )]
 pub(crate) async fn answer(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     RequestPath { job, request }: RequestPath,
     base: BaseUrl,
     JsonBody(answer): JsonBody<PersonAnswer>,
 ) -> Result<Response, Problem> {
-    Ok(accepted(state.orchestrator.answer(job, &request, answer).await?, &base))
+    Ok(accepted(orchestrator.answer(job, &request, answer).await?, &base))
 }

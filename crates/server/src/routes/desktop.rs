@@ -10,7 +10,7 @@ use orchestrator::{GuiAnswer, GuiInput, JobId, OrchestratorError};
 use crate::access::Caller;
 use crate::body::JsonBody;
 use crate::download::{Description, describe};
-use crate::extract::{AppState, JobPath, PicturePath};
+use crate::extract::{Acting, AppState, JobPath, PicturePath};
 use crate::hold::Passed;
 use crate::openapi::{BodyProblems, JobProblems, SandboxProblems, StateProblems, WebSocketProblems};
 use crate::problem::Problem;
@@ -197,11 +197,11 @@ fn picture_of(png: Bytes) -> Response {
     )
 )]
 pub(crate) async fn input(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     JsonBody(input): JsonBody<GuiInput>,
 ) -> Result<Json<GuiAnswer>, Problem> {
-    Ok(Json(state.orchestrator.input(id, input).await?))
+    Ok(Json(orchestrator.input(id, input).await?))
 }
 
 #[cfg(test)]

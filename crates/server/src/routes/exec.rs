@@ -1,11 +1,10 @@
 //! Running something in the sandbox of a job.
 
 use axum::Json;
-use axum::extract::State;
 use orchestrator::{ExecReply, ExecRequest, JobId};
 
 use crate::body::JsonBody;
-use crate::extract::{AppState, JobPath};
+use crate::extract::{Acting, JobPath};
 use crate::openapi::{BodyProblems, JobProblems, SandboxProblems, StateProblems};
 use crate::problem::Problem;
 
@@ -26,9 +25,9 @@ use crate::problem::Problem;
     )
 )]
 pub(crate) async fn exec(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     JsonBody(request): JsonBody<ExecRequest>,
 ) -> Result<Json<ExecReply>, Problem> {
-    Ok(Json(state.orchestrator.exec(id, request).await?))
+    Ok(Json(orchestrator.exec(id, request).await?))
 }

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::exec_input::{self, WaitingInput, feed};
 use crate::body::parse_json;
-use crate::extract::{AppState, JobPath};
+use crate::extract::{Acting, AppState, JobPath};
 use crate::hold::Passed;
 use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
@@ -126,10 +126,12 @@ pub(crate) enum StreamNotice {
 )]
 pub(crate) async fn exec_stream(
     State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     passed: Passed,
     upgrade: Upgrade,
 ) -> Response {
+    let state = AppState { orchestrator, ..state };
     upgrade.start(move |writer, reader| converse(state, id, passed, writer, reader))
 }
 

@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::body::JsonBody;
 use crate::download::{Description, describe};
-use crate::extract::{AppState, FilePath, JobPath, Parameters, Place};
+use crate::extract::{Acting, AppState, FilePath, JobPath, Parameters, Place};
 use crate::openapi::{BodyProblems, FileProblems, QueryProblems, SandboxProblems};
 use crate::problem::Problem;
 
@@ -204,7 +204,7 @@ pub(crate) struct FileAnswer {
     )
 )]
 pub(crate) async fn write(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     FilePath { job, place }: FilePath,
     Parameters(query): Parameters<WriteQuery>,
     request: Request,
@@ -215,17 +215,17 @@ pub(crate) async fn write(
     let bytes = match query.kind {
         WriteKind::File => {
             let body = body.into_data_stream().map_err(std::io::Error::other);
-            Some(state.orchestrator.write_file(job, &path, mode, Box::pin(body)).await?)
+            Some(orchestrator.write_file(job, &path, mode, Box::pin(body)).await?)
         }
         WriteKind::Directory => {
             expect_at_most(body, 0, "a directory has no content").await?;
-            state.orchestrator.make_directory(job, &path).await?;
+            orchestrator.make_directory(job, &path).await?;
             None
         }
         WriteKind::Symlink => {
             let too_long = "the body is where the link points, at most 4,095 bytes";
             let target = expect_at_most(body, MAX_TARGET_BYTES, too_long).await?;
-            state.orchestrator.make_link(job, &path, &target).await?;
+            orchestrator.make_link(job, &path, &target).await?;
             None
         }
     };
@@ -260,11 +260,11 @@ pub(crate) struct DeleteQuery {
     responses((status = 204, description = "It is gone"), FileProblems, QueryProblems, SandboxProblems)
 )]
 pub(crate) async fn delete(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     FilePath { job, place }: FilePath,
     Parameters(query): Parameters<DeleteQuery>,
 ) -> Result<StatusCode, Problem> {
-    state.orchestrator.delete_file(job, &place.into_file()?, query.recursive).await?;
+    orchestrator.delete_file(job, &place.into_file()?, query.recursive).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -293,7 +293,7 @@ pub(crate) struct MoveRequest {
     )
 )]
 pub(crate) async fn relocate(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     FilePath { job, place }: FilePath,
     JsonBody(request): JsonBody<MoveRequest>,
 ) -> Result<Json<FileAnswer>, Problem> {
@@ -301,7 +301,7 @@ pub(crate) async fn relocate(
     let to = Place::parse(&request.move_to)
         .and_then(Place::into_file)
         .map_err(|problem| problem.with_field("move_to"))?;
-    state.orchestrator.move_file(job, &from, &to).await?;
+    orchestrator.move_file(job, &from, &to).await?;
     Ok(Json(FileAnswer { path: to, bytes: None }))
 }
 

@@ -13,7 +13,7 @@ use crate::answers::{
     AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, JobAnswer, JobListAnswer, JobSummary, STATES, now_ms,
 };
 use crate::download::{Description, describe, send_file};
-use crate::extract::{AppState, BaseUrl, JobPath, Parameters, parse_job_id};
+use crate::extract::{Acting, AppState, BaseUrl, JobPath, Parameters, parse_job_id};
 use crate::openapi::{JobProblems, QueryProblems, QueueProblems, StateProblems, SubmitProblems};
 use crate::problem::Problem;
 use crate::routes::basic::{accept, accepted, job_of};
@@ -203,10 +203,10 @@ pub(crate) async fn get(
     responses((status = 204, description = "It is gone"), JobProblems, StateProblems)
 )]
 pub(crate) async fn delete(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
 ) -> Result<StatusCode, Problem> {
-    state.orchestrator.delete(id).await?;
+    orchestrator.delete(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -224,8 +224,8 @@ pub(crate) async fn delete(
         QueueProblems
     )
 )]
-pub(crate) async fn start(State(state): State<AppState>, JobPath(id): JobPath) -> Result<Response, Problem> {
-    let view = state.orchestrator.start_draft(id).await?;
+pub(crate) async fn start(Acting(orchestrator): Acting, JobPath(id): JobPath) -> Result<Response, Problem> {
+    let view = orchestrator.start_draft(id).await?;
     Ok(accepted(Accepted { hint: view.hint(), view, repeated: Repeated::No }))
 }
 
@@ -261,11 +261,11 @@ pub(crate) async fn retry(
     responses((status = 202, description = "It will end", body = JobAnswer), JobProblems, StateProblems)
 )]
 pub(crate) async fn cancel(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     base: BaseUrl,
 ) -> Result<Response, Problem> {
-    let view = state.orchestrator.cancel(id).await?;
+    let view = orchestrator.cancel(id).await?;
     Ok((StatusCode::ACCEPTED, Json(JobAnswer::new(view, &base, now_ms()))).into_response())
 }
 

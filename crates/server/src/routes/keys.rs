@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Key, NewKey, Role, SealedFor, Token};
+use orchestrator::{Actor, Key, NewKey, Role, SealedFor, Token};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -179,7 +179,7 @@ pub(crate) async fn log_in(
         job_domain: state.settings.job_domain.clone(),
     };
     let mut response = Json(answer).into_response();
-    response.extensions_mut().insert(LoginOutcome::Done(key.name.clone()));
+    response.extensions_mut().insert(LoginOutcome::Done(Actor::from(key.as_ref())));
     if let Some(cookie) = session_cookie(&sealed, arrival.transport(&state.settings)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }

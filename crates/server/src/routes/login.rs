@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::SealedFor;
+use orchestrator::{Actor, SealedFor};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -97,7 +97,7 @@ pub(crate) async fn finish(
             let sealed = state.orchestrator.seal(SealedFor::Session, &text, PERSON_LASTS);
             tracing::info!(target: "caisson_access", who = key.name, role = key.role.name(), "logged in with an account elsewhere");
             let mut response = answer("/", session_cookie(&sealed, transport))?;
-            response.extensions_mut().insert(LoginOutcome::Done(key.name));
+            response.extensions_mut().insert(LoginOutcome::Done(Actor::from(&key)));
             if let Some(ended) = cookie("", 0, transport) {
                 response.headers_mut().append(header::SET_COOKIE, ended);
             }

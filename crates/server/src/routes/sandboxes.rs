@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::access::Caller;
 use crate::answers::{detail_of, timestamp};
 use crate::body::JsonBody;
-use crate::extract::{AppState, JobPath, Parameters, parse_job_id};
+use crate::extract::{Acting, AppState, JobPath, Parameters, parse_job_id};
 use crate::openapi::{BodyProblems, CreateSandboxProblems, QueryProblems, SandboxIdProblems, StateProblems};
 use crate::problem::Problem;
 use crate::routes::jobs::{parse_label, parse_limit};
@@ -223,11 +223,11 @@ pub(crate) struct ExtendRequest {
     )
 )]
 pub(crate) async fn extend(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     JsonBody(request): JsonBody<ExtendRequest>,
 ) -> Result<Json<SandboxAnswer>, Problem> {
-    Ok(Json(SandboxAnswer::new(state.orchestrator.extend_sandbox(id, request.ttl_s).await?)))
+    Ok(Json(SandboxAnswer::new(orchestrator.extend_sandbox(id, request.ttl_s).await?)))
 }
 
 /// End a sandbox
@@ -239,9 +239,9 @@ pub(crate) async fn extend(
     responses((status = 204, description = "It has ended"), SandboxIdProblems)
 )]
 pub(crate) async fn delete(
-    State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
 ) -> Result<StatusCode, Problem> {
-    state.orchestrator.end_sandbox(id).await?;
+    orchestrator.end_sandbox(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::exec_input::{self, feed};
 use super::exec_stream::{Outcome, listen, text_of_problem};
-use crate::extract::{AppState, JobPath, Parameters};
+use crate::extract::{Acting, AppState, JobPath, Parameters};
 use crate::hold::Passed;
 use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
@@ -77,11 +77,14 @@ pub(crate) enum TerminalNotice {
 )]
 pub(crate) async fn terminal(
     State(state): State<AppState>,
+    Acting(orchestrator): Acting,
     JobPath(id): JobPath,
     Parameters(query): Parameters<TerminalQuery>,
     passed: Passed,
     upgrade: Upgrade,
 ) -> Response {
+    // Who only watches does nothing that the log of the job would have.
+    let state = if passed.check().is_ok() { AppState { orchestrator, ..state } } else { state };
     upgrade.start(move |writer, reader| converse(state, id, query, passed, writer, reader))
 }
 

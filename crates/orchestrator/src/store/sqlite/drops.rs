@@ -2,13 +2,14 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::failed;
+use super::{failed, has_table};
 use crate::audit::{DropStatement, TrustedKeys};
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
+const TABLE: &str = "drops";
 /// A table more than the first version had; a server that does not know it leaves it alone. Jobs whose payloads such a server has
 /// dropped get no statement afterwards: whoever can write to the database could have one made so for any job.
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS drops (
@@ -35,7 +36,7 @@ pub(super) fn store(connection: &Connection, statement: &DropStatement) -> Resul
 
 /// Whether a key that counts has signed that the payloads of a job were dropped.
 pub(super) fn are_stated(connection: &Connection, job: JobId, trusted: &TrustedKeys) -> Result<bool> {
-    if !has_table(connection)? {
+    if !has_table(connection, TABLE)? {
         return Ok(false);
     }
     let statement = connection
@@ -52,18 +53,11 @@ pub(super) fn are_stated(connection: &Connection, job: JobId, trusted: &TrustedK
 
 /// The keys that statements name.
 pub(super) fn keys(connection: &Connection) -> Result<Vec<String>> {
-    if !has_table(connection)? {
+    if !has_table(connection, TABLE)? {
         return Ok(Vec::new());
     }
     connection
         .prepare("SELECT DISTINCT key FROM drops")
         .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
-        .map_err(failed("reading that payloads were dropped"))
-}
-
-/// A database that no server has opened since there are statements has no table of them.
-fn has_table(connection: &Connection) -> Result<bool> {
-    connection
-        .query_row("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'drops')", [], |row| row.get(0))
         .map_err(failed("reading that payloads were dropped"))
 }

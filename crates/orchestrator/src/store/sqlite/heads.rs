@@ -5,13 +5,18 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
-use super::read::parse_id;
+use super::read::{self, parse_id};
 use super::writer::Context;
-use super::{drops, failed, payloads};
-use crate::audit::{Checker, DropStatement, JobAudit, Row, SignedHead, SigningKey, TrustedKeys};
+use super::{drops, failed, has_table, payloads, tombstones};
+use crate::access::Actor;
+use crate::audit::{
+    Checker, DropStatement, JobAudit, Row, SignedHead, SigningKey, StoredFile, Tombstone, TrustedKeys,
+};
 use crate::error::OrchestratorError;
+use crate::event::{Artifact, Event, EventBody};
 use crate::folder::DATABASE;
 use crate::ids::{JobId, Sequence};
+use crate::store::{Kinds, PAGE, WITHOUT_OUTPUT};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
@@ -60,6 +65,12 @@ impl Signer {
     /// Signs that the payloads of a job were dropped.
     pub(super) fn sign_drop(&self, job: JobId) -> DropStatement {
         self.key.sign_drop(job)
+    }
+
+    /// Signs that a job was deleted whose log ended so.
+    pub(super) fn sign_deletion(&mut self, job: JobId, last: (Sequence, &[u8]), by: &Actor) -> Tombstone {
+        self.unsigned.remove(&job);
+        self.key.sign_deletion(job, last, by)
     }
 }
 
@@ -126,11 +137,7 @@ pub(super) fn sign_all(context: &mut Context<'_>) -> Result<usize> {
 
 /// The heads of a job, oldest first.
 pub(super) fn of_job(connection: &Connection, job: JobId) -> Result<Vec<SignedHead>> {
-    // A database that no server has opened since there are heads has no table of them.
-    let has_table: bool = connection
-        .query_row("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'heads')", [], |row| row.get(0))
-        .map_err(failed("reading signed heads"))?;
-    if !has_table {
+    if !has_table(connection, "heads")? {
         return Ok(Vec::new());
     }
     connection
@@ -215,7 +222,7 @@ fn row(row: &SqlRow<'_>) -> rusqlite::Result<Row> {
     })
 }
 
-/// The keys that the heads of a database name, and its statements about dropped payloads.
+/// The keys that the heads of a database name, and its statements about dropped payloads and deleted jobs.
 pub(crate) fn keys_of_heads(database: &Path) -> Result<Vec<String>> {
     let connection = super::open_for_reading(database)?;
     let mut keys: Vec<String> = connection
@@ -223,6 +230,9 @@ pub(crate) fn keys_of_heads(database: &Path) -> Result<Vec<String>> {
         .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
         .map_err(failed("reading signed heads"))?;
     keys.extend(drops::keys(&connection)?);
+    keys.extend(tombstones::all(&connection)?.into_iter().map(|tombstone| tombstone.key));
+    keys.sort();
+    keys.dedup();
     Ok(keys)
 }
 
@@ -258,6 +268,43 @@ impl AuditReader {
                 row.get(0)
             })
             .map_err(failed("reading a job"))
+    }
+
+    pub(crate) fn tombstone(&self, job: JobId) -> Result<Option<Tombstone>> {
+        tombstones::of_job(&self.connection, job)
+    }
+
+    pub(crate) fn tombstones(&self) -> Result<Vec<Tombstone>> {
+        tombstones::all(&self.connection)
+    }
+
+    /// The files beside the log whose digests the log of a job has; nothing while the job may still change them.
+    pub(crate) fn stored_files(&self, job: JobId) -> Result<Option<Vec<StoredFile>>> {
+        if !read::view(&self.connection, job)?.state.is_over() {
+            return Ok(None);
+        }
+        let kinds = Kinds::Only(&["artifact_stored", "audit_stored"]);
+        let events = read::events(&self.connection, job, kinds, (0, usize::MAX))?;
+        let stored = events.into_iter().filter_map(|event| match event.body {
+            EventBody::ArtifactStored(Artifact { name, bytes, sha256, .. }) => {
+                Some(StoredFile { name, bytes, sha256 })
+            }
+            EventBody::AuditStored(stored) => Some(stored),
+            _ => None,
+        });
+        Ok(Some(stored.collect()))
+    }
+
+    /// What people did to a job over the API, oldest first: the events that say who did it.
+    pub(crate) fn deeds(&self, job: JobId) -> Result<Vec<Event>> {
+        let mut deeds = Vec::new();
+        let mut after = 0;
+        loop {
+            let page = read::events(&self.connection, job, WITHOUT_OUTPUT, (after, PAGE))?;
+            let Some(last) = page.last() else { return Ok(deeds) };
+            after = last.sequence;
+            deeds.extend(page.into_iter().filter(|event| event.done_by.is_some()));
+        }
     }
 
     pub(crate) fn heads(&self, job: JobId) -> Result<Vec<SignedHead>> {

@@ -5,7 +5,8 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::SqliteStore;
-use crate::audit::{AuditReport, SignedHead, SigningKey, TrustedKeys, export_heads};
+use crate::access::Actor;
+use crate::audit::{AuditReport, FileState, Kept, SignedHead, SigningKey, Tombstone, TrustedKeys};
 use crate::event::{EventBody, Fence, NewEvent};
 use crate::ids::JobId;
 use crate::request::{JobDefaults, NewJob};
@@ -18,7 +19,23 @@ fn verify_audit(
     job: Option<JobId>,
     kept: &[SignedHead],
 ) -> Result<AuditReport, crate::error::OrchestratorError> {
+    verify_kept(folder, job, &heads_only(kept))
+}
+
+fn verify_kept(
+    folder: &Path,
+    job: Option<JobId>,
+    kept: &Kept,
+) -> Result<AuditReport, crate::error::OrchestratorError> {
     crate::audit::verify_audit(folder, job, kept, &TrustedKeys::of_folder(folder))
+}
+
+fn heads_only(heads: &[SignedHead]) -> Kept {
+    Kept { heads: heads.to_vec(), tombstones: Vec::new() }
+}
+
+fn export_heads(folder: &Path, job: JobId) -> Result<Vec<SignedHead>, crate::error::OrchestratorError> {
+    crate::audit::export_heads(folder, job).map(|kept| kept.heads)
 }
 
 fn note(text: &str) -> NewEvent {
@@ -159,14 +176,126 @@ async fn a_log_that_was_written_anew_is_found_by_a_head_that_was_kept_elsewhere(
 async fn a_removed_job_is_found_by_a_head_that_was_kept_elsewhere() {
     let (folder, first, second) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
-    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
-    store.delete(first).await.unwrap();
+    for table in ["events", "heads", "blobs"] {
+        change(folder.path(), &format!("DELETE FROM {table} WHERE job = ?1"), first);
+    }
+    change(folder.path(), "DELETE FROM jobs WHERE id = ?1", first);
     for job in [None, Some(first)] {
         let report = verify_audit(folder.path(), job, &kept).unwrap();
-        assert!(faults(&report).contains("the job was removed"), "{}", faults(&report));
+        assert!(faults(&report).contains("the job was removed by hand"), "{}", faults(&report));
     }
     assert!(verify_audit(folder.path(), Some(second), &kept).unwrap().is_sound);
     assert!(verify_audit(folder.path(), Some(first), &[]).is_err(), "without a head nobody knows of it");
+}
+
+fn ada() -> Actor {
+    serde_json::from_str(r#"{"name": "ada \n x", "key": "0193"}"#).unwrap()
+}
+
+#[tokio::test]
+async fn a_deletion_by_the_server_is_told_from_a_removal_by_hand() {
+    let (folder, first, second) = folder().await;
+    let kept = export_heads(folder.path(), first).unwrap();
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    store.delete(first, ada()).await.unwrap();
+    for job in [None, Some(first)] {
+        let report = verify_audit(folder.path(), job, &kept).unwrap();
+        assert!(report.is_sound, "{}", faults(&report));
+        let of_first = report.jobs.iter().find(|it| it.job == first).unwrap();
+        let deletion = of_first.deletion.clone().unwrap();
+        assert_eq!((deletion.sequence, deletion.by.as_str()), (10, "ada \n x"));
+        assert_eq!(deletion.by_key.as_ref().map(ToString::to_string).as_deref(), Some("0193"));
+        assert!(deletion.is_signed());
+    }
+    let report = verify_audit(folder.path(), None, &[]).unwrap();
+    assert_eq!((report.is_sound, report.deleted, report.jobs.len()), (true, 1, 1));
+    assert!(verify_audit(folder.path(), Some(second), &[]).unwrap().is_sound);
+    // What a deletion leaves is exported like heads, and counts where the database has lost its own.
+    let exported = crate::audit::export_heads(folder.path(), first).unwrap();
+    assert_eq!((exported.heads.len(), exported.tombstones.len()), (0, 1));
+    change(folder.path(), "DELETE FROM tombstones WHERE job = ?1", first);
+    let report = verify_audit(folder.path(), None, &kept).unwrap();
+    assert!(faults(&report).contains("removed by hand"), "{}", faults(&report));
+    let both = Kept { heads: kept, tombstones: exported.tombstones };
+    assert!(verify_kept(folder.path(), None, &both).unwrap().is_sound);
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_made_up_is_found() {
+    let (folder, first, second) = folder().await;
+    let kept = export_heads(folder.path(), first).unwrap();
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    store.delete(first, ada()).await.unwrap();
+    let forge = |tombstone: &Tombstone| {
+        let connection = Connection::open(folder.path().join("caisson.db")).unwrap();
+        let text = serde_json::to_string(tombstone).unwrap();
+        connection.execute("UPDATE tombstones SET statement = ?1", [text]).unwrap();
+        faults(&verify_audit(folder.path(), None, &kept).unwrap())
+    };
+    let own = crate::audit::export_heads(folder.path(), first).unwrap().tombstones.remove(0);
+    assert_eq!(forge(&own), "");
+    for changed in [
+        Tombstone { by: "bob".into(), ..own.clone() },
+        Tombstone { by_key: None, ..own.clone() },
+        Tombstone { time_ms: 0, ..own.clone() },
+        Tombstone { sequence: 11, ..own.clone() },
+        Tombstone { deleted_job: first, signature: "00".into(), ..own.clone() },
+    ] {
+        assert!(forge(&changed).contains("false signature"), "{changed:?}");
+    }
+    // Signed by a key of one's own, and one of the server's about a log that was shorter than what was kept.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = SigningKey::of(elsewhere.path()).unwrap().sign_deletion(first, (10, &[1; 32]), &ada());
+    assert!(forge(&other).contains("by a key that does not count"));
+    let key = SigningKey::of(folder.path()).unwrap();
+    assert!(forge(&key.sign_deletion(first, (9, &[1; 32]), &ada())).contains("the log ended with event 9"));
+    assert!(forge(&key.sign_deletion(first, (10, &[1; 32]), &ada())).contains("was not what it was"));
+    // Also where no head was kept the statements are looked at.
+    let connection = Connection::open(folder.path().join("caisson.db")).unwrap();
+    let text = serde_json::to_string(&Tombstone { by: "bob".into(), ..own }).unwrap();
+    connection.execute("UPDATE tombstones SET statement = ?1", [text]).unwrap();
+    assert!(faults(&verify_audit(folder.path(), None, &[]).unwrap()).contains("false signature"));
+    assert!(verify_audit(folder.path(), Some(second), &[]).unwrap().is_sound);
+}
+
+#[tokio::test]
+async fn a_changed_zip_and_a_changed_list_of_files_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+    let id = job(&store, 0).await;
+    let place = crate::folder::DataFolder::job_in(folder.path(), id);
+    std::fs::create_dir_all(place.join("audit")).unwrap();
+    let files = [(place.join("output.zip"), "zip"), (place.join("audit/files.jsonl"), "list")];
+    for (path, text) in &files {
+        std::fs::write(path, text).unwrap();
+    }
+    let list = crate::audit::StoredFile::of(&place, "audit/files.jsonl").unwrap();
+    let zip = crate::audit::StoredFile::of(&place, "output.zip").unwrap();
+    let artifact = crate::event::Artifact {
+        name: zip.name,
+        bytes: zip.bytes,
+        files: 1,
+        sha256: zip.sha256,
+        source: "workspace".into(),
+    };
+    let stored = vec![EventBody::AuditStored(list).into(), EventBody::ArtifactStored(artifact).into()];
+    store.append(id, Fence::Anybody, stored).await.unwrap();
+    let look = || verify_audit(folder.path(), Some(id), &[]).unwrap();
+    assert_eq!(look().jobs[0].files, [], "a job that is not over may still write them");
+    end(&store, id).await;
+    let states = || look().jobs[0].files.iter().map(|file| file.state).collect::<Vec<_>>();
+    assert_eq!((states(), look().is_sound), (vec![FileState::Sound, FileState::Sound], true));
+    // What retention drops does not take the digests along.
+    store.drop_payloads(id).await.unwrap();
+    for (path, text) in &files {
+        std::fs::write(path, text.to_uppercase()).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let told = faults(&look());
+        assert!(told.contains("was changed") && told.contains(name), "{told}");
+        std::fs::remove_file(path).unwrap();
+        assert!(look().is_sound, "one that is gone is said to be");
+    }
+    assert_eq!(states(), [FileState::Absent, FileState::Absent]);
 }
 
 #[tokio::test]
@@ -216,7 +345,7 @@ async fn a_log_that_was_written_anew_and_signed_by_another_key_is_found() {
     // Who can write to the whole folder can name their key there; not to who has kept the right one elsewhere.
     std::fs::write(folder.path().join("audit.pub.old"), &key).unwrap();
     assert!(verify_audit(folder.path(), Some(first), &[]).unwrap().is_sound);
-    let report = crate::audit::verify_audit(folder.path(), Some(first), &[], &known).unwrap();
+    let report = crate::audit::verify_audit(folder.path(), Some(first), &Kept::default(), &known).unwrap();
     assert!(faults(&report).contains("by a key that does not count"), "{}", faults(&report));
 }
 

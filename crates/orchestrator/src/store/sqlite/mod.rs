@@ -10,6 +10,7 @@ mod keys;
 mod payloads;
 mod read;
 mod room;
+mod tombstones;
 mod write;
 mod writer;
 
@@ -31,7 +32,7 @@ use self::hub::Hub;
 pub(crate) use self::keys::has_keys;
 use self::writer::Writer;
 use super::{Created, NewRecord, Store};
-use crate::access::{Key, KeyId, KeyUse, Role};
+use crate::access::{Actor, Key, KeyId, KeyUse, Role};
 use crate::answers::JobFilter;
 use crate::audit::{JobAudit, SignedHead, TrustedKeys};
 use crate::error::OrchestratorError;
@@ -44,11 +45,12 @@ use crate::store::Kinds;
 use crate::view::JobView;
 
 /// What each version adds to the one before, from version 1.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
+    include_str!("schema_5.sql"),
 ];
 /// How long to wait for a lock that another program holds on the file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -202,6 +204,13 @@ fn migrate(connection: &Connection) -> Result<(), OrchestratorError> {
     Ok(())
 }
 
+/// Whether there is a table: a database that no server has opened since a table was added has none of it.
+fn has_table(connection: &Connection, name: &str) -> Result<bool, OrchestratorError> {
+    connection
+        .query_row("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = ?1)", [name], |row| row.get(0))
+        .map_err(failed("looking at the database"))
+}
+
 /// Turns an error of SQLite into ours.
 fn failed(what: &str) -> impl FnOnce(rusqlite::Error) -> OrchestratorError {
     let what = what.to_owned();
@@ -306,8 +315,8 @@ impl Store for SqliteStore {
         self.hub.watch(job)
     }
 
-    async fn delete(&self, job: JobId) -> Result<(), OrchestratorError> {
-        self.writer.run(move |context| write::delete(context, job)).await
+    async fn delete(&self, job: JobId, by: Actor) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| write::delete(context, job, &by)).await
     }
 
     async fn with_old_payloads(

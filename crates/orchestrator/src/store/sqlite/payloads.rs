@@ -12,7 +12,7 @@ type Result<T> = std::result::Result<T, OrchestratorError>;
 
 /// What says how a job went, and not what was in it: these events keep their payload. The first one is what the job
 /// shall do, without which it cannot be shown or tried again.
-const KEPT_KINDS: [&str; 4] = ["job_created", "state_changed", "wished", "artifact_stored"];
+const KEPT_KINDS: [&str; 5] = ["job_created", "state_changed", "wished", "artifact_stored", "audit_stored"];
 
 /// Whether an event of this kind never loses its payload.
 pub(super) fn is_kept(kind: &str) -> bool {

@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params_from_iter};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::write::kind_name;
 use super::{failed, payloads};
-use crate::access::KeyId;
+use crate::access::{Actor, KeyId};
 use crate::answers::JobFilter;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, Event, EventBody};
@@ -46,15 +46,34 @@ fn opening(kind: &str) -> String {
     format!("{{\"kind\":\"{kind}\",\"data\":")
 }
 
-/// The data of an event without its kind, which has a column of its own.
-pub(super) fn encode_payload(body: &EventBody) -> Result<String> {
-    let whole = encode(body)?;
-    let data = whole.strip_prefix(&opening(body.kind())).and_then(|rest| rest.strip_suffix('}'));
-    data.map(ToOwned::to_owned).ok_or_else(|| undecodable("an event", "it has no data"))
+/// How a payload starts that says who did it. It stands in the payload so that the chain covers it; nothing but this makes it the first
+/// field, so nobody who is told of in an event can write it there.
+const DONE_BY: &str = "{\"done_by\":";
+
+/// Who did it, as a payload says it.
+#[derive(Deserialize)]
+struct DoneBy {
+    done_by: Actor,
 }
 
-fn decode_payload(kind: &str, payload: &str) -> Result<EventBody> {
-    decode("an event", &format!("{}{payload}}}", opening(kind)))
+/// The data of an event without its kind, which has a column of its own.
+pub(super) fn encode_payload(event: &Event) -> Result<String> {
+    let whole = encode(&event.body)?;
+    let data = whole.strip_prefix(&opening(event.body.kind())).and_then(|rest| rest.strip_suffix('}'));
+    let data = data.ok_or_else(|| undecodable("an event", "it has no data"))?;
+    let Some(actor) = &event.done_by else { return Ok(data.to_owned()) };
+    let rest = data.strip_prefix('{').ok_or_else(|| undecodable("an event", "it cannot say who did it"))?;
+    let comma = if rest == "}" { "" } else { "," };
+    Ok(format!("{DONE_BY}{}{comma}{rest}", encode(actor)?))
+}
+
+fn decode_payload(kind: &str, payload: &str) -> Result<(Option<Actor>, EventBody)> {
+    let body = decode("an event", &format!("{}{payload}}}", opening(kind)))?;
+    if !payload.starts_with(DONE_BY) {
+        return Ok((None, body));
+    }
+    let DoneBy { done_by } = decode("who did something", payload)?;
+    Ok((Some(done_by), body))
 }
 
 pub(super) fn view(connection: &Connection, job: JobId) -> Result<JobView> {
@@ -229,11 +248,12 @@ impl RawEvent {
         })
     }
 
-    fn with(self, body: impl FnOnce(String) -> EventBody) -> Event {
+    fn with(self, done_by: Option<Actor>, body: impl FnOnce(String) -> EventBody) -> Event {
         Event {
             sequence: self.sequence,
             time_ms: self.time_ms,
             call: self.call.map(|id| CallRef { id, attempt: self.attempt }),
+            done_by,
             body: body(self.kind),
         }
     }
@@ -250,10 +270,10 @@ impl RawEvent {
             (None, None) if payloads::is_kept(&self.kind) => {
                 return Err(undecodable("an event", "its payload is gone"));
             }
-            (None, None) => return Ok((self.with(|kind| EventBody::PayloadDropped { kind }), 0)),
+            (None, None) => return Ok((self.with(None, |kind| EventBody::PayloadDropped { kind }), 0)),
         };
-        let body = decode_payload(&self.kind, &payload)?;
-        Ok((self.with(|_| body), payload.len()))
+        let (done_by, body) = decode_payload(&self.kind, &payload)?;
+        Ok((self.with(done_by, |_| body), payload.len()))
     }
 }
 

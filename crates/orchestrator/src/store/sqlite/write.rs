@@ -6,7 +6,9 @@ use super::failed;
 use super::heads;
 use super::keys;
 use super::read;
+use super::tombstones;
 use super::writer::Context;
+use crate::access::Actor;
 use crate::answers::JobKind;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
@@ -205,9 +207,18 @@ pub(super) fn release(context: &mut Context<'_>, job: JobId, generation: Generat
         .map_err(failed("giving a job back"))
 }
 
-pub(super) fn delete(context: &mut Context<'_>, job: JobId) -> Result<()> {
+/// Removes all of a job but a signed statement of what its log was and who deleted it.
+pub(super) fn delete(context: &mut Context<'_>, job: JobId, by: &Actor) -> Result<()> {
     context.views.remove(&job);
-    for table in ["events", "blobs", "steps", "idempotency", "heads"] {
+    match Cursor::load(context, job) {
+        Ok((Cursor { next_sequence, head }, _)) => {
+            let last = (next_sequence.saturating_sub(1), head.as_slice());
+            tombstones::store(context.connection, &context.signer.sign_deletion(job, last, by))?;
+        }
+        Err(OrchestratorError::NoJob(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    for table in ["events", "blobs", "steps", "idempotency", "heads", "drops"] {
         context
             .connection
             .execute(&format!("DELETE FROM {table} WHERE job = ?1"), [job.to_string()])
@@ -252,7 +263,8 @@ impl Cursor {
     }
 
     fn place(&self, event: NewEvent, time_ms: i64) -> Event {
-        Event { sequence: self.next_sequence, time_ms, call: event.call, body: event.body }
+        let NewEvent { call, done_by, body } = event;
+        Event { sequence: self.next_sequence, time_ms, call, done_by, body }
     }
 
     fn store(
@@ -263,7 +275,7 @@ impl Cursor {
         event: &Event,
     ) -> Result<()> {
         let job_text = job.to_string();
-        let payload = read::encode_payload(&event.body)?;
+        let payload = read::encode_payload(event)?;
         let payload_digest = digest(payload.as_bytes());
         let call = event.call.as_ref();
         let link = Link {

@@ -1,0 +1,101 @@
+//! What was kept elsewhere: signed heads, and statements about jobs that were deleted.
+
+use super::head::SignedHead;
+use super::tombstone::Tombstone;
+use crate::ids::JobId;
+
+/// The most lines of one file.
+const MOST_LINES: usize = 1_000_000;
+
+/// What was kept elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Heads of logs.
+    pub heads: Vec<SignedHead>,
+    /// Jobs that were deleted.
+    pub tombstones: Vec<Tombstone>,
+}
+
+impl Kept {
+    /// Reads a file: one JSON object, or one a line.
+    ///
+    /// # Errors
+    /// The line that is neither, and why.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let mut kept = Self::default();
+        if kept.take(text).is_ok() {
+            return Ok(kept);
+        }
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        if lines.clone().nth(MOST_LINES).is_some() {
+            return Err(format!("it has more than {MOST_LINES} heads; check it in parts"));
+        }
+        for (number, line) in lines {
+            kept.take(line).map_err(|error| format!("line {} is no signed head: {error}", number + 1))?;
+        }
+        let is_empty = kept.heads.is_empty() && kept.tombstones.is_empty();
+        if is_empty { Err("there is no signed head in it".into()) } else { Ok(kept) }
+    }
+
+    fn take(&mut self, text: &str) -> Result<(), serde_json::Error> {
+        if let Ok(tombstone) = serde_json::from_str(text) {
+            self.tombstones.push(tombstone);
+        } else {
+            self.heads.push(serde_json::from_str(text)?);
+        }
+        Ok(())
+    }
+
+    /// What there is of one job.
+    pub(super) fn of(&self, job: JobId) -> Vec<SignedHead> {
+        self.heads.iter().filter(|head| head.job == job).cloned().collect()
+    }
+
+    /// The statement that one job was deleted.
+    pub(super) fn tombstone(&self, job: JobId) -> Option<&Tombstone> {
+        self.tombstones.iter().find(|tombstone| tombstone.deleted_job == job)
+    }
+
+    /// Every job that it speaks of.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = JobId> {
+        let deleted = self.tombstones.iter().map(|tombstone| tombstone.deleted_job);
+        self.heads.iter().map(|head| head.job).chain(deleted)
+    }
+
+    /// The keys that have signed it, with what each has signed, for people.
+    pub fn keys(&self) -> impl Iterator<Item = (&str, String)> {
+        let of_head = |head: &SignedHead| format!("the head of event {} of job {}", head.sequence, head.job);
+        let heads = self.heads.iter().map(move |head| (head.key.as_str(), of_head(head)));
+        let deleted = self.tombstones.iter().map(|tombstone| {
+            (tombstone.key.as_str(), format!("the statement that job {} was deleted", tombstone.deleted_job))
+        });
+        heads.chain(deleted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_heads_is_read_and_what_is_none_is_named() {
+        assert!(Kept::read("").unwrap_err().contains("no signed head"));
+        assert!(Kept::read("\n{}\n").unwrap_err().contains("line 2"));
+        assert!(Kept::read(&"{}\n".repeat(MOST_LINES + 1)).unwrap_err().contains("more than 1000000"));
+        assert!(Kept::read(r#"{"job":"x"}"#).unwrap_err().contains("line 1"));
+    }
+
+    #[test]
+    fn heads_and_deletions_may_stand_in_one_file() {
+        let job = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+        let head =
+            format!(r#"{{"job":"{job}","sequence":1,"hash":"00","time_ms":1,"key":"00","signature":"00"}}"#);
+        let gone = format!(
+            r#"{{"deleted_job":"{job}","sequence":1,"hash":"00","by":"ada","time_ms":1,"key":"11","signature":"00"}}"#
+        );
+        let kept = Kept::read(&format!("{head}\n\n{gone}\n")).unwrap();
+        assert_eq!((kept.heads.len(), kept.tombstones.len()), (1, 1));
+        assert_eq!(kept.keys().map(|(key, _)| key).collect::<Vec<_>>(), ["00", "11"]);
+        assert_eq!(Kept::read(&gone).unwrap().tombstones, kept.tombstones);
+    }
+}
