@@ -87,7 +87,7 @@ fn what_was_spent_before_a_pause_counts_after_it() {
         let mut found = Value::Null;
         wait_until(&format!("paused with {reason}"), || {
             found = keyed.get(&keyed.admin, &format!("/v1/jobs/{job}")).expect(200).json();
-            found["detail"] == "paused" && found["reason"].as_str().is_some_and(|text| text.contains(reason))
+            found["state"] == "paused" && found["reason"].as_str().is_some_and(|text| text.contains(reason))
         });
         found["agent"]["spent"].clone()
     };
