@@ -237,7 +237,7 @@ mod tests {
 
     fn event(state: JobState) -> Event {
         let body = EventBody::StateChanged { state, code: None, reason: Some("line\nbreak".into()) };
-        Event { sequence: 7, time_ms: 5, call: None, body }
+        Event { sequence: 7, time_ms: 5, call: None, done_by: None, body }
     }
 
     #[test]
