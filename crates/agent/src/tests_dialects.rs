@@ -1,7 +1,7 @@
 //! The loop over the wire: an agent through several turns of each dialect, held to what the providers refuse.
 
+use model::Dialect;
 use model::scripted::{Script, ScriptedAnswer, ScriptedCall, ScriptedServer};
-use model::{Dialect, Secret, Settings};
 use serde_json::{Value, json};
 
 use crate::testing::TestHost;

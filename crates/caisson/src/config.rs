@@ -67,7 +67,7 @@ impl Config {
     ) -> Result<Self> {
         let loaded = read_file(arguments.config.as_deref())
             .and_then(|raw| Self::from_raw(raw, arguments, listen_flags, insecure_flag));
-        loaded.map_err(|error| config_check::explain(error, arguments, listen_flags, insecure_flag))
+        loaded.map_err(|error| config_check::explain(&error, arguments, listen_flags, insecure_flag))
     }
 
     /// Checks what a file says, with flags and environment on top.

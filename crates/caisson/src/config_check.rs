@@ -104,7 +104,7 @@ struct Typed<'a> {
 
 /// The error for a configuration that could not be used: all that is wrong with it, where that can be told.
 pub(crate) fn explain(
-    error: anyhow::Error,
+    error: &anyhow::Error,
     host: &HostArguments,
     listen: &[SocketAddr],
     insecure_listen: bool,
