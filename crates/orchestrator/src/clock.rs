@@ -1,7 +1,7 @@
 //! What time it is, by three clocks.
 //!
 //! The first tells moments to people and may jump: somebody sets it, or a machine comes back from the wrong year. The others
-//! only count, so what lasts is measured by them. Decision 0060.
+//! only count, so what lasts is measured by them. Decision 0049.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

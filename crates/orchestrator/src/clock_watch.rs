@@ -1,5 +1,5 @@
 //! Whether the clock can be believed by those who remove what is old. One that is set a month ahead by mistake must not cost
-//! a month of jobs. Decision 0060.
+//! a month of jobs. Decision 0049.
 
 use std::fs;
 use std::path::{Path, PathBuf};

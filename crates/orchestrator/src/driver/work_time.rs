@@ -1,7 +1,7 @@
 //! How long a job has worked, for its deadline.
 //!
 //! What an earlier driver has used is known by the clock alone. From there on time is counted by one that neither jumps nor
-//! goes on while the machine sleeps: a laptop that is closed over night fails no job. Decision 0060.
+//! goes on while the machine sleeps: a laptop that is closed over night fails no job. Decision 0049.
 
 use std::time::Duration;
 
