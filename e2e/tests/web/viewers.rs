@@ -23,7 +23,7 @@ fn who_may_only_look_is_offered_nothing_that_would_be_refused() {
         server.send(request).expect(201).json()["secret"].as_str().unwrap().to_owned()
     };
     let admin = key_of(None, "root", "admin");
-    let viewer = key_of(Some(&admin), "guest", "viewer");
+    let viewer = key_of(Some(&admin), "watcher", "viewer");
     let request = server.request(Method::POST, "/schedule").bearer_auth(&admin);
     let job = server.send(request.json(&json!({"task": "wait"}))).expect(202).json();
     let id = job["job_id"].as_str().unwrap().to_owned();

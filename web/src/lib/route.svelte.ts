@@ -45,7 +45,11 @@ class Router {
   replace(hash: string): void {
     this.route = parse(hash);
     clearTimeout(this.#timer);
-    this.#timer = window.setTimeout(() => history.replaceState(null, '', hash), WRITE_AFTER_MS);
+    const from = location.hash;
+    this.#timer = window.setTimeout(() => {
+      // Who has gone elsewhere since is not called back, also where the browser has yet to tell of it.
+      if (location.hash === from) history.replaceState(null, '', hash);
+    }, WRITE_AFTER_MS);
   }
 }
 
