@@ -18,8 +18,8 @@ use x11rb::utils::RawFdContainer;
 use super::screenshot::SharedPixels;
 use super::{X_SOCKET, wallpaper};
 
-/// How long the X server may keep one action waiting: a busy machine takes seconds, one that never answers is no server.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the X server may keep one action waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 x11rb::atom_manager! {
     /// Names that window managers and clients agree on.

@@ -47,7 +47,7 @@ const BROWSER: &str = "browser";
 /// Where the X server listens.
 const X_SOCKET: &str = "/tmp/.X11-unix/X1";
 /// How long a window manager may take to show itself, and how often it is looked for.
-const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
+const MANAGER_PATIENCE: Duration = Duration::from_secs(10);
 const MANAGER_PAUSE: Duration = Duration::from_millis(4);
 /// The services stop so soon after the last user: who keeps the desktop alive is [`keep`].
 const SERVICE_IDLE_MS: u64 = 500;
