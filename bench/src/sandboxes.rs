@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use launcher::launch_file::LaunchText;
 use protocol::{
     CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, Program,
 };
@@ -140,11 +141,11 @@ impl Sandboxes {
 
     /// Process ids of the guest and of its launcher.
     pub(crate) fn processes(&self, id: SandboxId) -> Result<[u32; 2]> {
-        let path = self.directory.join("sandboxes").join(id.to_string()).join("running.json");
-        let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-        let running: serde_json::Value = serde_json::from_slice(&text)?;
-        let guest = running["guest_pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-        let guest = guest.with_context(|| format!("{} names no guest", path.display()))?;
+        let path = self.directory.join("sandboxes").join(id.to_string());
+        let text =
+            LaunchText::read(&path).with_context(|| format!("reading what is in {}", path.display()))?;
+        let running = text.and_then(|text| text.running());
+        let guest = running.with_context(|| format!("{} names no guest", path.display()))?.guest_pid;
         Ok([guest, parent(guest)?])
     }
 }

@@ -68,7 +68,7 @@ impl SandboxProcesses {
         let all = all();
         let launcher = all
             .iter()
-            .find(|process| process.command.contains("launch.json") && process.command.contains(word))
+            .find(|process| process.command.contains("launch.jsonl") && process.command.contains(word))
             .unwrap_or_else(|| panic!("no launcher for {word}"));
         let guest = all
             .iter()

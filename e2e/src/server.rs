@@ -306,7 +306,7 @@ impl Server {
     pub fn launchers(&self) -> Vec<String> {
         let folder = self.folder.path().display().to_string();
         let commands = processes::all().into_iter().map(|process| process.command);
-        let ours = commands.filter(|command| command.contains("launch.json") && command.contains(&folder));
+        let ours = commands.filter(|command| command.contains("launch.jsonl") && command.contains(&folder));
         // While it starts, a launcher has children with the same command line: one sandbox, counted once.
         ours.collect::<BTreeSet<String>>().into_iter().collect()
     }
@@ -317,7 +317,7 @@ impl Server {
         let folder = self.folder.path().display().to_string();
         let all = processes::all();
         let is_owner = |process: &&processes::Process| {
-            process.command.contains("launch.json") && process.command.contains(&folder)
+            process.command.contains("launch.jsonl") && process.command.contains(&folder)
         };
         let guest_is_frozen = |owner: &&processes::Process| {
             let mut guests = all.iter().filter(|process| process.parent == owner.pid);

@@ -14,7 +14,7 @@ const GUEST: &[u8] = include_bytes!(env!("CAISSON_GUEST"));
 const LAUNCHER: &[u8] = include_bytes!(env!("CAISSON_LAUNCHER"));
 
 /// What says how a sandbox was made, in its folder.
-const LAUNCH_FILE: &str = "launch.json";
+const LAUNCH_FILE: &str = "launch.jsonl";
 /// Everybody may run them.
 const MODE: u32 = 0o755;
 

@@ -2,7 +2,7 @@
 //!
 //! One process, one thread. [`run`] reads a [`LaunchSpec`], makes the namespaces, becomes the parent of the guest and
 //! stays until the guest is gone. [`remove`] deletes what a sandbox has left, [`probe`] tries what a sandbox needs. Who
-//! starts it needs only [`spec`], [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`].
+//! starts it needs only [`spec`], [`launch_file`], [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`].
 
 pub mod cgroup;
 mod channel;
@@ -12,6 +12,7 @@ mod device;
 pub mod disk;
 mod error;
 mod files;
+pub mod launch_file;
 mod layers;
 mod log;
 pub mod mark;

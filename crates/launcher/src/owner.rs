@@ -3,15 +3,14 @@
 //! It outlives the server that started it. Killing it kills the sandbox: the first process is tied to it by a death
 //! signal, every other process dies with the first, and mounts and the loop device go with them.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{FlockOperation, Mode, OFlags, fcntl_lock, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -20,6 +19,7 @@ use crate::channel::{self, Channel, Word};
 use crate::child::{self, Inheritance};
 use crate::error::{LaunchError, Step};
 use crate::files::FileAudit;
+use crate::launch_file::{Held, Note};
 use crate::layers::{Ids, Layers};
 use crate::log::Log;
 use crate::mark;
@@ -27,8 +27,8 @@ use crate::process;
 use crate::shelter;
 use crate::slot::Slot;
 use crate::spec::{
-    ENDED_FILE, ENTRANCE_FD, EndRecord, FILES_FILE, FileAuditing, GuestEnd, LISTEN_FD, LaunchSpec,
-    RUNNING_FILE, Report, Running, STATE_FD, Seal, Shelter, Users,
+    ENTRANCE_FD, EndRecord, FILES_FILE, FileAuditing, GuestEnd, LISTEN_FD, LaunchSpec, Report, Running,
+    STATE_FD, Seal, Shelter, Users,
 };
 use crate::sys::{self, Cloned, Namespaces};
 use crate::trace::Stopwatch;
@@ -63,7 +63,7 @@ pub fn run(file: &Path) -> Result<(), LaunchError> {
     let null = keep_numbers_free().named("opening /dev/null")?;
     // A session of its own: signals to the server's terminal do not come here.
     let _ = rustix::process::setsid();
-    let (spec, _lock) = read_locked(file)?;
+    let (spec, mut held) = Held::take(file)?;
     let mut log = Log::of(&spec.directory);
     log.take_panics();
     let _image = hold_image(&spec)?;
@@ -79,11 +79,11 @@ pub fn run(file: &Path) -> Result<(), LaunchError> {
         Seal::Namespaces => set_up(&spec, slot.as_ref(), &child, &mut watch, &mut audit),
         Seal::Shelter(_) => shelter::set_up(&spec, &child),
     };
-    let result = result.and_then(|running| write_json(&spec.directory.join(RUNNING_FILE), &running));
+    let result = result.and_then(|running| held.add(&Note::Running(running)));
     if let Err(error) = result {
         // The process may be gone already, which is what is wanted.
         let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
-        end(&spec, &child, true)?;
+        end(&spec, &mut held, &child, true)?;
         // When the process gave up first, it knows better what went wrong.
         return Err(child.complaint().unwrap_or(error));
     }
@@ -95,12 +95,11 @@ pub fn run(file: &Path) -> Result<(), LaunchError> {
     sys::place_descriptor(&null, 1).named("closing standard output")?;
     watch.lap("ready");
     sys::release_own_code();
-    wait(&spec.directory, &child, &signals, &mut asked, &mut log, audit.as_mut())
-        .named("waiting for the guest")?;
+    wait(&held, &child, &signals, &mut asked, &mut log, audit.as_mut()).named("waiting for the guest")?;
     if let Some(mut audit) = audit {
         audit.drain_all();
     }
-    end(&spec, &child, asked)
+    end(&spec, &mut held, &child, asked)
 }
 
 /// Reports a failure to whoever started the launcher.
@@ -125,26 +124,6 @@ fn keep_numbers_free() -> io::Result<OwnedFd> {
         sys::place_descriptor(&null, number)?;
     }
     Ok(null)
-}
-
-/// The lock tells others that this sandbox has an owner, and which process it is. It holds while the file is open.
-fn read_locked(path: &Path) -> Result<(LaunchSpec, File), LaunchError> {
-    let opening = || format!("opening {}", path.display());
-    let mut file = OpenOptions::new().read(true).write(true).open(path).step(opening)?;
-    fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)
-        .step(|| format!("locking {}", path.display()))?;
-    if file.metadata().step(opening)?.nlink() == 0 {
-        return Err(LaunchError::new(
-            opening(),
-            io::Error::new(io::ErrorKind::NotFound, "the sandbox was removed"),
-        ));
-    }
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).step(|| format!("reading {}", path.display()))?;
-    let spec = serde_json::from_slice(&text)
-        .map_err(io::Error::other)
-        .step(|| format!("reading {}", path.display()))?;
-    Ok((spec, file))
 }
 
 /// Nobody removes an image while somebody holds it. The lock goes with the owner, however it ends.
@@ -266,7 +245,7 @@ struct Signals {
 
 /// Waits for the guest's end; copies its messages to the log, up to a limit; passes the wish to end on.
 fn wait(
-    directory: &Path,
+    held: &Held,
     child: &Child,
     signals: &Signals,
     asked: &mut bool,
@@ -310,7 +289,8 @@ fn wait(
             // What is in it does not matter, only that it is empty afterwards.
             let _ = rustix::io::read(&signals.requests, &mut [0; 128]);
             if let Some(audit) = audit.as_mut() {
-                audit.settle(child.pid, directory);
+                audit.tell_open(child.pid);
+                held.tell_of_list();
             }
         }
         if is_ready(&child.pidfd) {
@@ -335,7 +315,7 @@ fn copy_log(from: &OwnedFd, log: &mut Log) -> bool {
 }
 
 /// Collects the guest, records how it ended, and removes the control group and the socket.
-fn end(spec: &LaunchSpec, child: &Child, asked: bool) -> Result<(), LaunchError> {
+fn end(spec: &LaunchSpec, held: &mut Held, child: &Child, asked: bool) -> Result<(), LaunchError> {
     // Returns when every process of the sandbox is gone: the kernel ends them with the first one.
     let status = waitpid(Pid::from_raw(child.pid), WaitOptions::empty()).named("collecting the guest")?;
     let end = match status {
@@ -352,7 +332,7 @@ fn end(spec: &LaunchSpec, child: &Child, asked: bool) -> Result<(), LaunchError>
     let usage = spec.cgroup.as_ref().map_or_else(CgroupUsage::default, crate::cgroup::Group::usage);
     let record = EndRecord { end, asked, usage };
     // Whoever asked removes the whole directory next.
-    let recorded = if asked { Ok(()) } else { write_json(&spec.directory.join(ENDED_FILE), &record) };
+    let recorded = if asked { Ok(()) } else { held.add(&Note::Ended(record)) };
     // The socket may never have been made, or the backend may have been faster.
     let _ = fs::remove_file(&spec.socket);
     if let Some(group) = &spec.cgroup {
@@ -366,14 +346,4 @@ fn end_orphans(shelter: &Shelter) -> Result<(), LaunchError> {
     mark::end_all(shelter.mark, GROUP_PATIENCE).named("ending the sandbox's processes")?;
     while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
     Ok(())
-}
-
-/// Writes a record so that it appears as a whole or not at all.
-fn write_json(path: &Path, record: &impl serde::Serialize) -> Result<(), LaunchError> {
-    let partial = path.with_extension("partial");
-    let write = || -> io::Result<()> {
-        fs::write(&partial, serde_json::to_vec(record)?)?;
-        fs::rename(&partial, path)
-    };
-    write().step(|| format!("writing {}", path.display()))
 }

@@ -1,7 +1,4 @@
-//! What the launcher is told, and what it leaves behind for others to read.
-//!
-//! All of it is JSON in the sandbox's directory: `launch.json` comes from the backend and is locked by the launcher
-//! as long as it lives, `running.json` and `ended.json` come from the launcher.
+//! What the launcher is told, and what it leaves behind for others to read, in the [`crate::launch_file`].
 
 use std::path::PathBuf;
 
@@ -9,16 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupUsage, Group};
 
-/// Name of the file that holds a [`LaunchSpec`]. Its write lock tells that the launcher lives, and which process it is.
-pub const LAUNCH_FILE: &str = "launch.json";
-/// Name of the file that holds a [`Running`].
-pub const RUNNING_FILE: &str = "running.json";
 /// The list of files that the processes of the sandbox touch; a line of JSON each.
 pub const FILES_FILE: &str = "files.jsonl";
-/// Made by the owner when it was asked (`SIGURG`) to write down all that has happened to files, and has.
-pub const FILES_TOLD_FILE: &str = "files.told";
-/// Name of the file that holds an [`EndRecord`].
-pub const ENDED_FILE: &str = "ended.json";
 /// What the guest says for people to read; there is none where it said nothing.
 pub const LOG_FILE: &str = "launcher.log";
 /// Name of the directory of the guest's journal. The guest has it as a descriptor; it has no path inside.

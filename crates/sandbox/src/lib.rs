@@ -3,6 +3,8 @@
 //! A [`Backend`] makes a sandbox and opens a byte stream to the guest inside; everything else (processes, files,
 //! ports, outgoing connections) travels on that stream and is written once for all backends, in the crate `protocol`.
 
+#[cfg(target_os = "linux")]
+mod background;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 #[cfg(all(feature = "docker", target_os = "linux"))]

@@ -157,7 +157,7 @@ async fn remains_of_a_start_that_never_was_are_replaced() {
     let host = Host::new();
     let id = SandboxId::generate();
     fs::create_dir_all(host.sandbox(id).join("guest")).unwrap();
-    fs::write(host.sandbox(id).join("launch.json"), "{").unwrap();
+    fs::write(host.sandbox(id).join("launch.jsonl"), "{").unwrap();
     assert!(host.backend.list().await.unwrap().contains(&id));
     assert!(matches!(host.backend.observe(id).await.unwrap().phase, Phase::Ended(_)));
     host.backend.create(id, &spec()).await.unwrap();

@@ -1,8 +1,10 @@
 //! The threads that touch files.
 //!
-//! They are made at the start and have the agent's file ids, so that the kernel checks every access as the agent's own.
-//! One does short work, another the steps of long streams; a step is small, so streams take turns. The third speaks to
-//! the X server.
+//! They have the agent's file ids, so that the kernel checks every access as the agent's own. One does short work, another
+//! the steps of long streams; a step is small, so streams take turns. The third speaks to the X server, and is made when
+//! there is one.
+
+use std::cell::OnceCell;
 
 use protocol::{FileError, FileErrorCode};
 use tokio::sync::{mpsc, oneshot};
@@ -22,16 +24,18 @@ type Work = Box<dyn FnOnce() + Send>;
 pub(crate) struct Workers {
     short: mpsc::Sender<Work>,
     long: mpsc::Sender<Work>,
-    display: mpsc::Sender<Work>,
+    display: OnceCell<mpsc::Sender<Work>>,
+    agent: Option<Agent>,
 }
 
 impl Workers {
-    /// Makes the threads.
+    /// Makes the threads that every sandbox needs.
     pub(crate) fn start(agent: Option<Agent>) -> Result<Self, GuestError> {
         let workers = Self {
             short: start("files", agent)?,
             long: start("streams", agent)?,
-            display: start("display", agent)?,
+            display: OnceCell::new(),
+            agent,
         };
         sys::forbid_ptrace();
         Ok(workers)
@@ -50,7 +54,17 @@ impl Workers {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, FileError> {
-        run(&self.display, work).await
+        run(self.display_thread()?, work).await
+    }
+
+    fn display_thread(&self) -> Result<&mpsc::Sender<Work>, FileError> {
+        if let Some(thread) = self.display.get() {
+            return Ok(thread);
+        }
+        let started = start("display", self.agent)
+            .map_err(|error| refusal(FileErrorCode::Other, format!("no thread for the desktop: {error}")))?;
+        sys::forbid_ptrace();
+        Ok(self.display.get_or_init(|| started))
     }
 
     /// Does a step of a long stream.

@@ -29,7 +29,7 @@ use self::reads::Reads;
 use self::sys::Tells;
 use self::told::Told;
 use self::who::Asked;
-use crate::spec::{FILES_FILE, FILES_TOLD_FILE};
+use crate::spec::FILES_FILE;
 
 /// How many files that were told of lately are remembered.
 const MOST_REMEMBERED: usize = 16_384;
@@ -89,6 +89,8 @@ pub(crate) struct FileAudit {
     told_open: Told,
     /// Whether it was told that some have no path.
     is_nameless_told: bool,
+    /// For what the kernel tells at a time.
+    buffer: Vec<u8>,
 }
 
 impl FileAudit {
@@ -111,6 +113,7 @@ impl FileAudit {
             last_written: None,
             told_open: Told::new(MOST_REMEMBERED),
             is_nameless_told: false,
+            buffer: vec![0; 64 * 1024],
         })
     }
 
@@ -133,13 +136,7 @@ impl FileAudit {
         Ok(())
     }
 
-    /// Writes down all that has happened up to now, and says so in a file of its own: whoever asks wants the whole list.
-    pub(crate) fn settle(&mut self, guest: i32, directory: &Path) {
-        self.tell_open(guest);
-        let _ = fs::write(directory.join(FILES_TOLD_FILE), b"");
-    }
-
-    /// The files that are still open for writing; they might never be closed before the end.
+    /// Writes down all that has happened up to now, with the files that are still open for writing; they might never be closed before the end.
     pub(crate) fn tell_open(&mut self, guest: i32) {
         self.drain_all();
         let Self { told_open, asked, list, .. } = self;
@@ -183,7 +180,7 @@ impl FileAudit {
         let mut drained = Drained::All;
         let mut text = Vec::new();
         let mut written = 0;
-        let mut buffer = vec![0; 64 * 1024];
+        let mut buffer = std::mem::take(&mut self.buffer);
         for turn in 0..2 {
             for number in 0.. {
                 // Nor must one of which nothing is worth a line.
@@ -204,6 +201,7 @@ impl FileAudit {
                 }
             }
         }
+        self.buffer = buffer;
         self.list.write(&text);
         drained
     }

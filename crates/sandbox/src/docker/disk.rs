@@ -17,6 +17,7 @@ use super::layout::{AGENT_ID, PRIVATE_MODE, RELAY_ID, STATE_MODE};
 use super::{Inner, home};
 use crate::error::SandboxError;
 use crate::limits::Plan;
+use crate::namespace::disk::DISK_FILE;
 use crate::namespace::layout::{failed, make_private_directory};
 use crate::spec::SandboxId;
 
@@ -40,7 +41,7 @@ pub(super) fn prepare(inner: &Inner, id: SandboxId, plan: &Plan, archive: &Path)
     let root = inner.layout.disk(id);
     make_private_directory(&root)?;
     if let Some(mib) = plan.disk_mib {
-        let file = directory.join("disk.img");
+        let file = directory.join(DISK_FILE);
         inner.disks.take(mib, &file)?;
         mount(&file, &root)?;
     }

@@ -9,16 +9,15 @@ use std::time::{Duration, Instant};
 
 use launcher::LaunchSpec;
 use launcher::cgroup::Group;
+use launcher::launch_file::{self, LAUNCH_FILE, LaunchText};
 use launcher::spec::{
-    AGENT_ID, Disk, ENDED_FILE, GUEST_DIRECTORY, LAUNCH_FILE, LISTEN_FD, LOG_FILE, RUNNING_FILE, Report,
-    Root, STATE_FD, Seal, Trace, Users,
+    AGENT_ID, Disk, GUEST_DIRECTORY, LISTEN_FD, LOG_FILE, Report, Root, STATE_FD, Seal, Trace, Users,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
 use super::layout::{failed, make_private_directory};
-use super::observe::read_json;
 use super::shelter::{self, HOW_TO_ACCEPT};
 use super::users::Obstacle;
 use super::{Inner, UseNamespaces, destroy, disk, own_ca, owner, preflight, probe, seccomp};
@@ -28,15 +27,13 @@ use crate::spec::{Image, Isolation, SandboxId, SandboxSpec};
 
 /// The best that this backend gives.
 const ISOLATION: Isolation = Isolation::Namespaces;
-/// Name of the file that holds a [`Record`].
-pub(super) const RECORD_FILE: &str = "sandbox.json";
 /// The most bytes of a launcher's answer.
 const REPORT_BYTES: u64 = 64 << 10;
 /// Where programs may write as far as permissions let them. The rest of an image is read-only, whatever its permissions.
 const WRITABLE: [&str; 10] =
     ["/workspace", "/app", "/agent", "/tmp", "/var", "/home", "/run", "/opt", "/srv", "/mnt"];
 
-/// What a sandbox was asked to be, but for its certificates; kept beside it.
+/// What a sandbox was asked to be, but for its certificates; kept in its launch file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) spec: SandboxSpec,
@@ -151,7 +148,6 @@ fn lay_out_shelter(
     directory: &Path,
 ) -> Result<(), SandboxError> {
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
-    make_private_directory(&inner.layout.run_directory(id))?;
     let shelter = shelter::prepare(inner, id, spec)?;
     let launch = LaunchSpec {
         guest_arguments: shelter::guest_arguments(&shelter),
@@ -171,14 +167,15 @@ fn no_root() -> Root {
 
 /// What an earlier attempt has left: a sandbox, or remains of one that never ran, which are removed.
 fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<bool, SandboxError> {
-    let ran = || directory.join(RUNNING_FILE).exists();
+    let looking = |source| failed("looking at", directory, source);
     let end = Instant::now() + inner.config.start_timeout;
     loop {
-        let alive =
-            owner::find(directory).map_err(|source| failed("looking at", directory, source))?.is_some();
+        let alive = owner::find(directory).map_err(looking)?.is_some();
+        let text = LaunchText::read(directory).map_err(looking)?;
+        let ran = text.as_ref().is_some_and(|text| text.running().is_some());
         // A launcher whose guest has ended is still there for a moment.
-        let has_ended = directory.join(ENDED_FILE).exists();
-        match (alive && !has_ended, ran()) {
+        let has_ended = text.is_some_and(|text| text.ended().is_some());
+        match (alive && !has_ended, ran) {
             (true, true) => return Ok(true),
             (false, true) => {
                 let why = "it has ended and must be destroyed before it can be made again".into();
@@ -213,7 +210,6 @@ fn lay_out(
     directory: &Path,
 ) -> Result<(), SandboxError> {
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
-    make_private_directory(&inner.layout.run_directory(id))?;
     let disk = make_disk(inner, plan, directory)?;
     let root = own_ca::add(inner, spec, root, directory)?;
     let launch = describe(inner, id, plan, root, disk, directory)?;
@@ -231,14 +227,14 @@ fn write_records(
     // Its certificates are in the root that was made of them.
     let spec = SandboxSpec { extra_ca: Arc::default(), ..spec.clone() };
     let record = Record { spec, unenforced, cgroup, isolation };
-    write_json(&directory.join(RECORD_FILE), &record)?;
     // Last: its presence means that a launcher may come.
-    write_json(&directory.join(LAUNCH_FILE), launch)
+    launch_file::write(directory, &record, launch)
+        .map_err(|source| failed("writing the launch file in", directory, source))
 }
 
 fn make_disk(inner: &Inner, plan: &Plan, directory: &Path) -> Result<Disk, SandboxError> {
     if let Some(mib) = plan.disk_mib {
-        let image = directory.join("disk.img");
+        let image = directory.join(disk::DISK_FILE);
         inner.disks.take(mib, &image)?;
         return Ok(Disk::Image(image));
     }
@@ -286,8 +282,13 @@ fn no_filter(why: &str) -> SandboxError {
 
 /// The control group that a sandbox has, where it has one.
 pub(super) fn group(inner: &Inner, id: SandboxId) -> Option<Group> {
-    let record: Option<Record> = read_json(&inner.layout.sandbox(id).join(RECORD_FILE)).ok().flatten();
-    record.map_or_else(|| new_group(inner, id), |record| record.cgroup)
+    let text = LaunchText::read(&inner.layout.sandbox(id)).ok().flatten();
+    group_of(inner, id, text.and_then(|text| text.record().ok().flatten()).as_ref())
+}
+
+/// The same where the record was read already.
+pub(super) fn group_of(inner: &Inner, id: SandboxId, record: Option<&Record>) -> Option<Group> {
+    record.map_or_else(|| new_group(inner, id), |record| record.cgroup.clone())
 }
 
 /// The control group of a new sandbox, where the host has any.
@@ -322,11 +323,6 @@ fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
         &port,
     ];
     words.map(String::from).to_vec()
-}
-
-fn write_json(path: &Path, value: &impl Serialize) -> Result<(), SandboxError> {
-    let write = || -> io::Result<()> { fs::write(path, serde_json::to_vec(value)?) };
-    write().map_err(|source| failed("writing", path, source))
 }
 
 /// Starts the launcher and waits for its one line.

@@ -3,19 +3,19 @@
 //! Processes go first, then what hangs on them goes by itself (mounts, the loop device) and is waited for, then the
 //! control group and the directories. Every step succeeds when there is nothing left to do.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use launcher::cgroup::{Frozen, Group};
-use launcher::spec::{LAUNCH_FILE, RUNNING_FILE, Removal, Running, Users};
-use rustix::fs::{FlockOperation, fcntl_lock};
+use launcher::launch_file::{self, LaunchText};
+use launcher::spec::{Removal, Running, Users};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::create::{RECORD_FILE, Record, group};
+use super::create::{Record, group_of};
+use super::disk::DISK_FILE;
 use super::layout::failed;
-use super::observe::read_json;
 use super::{Inner, owner, shelter};
 use crate::error::SandboxError;
 use crate::spec::{Isolation, SandboxId};
@@ -26,9 +26,10 @@ const TICK: Duration = Duration::from_micros(500);
 /// Ends a sandbox and removes it; returns when nothing is left but garbage that is deleted in the background.
 pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     let directory = inner.layout.sandbox(id);
-    let group = group(inner, id);
     let patience = inner.config.stop_timeout;
-    let record: Option<Record> = read_json(&directory.join(RECORD_FILE)).ok().flatten();
+    let text = LaunchText::read(&directory).ok().flatten();
+    let record: Option<Record> = text.and_then(|text| text.record().ok().flatten());
+    let group = group_of(inner, id, record.as_ref());
     let mark = record
         .filter(|record| record.isolation == Isolation::Landlock)
         .map(|_| launcher::mark::of(id.as_u128()));
@@ -41,7 +42,7 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
             .remove(patience)
             .map_err(|error| SandboxError::Io { doing: error.step, source: error.source })?;
     }
-    remove_tree(&inner.layout.run_directory(id))?;
+    remove_socket(&inner.layout.socket(id)?)?;
     let tree = shelter::tree(inner, id);
     if !tree.starts_with(&directory) {
         let name = format!("{}{id}", shelter::TRASH_PREFIX);
@@ -67,19 +68,8 @@ fn end_processes(directory: &Path, group: Option<&Group>, patience: Duration) ->
             }
         }
     }
-    keep_launchers_away(directory)?;
+    launch_file::close(directory)?;
     end_stragglers(directory, group, patience)
-}
-
-/// A launcher that was started just before, by a server that was killed, finds the file gone or locked, and gives up.
-fn keep_launchers_away(directory: &Path) -> io::Result<()> {
-    let path = directory.join(LAUNCH_FILE);
-    let file = match OpenOptions::new().write(true).open(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
-    fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    fs::remove_file(path)
 }
 
 /// After a launcher that was killed the kernel is still busy ending its sandbox.
@@ -116,12 +106,12 @@ fn guest_handle(directory: &Path) -> io::Result<Option<std::os::fd::OwnedFd>> {
 }
 
 fn running(directory: &Path) -> Option<Running> {
-    read_json(&directory.join(RUNNING_FILE)).ok().flatten()
+    LaunchText::read(directory).ok()??.running()
 }
 
 /// The last mount lets go of the loop device a moment after the last process is gone.
 pub(crate) fn wait_for_disk(directory: &Path, patience: Duration) -> Result<(), SandboxError> {
-    let image = directory.join("disk.img");
+    let image = directory.join(DISK_FILE);
     if !image.exists() {
         return Ok(());
     }
@@ -146,6 +136,14 @@ fn holds(device: Option<u32>, image: &Path) -> bool {
         None => fs::read_dir(LOOP_DEVICES).is_ok_and(|entries| {
             entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_image))
         }),
+    }
+}
+
+/// The launcher removes it where it ends by itself.
+fn remove_socket(path: &Path) -> Result<(), SandboxError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("removing", path, error)),
+        _ => Ok(()),
     }
 }
 
@@ -230,14 +228,15 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
         return;
     }
     let (launcher, users) = (inner.config.launcher.clone(), inner.identity.users.clone());
-    let work = move || {
-        for error in paths.iter().filter_map(|path| remove_as(&launcher, &users, path).err()) {
-            tracing::warn!(error = %error, "garbage is left");
+    let disks = inner.disks.clone();
+    inner.trash.later(move || {
+        for path in &paths {
+            disks.take_back(&path.join(DISK_FILE));
+            if let Err(error) = remove_as(&launcher, &users, path) {
+                tracing::warn!(error = %error, "garbage is left");
+            }
         }
-    };
-    if let Err(error) = std::thread::Builder::new().name("trash".into()).spawn(work) {
-        tracing::warn!(error = %error, "no thread to remove garbage");
-    }
+    });
 }
 
 /// An ordinary user may not delete what belongs to ids that it was lent, nor what is closed even to itself.

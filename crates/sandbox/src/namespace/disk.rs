@@ -2,6 +2,9 @@
 //!
 //! A disk is a sparse file with an ext4 file system without a journal. A template of each size is formatted once; the
 //! others are copies of its few written blocks. Where there are no loop devices a disk is a plain directory.
+//!
+//! The file of a disk whose sandbox is gone is emptied and used again: many short jobs would otherwise make and delete
+//! files without end, and an ext4 without a journal looks at each one that was deleted lately before it makes another.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -16,19 +19,23 @@ use rustix::fs::{SeekFrom, ftruncate, ioctl_ficlone, seek};
 
 use super::host_image::Owners;
 use super::layout::failed;
+use crate::background::Background;
 use crate::error::SandboxError;
 
+/// The name of a disk in its sandbox's directory.
+pub(crate) const DISK_FILE: &str = "disk.img";
 /// Part of a template's name; changes with what a template is made of.
-const FORMAT: &str = "ext4-1";
+const FORMAT: &str = "ext4-2";
 const MEBIBYTE: u64 = 1 << 20;
-/// Sparse and quick to mount: no journal, metadata in one place, tables that the kernel may take for zeros.
+/// Sparse and quick to mount: no journal, metadata in one place and no second copy of it, tables that the kernel may take
+/// for zeros.
 const FORMAT_OPTIONS: [&str; 8] = [
     "-q",
     "-F",
     "-O",
-    "^has_journal,^resize_inode",
+    "^has_journal,^resize_inode,sparse_super2",
     "-m0",
-    "-Elazy_itable_init=1,assume_storage_prezeroed=1,packed_meta_blocks=1,nodiscard",
+    "-Elazy_itable_init=1,assume_storage_prezeroed=1,packed_meta_blocks=1,nodiscard,num_backup_sb=0",
     "-L",
     "caisson",
 ];
@@ -46,31 +53,23 @@ pub(crate) fn format_program() -> Option<PathBuf> {
 /// Disks on one host.
 #[derive(Clone)]
 pub(crate) struct DiskStore {
-    directory: PathBuf,
-    ready: usize,
-    /// Sizes that are being refilled or whose template is being made.
-    busy: Arc<Mutex<BTreeSet<u64>>>,
+    shelf: Shelf,
+    /// Makes disks ready.
+    thread: Background,
+    /// Sizes that it will look at.
+    asked: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 impl DiskStore {
     pub(crate) fn new(directory: PathBuf, ready: usize) -> Self {
-        Self { directory, ready, busy: Arc::default() }
-    }
-
-    fn template(&self, mib: u64) -> PathBuf {
-        self.directory.join(format!("{FORMAT}-{mib}.template"))
-    }
-
-    fn ready_disk(&self, mib: u64, number: usize) -> PathBuf {
-        self.directory.join(format!("{FORMAT}-{mib}.{number}.ready"))
+        Self { shelf: Shelf { directory, ready }, thread: Background::new("disks"), asked: Arc::default() }
     }
 
     /// Puts an empty disk of a size at a path, and has another one made for the next.
     pub(crate) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
-        let taken = (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok());
-        if !taken {
-            self.make_template(mib)?;
-            copy_sparse(&self.template(mib), target)
+        if !self.shelf.take(mib, target) {
+            self.shelf.make_template(mib)?;
+            copy_sparse(&self.shelf.template(mib), target)
                 .map_err(|source| failed("copying a disk to", target, source))?;
         }
         self.refill(mib);
@@ -79,19 +78,63 @@ impl DiskStore {
 
     /// Makes ready disks in the background, until there are enough.
     fn refill(&self, mib: u64) {
-        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(mib) {
+        if self.shelf.ready == 0 || !self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(mib) {
             return;
         }
-        let store = self.clone();
-        let work = move || {
-            if let Err(error) = store.fill(mib) {
+        let (shelf, asked) = (self.shelf.clone(), Arc::clone(&self.asked));
+        self.thread.later(move || {
+            asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&mib);
+            if let Err(error) = shelf.fill(mib) {
                 tracing::warn!(error = %error, "no disk could be made ready");
             }
-            store.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&mib);
+        });
+    }
+
+    /// Takes the file of a disk back whose sandbox is gone.
+    pub(crate) fn take_back(&self, image: &Path) {
+        self.shelf.take_back(image);
+    }
+}
+
+/// The files that are there.
+#[derive(Clone)]
+struct Shelf {
+    directory: PathBuf,
+    ready: usize,
+}
+
+impl Shelf {
+    fn template(&self, mib: u64) -> PathBuf {
+        self.directory.join(format!("{FORMAT}-{mib}.template"))
+    }
+
+    fn ready_disk(&self, mib: u64, number: usize) -> PathBuf {
+        self.directory.join(format!("{FORMAT}-{mib}.{number}.ready"))
+    }
+
+    fn spare(&self, number: usize) -> PathBuf {
+        self.directory.join(format!("{number}.spare"))
+    }
+
+    fn take(&self, mib: u64, target: &Path) -> bool {
+        (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok())
+    }
+
+    /// Keeps a file where another is wanted. What is not taken is removed with the
+    /// sandbox's directory.
+    fn take_back(&self, image: &Path) {
+        let Some(spare) = (0..self.ready).map(|number| self.spare(number)).find(|path| !path.exists()) else {
+            return;
         };
-        if let Err(error) = std::thread::Builder::new().name("disks".into()).spawn(work) {
-            tracing::warn!(error = %error, "no thread to make disks ready");
-            self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&mib);
+        let empty = || -> io::Result<()> {
+            OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(image)?.set_len(0)?;
+            fs::rename(image, spare)
+        };
+        match empty() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %image.display(), %error, "a disk is not used again");
+            }
+            _ => {}
         }
     }
 
@@ -103,6 +146,7 @@ impl DiskStore {
                 continue;
             }
             let partial = target.with_extension("partial");
+            let _ = (0..self.ready).any(|spare| fs::rename(self.spare(spare), &partial).is_ok());
             // A loop device first waits until its file is on the host's disk: here nobody waits for that.
             copy_sparse(&self.template(mib), &partial)
                 .and_then(|()| File::open(&partial)?.sync_all())
@@ -211,6 +255,31 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_a_disk_is_used_again_and_nothing_of_its_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let shelf = Shelf { directory: directory.path().into(), ready: 1 };
+        let target = directory.path().join("taken");
+        shelf.make_template(64).unwrap();
+        copy_sparse(&shelf.template(64), &target).unwrap();
+        let file = OpenOptions::new().write(true).open(&target).unwrap();
+        file.write_all_at(&[7; 1 << 20], 32 << 20).unwrap();
+        let inode = file.metadata().unwrap().ino();
+        shelf.take_back(&target);
+        assert!(!target.exists());
+        assert_eq!(fs::metadata(shelf.spare(0)).unwrap().len(), 0);
+        shelf.fill(64).unwrap();
+        assert!(shelf.take(64, &target));
+        assert_eq!(fs::metadata(&target).unwrap().ino(), inode);
+        assert!(fs::read(&target).unwrap() == fs::read(shelf.template(64)).unwrap());
+        assert!(!shelf.spare(0).exists());
+        // One is enough: the second goes with its sandbox.
+        fs::write(shelf.spare(0), "").unwrap();
+        shelf.take_back(&target);
+        assert!(target.exists());
+        shelf.take_back(&directory.path().join("missing"));
+    }
+
+    #[test]
     fn disks_are_small_on_the_host_and_a_taken_one_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let store = DiskStore::new(directory.path().into(), 2);
@@ -221,7 +290,7 @@ mod tests {
         assert!(metadata.blocks() * 512 < MEBIBYTE, "{} bytes are allocated", metadata.blocks() * 512);
         // The thread that `take` started makes them; another beside it would take its half-made ones away.
         let end = Instant::now() + Duration::from_secs(120);
-        while !(0..2).all(|number| store.ready_disk(8192, number).exists()) {
+        while !(0..2).all(|number| store.shelf.ready_disk(8192, number).exists()) {
             assert!(Instant::now() < end, "no disks were made ready");
             std::thread::sleep(Duration::from_millis(5));
         }

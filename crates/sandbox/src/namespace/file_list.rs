@@ -1,9 +1,11 @@
 //! The list of files that a sandbox's owner writes: asking for all of it.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
-use launcher::spec::{FILES_FILE, FILES_TOLD_FILE};
+use launcher::launch_file::LAUNCH_FILE;
+use launcher::spec::FILES_FILE;
 use rustix::process::Signal;
 
 use super::layout::failed;
@@ -22,14 +24,17 @@ pub(super) fn settle(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
         return Ok(());
     }
     let asking = |source| failed("asking for the list of files of", &directory, source);
-    let told = directory.join(FILES_TOLD_FILE);
-    // Nobody may have asked before.
-    let _ = fs::remove_file(&told);
+    let before = last_told(&directory);
     let Some(owner) = owner::find(&directory).map_err(asking)? else { return Ok(()) };
     owner.signal(Signal::URG).map_err(asking)?;
     let end = Instant::now() + PATIENCE;
-    while !told.exists() && Instant::now() < end {
+    while last_told(&directory) == before && Instant::now() < end {
         std::thread::sleep(TICK);
     }
     Ok(())
+}
+
+/// When the owner last said that the list is whole.
+fn last_told(directory: &Path) -> Option<SystemTime> {
+    fs::metadata(directory.join(LAUNCH_FILE)).and_then(|facts| facts.modified()).ok()
 }

@@ -59,13 +59,9 @@ impl Layout {
         self.slots.clone()
     }
 
-    pub(super) fn run_directory(&self, id: SandboxId) -> PathBuf {
-        self.run.join(id.to_string())
-    }
-
     /// Where the guest of a sandbox listens.
     pub(super) fn socket(&self, id: SandboxId) -> Result<PathBuf, SandboxError> {
-        let path = self.run_directory(id).join("link.sock");
+        let path = self.run.join(format!("{id}.sock"));
         if path.as_os_str().len() > SOCKET_PATH_BYTES {
             return Err(SandboxError::HostUnfit {
                 what: format!("the socket path {} is too long", path.display()),

@@ -38,6 +38,7 @@ use self::layout::{Layout, failed};
 use self::limits::Offer;
 use self::named_image::{AgentIs, NamedImages};
 use self::users::Identity;
+use crate::background::Background;
 use crate::error::SandboxError;
 use crate::locks::Locks;
 use crate::spec::{BackendKind, Capabilities, Check, Image, Observed, SandboxId, SandboxSpec};
@@ -58,6 +59,8 @@ struct Inner {
     config: NamespaceConfig,
     layout: Layout,
     disks: DiskStore,
+    /// Removes what destroyed sandboxes have left.
+    trash: Background,
     host_images: HostImages,
     named_images: NamedImages,
     offer: Offer,
@@ -99,6 +102,7 @@ impl NamespaceBackend {
         let inner = Arc::new(Inner {
             shelter_offer: preflight::offer_without_namespaces(&offer, &identity),
             disks: DiskStore::new(layout.disks(), config.ready_disks),
+            trash: Background::new("trash"),
             host_images: HostImages::new(layout.images(), "/", identity.owners()),
             named_images: NamedImages::new(
                 config.images_dir.clone(),

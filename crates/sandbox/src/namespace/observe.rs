@@ -1,14 +1,10 @@
 //! What is seen of a sandbox from outside: its launcher's lock, the records it left, its control group.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
 use launcher::cgroup::{CgroupUsage, Group};
-use launcher::spec::{ENDED_FILE, EndRecord, GuestEnd, RUNNING_FILE};
-use serde::de::DeserializeOwned;
+use launcher::launch_file::LaunchText;
+use launcher::spec::{EndRecord, GuestEnd};
 
-use super::create::{RECORD_FILE, Record};
+use super::create::Record;
 use super::layout::failed;
 use super::{Inner, owner};
 use crate::error::SandboxError;
@@ -21,10 +17,12 @@ pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxE
         return Ok(Observed { phase: Phase::Missing, usage: Usage::default(), unenforced: Vec::new() });
     }
     // The owner first: when it is gone its record is complete.
-    let owned = owner::find(&directory).map_err(|source| failed("looking at", &directory, source))?.is_some();
-    let ran = directory.join(RUNNING_FILE).exists();
-    let ended: Option<EndRecord> = read_json(&directory.join(ENDED_FILE))?;
-    let record: Option<Record> = read_json(&directory.join(RECORD_FILE))?;
+    let looking = |source| failed("looking at", &directory, source);
+    let owned = owner::find(&directory).map_err(looking)?.is_some();
+    let text = LaunchText::read(&directory).map_err(looking)?;
+    let ran = text.as_ref().is_some_and(|text| text.running().is_some());
+    let ended = text.as_ref().and_then(LaunchText::ended);
+    let record: Option<Record> = text.map(|text| text.record()).transpose().map_err(looking)?.flatten();
     let group = record.as_ref().and_then(|record| record.cgroup.as_ref());
     let live = || group.map(Group::usage).unwrap_or_default();
     let usage = ended.as_ref().map_or_else(live, |ended| ended.usage);
@@ -75,15 +73,6 @@ impl From<CgroupUsage> for Usage {
             usage;
         Self { memory_bytes, memory_peak_bytes, cpu_micros, pids, oom_kills, pids_refused }
     }
-}
-
-/// Reads a record; `None` when it is not there.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, SandboxError> {
-    let bytes = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(|source| failed("reading", path, source))?,
-    };
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| failed("reading", path, io::Error::other(error)))
 }
 
 #[cfg(test)]

@@ -7,12 +7,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use launcher::LaunchSpec;
-use launcher::spec::LAUNCH_FILE;
+use launcher::launch_file::LaunchText;
 
 use super::layout::Layout;
 use super::named_image::ROOT_FOLDER;
-use super::observe::read_json;
 
 /// How the names begin of what is built here.
 const PREFIXES: [&str; 2] = ["host-", "over-"];
@@ -62,8 +60,7 @@ fn is_old(path: &Path) -> bool {
 
 fn used_by_sandboxes(sandboxes: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(sandboxes).into_iter().flatten().flatten();
-    let specs =
-        entries.filter_map(|entry| read_json::<LaunchSpec>(&entry.path().join(LAUNCH_FILE)).ok().flatten());
+    let specs = entries.filter_map(|entry| LaunchText::read(&entry.path()).ok()??.spec().ok()?);
     specs.flat_map(|spec| [Some(spec.root.lower), spec.root.over]).flatten().collect()
 }
 

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use launcher::LaunchError;
-use launcher::spec::{LAUNCH_FILE, Report};
+use launcher::launch_file::LAUNCH_FILE;
+use launcher::spec::Report;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Flock, FlockOffsetType, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, pidfd_open, pidfd_send_signal,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use launcher::cgroup::{Group, Hierarchy};
+use launcher::launch_file::LaunchText;
 use sandbox::conformance::{Subject, spec};
 use sandbox::namespace::{NamespaceBackend, NamespaceConfig, UseNamespaces};
 use sandbox::{Backend, Isolation, Limit, Limits, SandboxId};
@@ -64,8 +65,7 @@ impl Host {
     }
 
     pub(crate) fn guest_pid(&self, id: SandboxId) -> i32 {
-        let running: launcher::spec::Running =
-            serde_json::from_slice(&fs::read(self.sandbox(id).join("running.json")).unwrap()).unwrap();
+        let running = LaunchText::read(&self.sandbox(id)).unwrap().unwrap().running().unwrap();
         i32::try_from(running.guest_pid).unwrap()
     }
 

@@ -1,0 +1,72 @@
+//! Work that nobody waits for, on a thread that stays: a new one for each small thing would cost more than the thing.
+
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread that does one thing after the other. It starts with the first and ends with the last clone of this. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Background {
+    name: &'static str,
+    thread: Arc<Mutex<Option<Sender<Work>>>>,
+}
+
+impl Background {
+    /// No thread yet. `name` is what people see of it.
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, thread: Arc::default() }
+    }
+
+    /// Does something later, after all that was asked for before. It must not panic.
+    pub(crate) fn later(&self, work: impl FnOnce() + Send + 'static) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let work: Work = Box::new(work);
+        // It is gone only where some work has panicked.
+        let unsent = match thread.as_ref() {
+            Some(sender) => sender.send(work).err().map(|error| error.0),
+            None => Some(work),
+        };
+        let Some(work) = unsent else { return };
+        let (sender, receiver) = mpsc::channel::<Work>();
+        let started = std::thread::Builder::new()
+            .name(self.name.into())
+            .spawn(move || receiver.into_iter().for_each(|work| work()));
+        match started {
+            Ok(_) => {
+                let _ = sender.send(work);
+                *thread = Some(sender);
+            }
+            Err(error) => tracing::warn!(%error, name = self.name, "no thread for what can be done later"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_are_done_in_their_order_and_after_one_that_failed() {
+        let background = Background::new("test");
+        let (sender, receiver) = mpsc::channel();
+        for number in 0..3 {
+            let sender = sender.clone();
+            background.later(move || sender.send((number, std::thread::current().id())).unwrap());
+        }
+        let done: Vec<_> = receiver.iter().take(3).collect();
+        assert_eq!(done.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(done.iter().all(|(_, thread)| *thread == done[0].1), "one thread does them all");
+        background.later(|| panic!("on purpose"));
+        // The thread is going; what it takes with it is lost, and what comes later is not.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let sender = sender.clone();
+            background.later(move || sender.send((3, std::thread::current().id())).unwrap());
+            if receiver.recv_timeout(std::time::Duration::from_millis(50)).is_ok() {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "nothing is done any more");
+        }
+    }
+}
