@@ -12,7 +12,7 @@ use std::process::Command;
 
 use namespace_host::Host;
 use sandbox::conformance::{Guest, make, remove, spec};
-use sandbox::{Backend, CheckState, Image, LimitKind, Phase, SandboxError, SandboxId};
+use sandbox::{Backend, CheckState, EndedReason, Image, LimitKind, Phase, SandboxError, SandboxId};
 
 sandbox::conformance_suite!(Host::new());
 
@@ -150,6 +150,20 @@ async fn an_image_whose_workspace_is_a_link_is_refused_by_name() {
     let SandboxError::Setup { step, .. } = &error else { panic!("{error:?}") };
     assert!(step.contains("/workspace"), "{step}");
     remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_of_an_earlier_version_is_told_to_be_lost_and_ended() {
+    let host = Host::new();
+    let id = SandboxId::generate();
+    host.backend.create(id, &spec()).await.unwrap();
+    let launcher = host.launcher_pid(id);
+    fs::rename(host.sandbox(id).join("launch.jsonl"), host.sandbox(id).join("launch.json")).unwrap();
+    let Phase::Ended(ended) = host.backend.observe(id).await.unwrap().phase else { panic!("not told") };
+    assert_eq!(ended.reason, EndedReason::Lost);
+    assert!(ended.detail.contains("earlier version"), "{}", ended.detail);
+    remove(&host, id).await;
+    assert!(!Path::new(&format!("/proc/{launcher}")).exists(), "the launcher lives on");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -56,7 +57,9 @@ impl Machine {
         {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        std::os::unix::fs::symlink("busybox", root.join("bin/rmdir")).unwrap();
+        for name in ["rmdir", "tr"] {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+        }
         for (name, log) in
             [("systemctl", "systemctl.log"), ("apparmor_parser", "apparmor.log"), ("aa-enabled", "aa.log")]
         {
@@ -102,9 +105,49 @@ impl Machine {
         fs::read_to_string(log).unwrap_or_default().lines().map(ToOwned::to_owned).collect()
     }
 
+    /// Shows it the processes of this host.
+    fn with_processes(&self) -> Processes {
+        let place = self.root.join("proc");
+        fs::create_dir_all(&place).unwrap();
+        run(Command::new("mount").args(["-t", "proc", "proc"]).arg(&place));
+        Processes(place)
+    }
+
     fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok()
     }
+}
+
+/// A `/proc` that is shown somewhere.
+struct Processes(PathBuf);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_removal_names_the_sandboxes_that_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = build(folder.path());
+    let machine = Machine::new(folder.path().join("root"));
+    machine.expect(&["-i", package.to_str().unwrap()]);
+    let _processes = machine.with_processes();
+    // Ends by itself when nobody is left who could end it.
+    let mut launcher = Command::new("sleep")
+        .arg0("/var/lib/caisson/bin/launcher-0123456789abcdef")
+        .arg("300")
+        .spawn()
+        .unwrap();
+    let removed = machine.dpkg(&["-r", "caisson"]);
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    let said = String::from_utf8_lossy(&removed.stderr).into_owned();
+    assert!(removed.status.success(), "{said}");
+    let kill = said.split("to end them: kill").nth(1).unwrap_or_else(|| panic!("no word of it: {said}"));
+    let named: Vec<&str> = kill.lines().next().unwrap().split_whitespace().collect();
+    assert!(named.contains(&launcher.id().to_string().as_str()), "{said}");
 }
 
 #[test]

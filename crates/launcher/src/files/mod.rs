@@ -136,7 +136,8 @@ impl FileAudit {
         Ok(())
     }
 
-    /// Writes down all that has happened up to now, with the files that are still open for writing; they might never be closed before the end.
+    /// Writes down all that has happened up to now, with the files that are still open for writing: they might never be
+    /// closed before the end.
     pub(crate) fn tell_open(&mut self, guest: i32) {
         self.drain_all();
         let Self { told_open, asked, list, .. } = self;

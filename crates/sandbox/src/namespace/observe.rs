@@ -26,7 +26,12 @@ pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxE
     let group = record.as_ref().and_then(|record| record.cgroup.as_ref());
     let live = || group.map(Group::usage).unwrap_or_default();
     let usage = ended.as_ref().map_or_else(live, |ended| ended.usage);
+    let is_earlier = !ran && directory.join(owner::EARLIER_LAUNCH_FILE).exists();
     let phase = match (owned, ran, ended) {
+        _ if is_earlier => Phase::Ended(Ended {
+            reason: EndedReason::Lost,
+            detail: "it was made by an earlier version of the server, which kept other records".into(),
+        }),
         (_, true, Some(ended)) => Phase::Ended(explain(&ended)),
         (true, true, None) => Phase::Running,
         (true, false, None) => Phase::Starting,

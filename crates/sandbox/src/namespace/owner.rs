@@ -17,6 +17,9 @@ use rustix::process::{
 };
 use serde::Serialize;
 
+/// What the launch file was called when it held less. Such sandboxes are not taken up, but they are ended.
+pub(super) const EARLIER_LAUNCH_FILE: &str = "launch.json";
+
 /// The launcher of a sandbox.
 pub(super) struct Owner {
     handle: OwnedFd,
@@ -24,8 +27,13 @@ pub(super) struct Owner {
 
 /// Finds the launcher; `None` when there is none or it has ended.
 pub(super) fn find(directory: &Path) -> io::Result<Option<Owner>> {
-    let file = match File::open(directory.join(LAUNCH_FILE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+    let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let opened = File::open(directory.join(LAUNCH_FILE)).or_else(|error| match error {
+        error if missing(&error) => File::open(directory.join(EARLIER_LAUNCH_FILE)),
+        error => Err(error),
+    });
+    let file = match opened {
+        Err(error) if missing(&error) => return Ok(None),
         other => other?,
     };
     let Some(pid) = lock_holder(&file)? else { return Ok(None) };
