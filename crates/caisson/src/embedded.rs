@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
+use sandbox::namespace::LAUNCH_FILE;
 use sha2::{Digest, Sha256};
 
 const GUEST: &[u8] = include_bytes!(env!("CAISSON_GUEST"));
 const LAUNCHER: &[u8] = include_bytes!(env!("CAISSON_LAUNCHER"));
 
-/// What says how a sandbox was made, in its folder.
-const LAUNCH_FILE: &str = "launch.jsonl";
 /// Everybody may run them.
 const MODE: u32 = 0o755;
 

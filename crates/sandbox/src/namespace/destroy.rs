@@ -42,7 +42,7 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
             .remove(patience)
             .map_err(|error| SandboxError::Io { doing: error.step, source: error.source })?;
     }
-    remove_socket(&inner.layout.socket(id)?)?;
+    remove_socket(&inner.layout.socket_path(id))?;
     let tree = shelter::tree(inner, id);
     if !tree.starts_with(&directory) {
         let name = format!("{}{id}", shelter::TRASH_PREFIX);
@@ -228,10 +228,13 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
         return;
     }
     let (launcher, users) = (inner.config.launcher.clone(), inner.identity.users.clone());
-    let disks = inner.disks.clone();
+    let (disks, own) = (inner.disks.clone(), inner.layout.trash());
     inner.trash.later(move || {
         for path in &paths {
-            disks.take_back(&path.join(DISK_FILE));
+            // Elsewhere lies only what a job has written itself.
+            if path.starts_with(&own) {
+                disks.take_back(&path.join(DISK_FILE));
+            }
             if let Err(error) = remove_as(&launcher, &users, path) {
                 tracing::warn!(error = %error, "garbage is left");
             }

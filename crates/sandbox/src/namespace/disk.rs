@@ -120,8 +120,7 @@ impl Shelf {
         (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok())
     }
 
-    /// Keeps a file where another is wanted. What is not taken is removed with the
-    /// sandbox's directory.
+    /// Keeps a file where another is wanted. What is not taken is removed with the sandbox's directory.
     fn take_back(&self, image: &Path) {
         let Some(spare) = (0..self.ready).map(|number| self.spare(number)).find(|path| !path.exists()) else {
             return;
@@ -156,6 +155,17 @@ impl Shelf {
         Ok(())
     }
 
+    /// What an earlier version has made is of no use to this one.
+    fn remove_other_formats(&self) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("ext4-") && !name.starts_with(&format!("{FORMAT}-")) {
+                // Another may have been faster.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
     fn make_template(&self, mib: u64) -> Result<(), SandboxError> {
         let target = self.template(mib);
         if target.exists() {
@@ -183,6 +193,7 @@ impl Shelf {
         // Nothing depends on these being gone.
         let _ = fs::remove_dir_all(&content);
         let _ = fs::remove_file(&partial);
+        self.remove_other_formats();
         result
     }
 }
@@ -259,7 +270,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let shelf = Shelf { directory: directory.path().into(), ready: 1 };
         let target = directory.path().join("taken");
+        let earlier = directory.path().join("ext4-0-64.3.ready");
+        fs::write(&earlier, "of an earlier version").unwrap();
         shelf.make_template(64).unwrap();
+        assert!(!earlier.exists());
         copy_sparse(&shelf.template(64), &target).unwrap();
         let file = OpenOptions::new().write(true).open(&target).unwrap();
         file.write_all_at(&[7; 1 << 20], 32 << 20).unwrap();

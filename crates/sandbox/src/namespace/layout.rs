@@ -59,9 +59,14 @@ impl Layout {
         self.slots.clone()
     }
 
+    /// Where the guest of a sandbox listens, however long that is.
+    pub(super) fn socket_path(&self, id: SandboxId) -> PathBuf {
+        self.run.join(format!("{id}.sock"))
+    }
+
     /// Where the guest of a sandbox listens.
     pub(super) fn socket(&self, id: SandboxId) -> Result<PathBuf, SandboxError> {
-        let path = self.run.join(format!("{id}.sock"));
+        let path = self.socket_path(id);
         if path.as_os_str().len() > SOCKET_PATH_BYTES {
             return Err(SandboxError::HostUnfit {
                 what: format!("the socket path {} is too long", path.display()),

@@ -45,6 +45,7 @@ use crate::spec::{BackendKind, Capabilities, Check, Image, Observed, SandboxId, 
 use crate::{Backend, Freezer, GuestStream};
 
 pub use config::{NamespaceConfig, UseNamespaces};
+pub use launcher::launch_file::LAUNCH_FILE;
 pub use launcher::spec::{FileAuditing, Trace};
 pub use layout::check_run_folder;
 
