@@ -43,16 +43,13 @@ pub(crate) fn give_up(
         choose_profile(profile).step(|| format!("choosing AppArmor profile {profile}"))?;
     }
     restrict_files(spec, guest, state).map_err(io::Error::other).named("applying Landlock")?;
-    install_filters(spec)
+    install_filter(spec)
 }
 
-/// Installs the seccomp programs, in their order.
-pub(crate) fn install_filters(spec: &LaunchSpec) -> Result<(), LaunchError> {
-    for program in &spec.seccomp {
-        let program = decode_hexadecimal(program).named("decoding a seccomp program")?;
-        sys::install_filter(&program).named("installing a seccomp program")?;
-    }
-    Ok(())
+/// Installs the seccomp program.
+pub(crate) fn install_filter(spec: &LaunchSpec) -> Result<(), LaunchError> {
+    let program = decode_hexadecimal(&spec.seccomp).named("decoding the seccomp program")?;
+    sys::install_filter(&program).named("installing the seccomp program")
 }
 
 /// The bounding set must be exactly what is kept: executing a program as user 0 gains all that it allows.

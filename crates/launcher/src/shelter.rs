@@ -138,7 +138,7 @@ fn become_guest(
     restrict(shelter, inheritance.guest.as_fd(), gifts.state.as_fd(), port)
         .map_err(io::Error::other)
         .named("applying Landlock")?;
-    privileges::install_filters(spec)?;
+    privileges::install_filter(spec)?;
     let entrance = gifts.entrance.try_clone().map(OwnedFd::from).named("copying the entrance")?;
     let placed = [(&gifts.listener, LISTEN_FD), (&gifts.state, STATE_FD), (&entrance, ENTRANCE_FD)];
     child::execute(spec, inheritance, &placed)

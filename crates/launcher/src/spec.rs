@@ -51,8 +51,8 @@ pub struct LaunchSpec {
     pub cgroup: Option<Group>,
     /// What the sandbox may use.
     pub limits: LaunchLimits,
-    /// Seccomp programs as hexadecimal bytes, in the order in which they are installed.
-    pub seccomp: Vec<String>,
+    /// The seccomp program as hexadecimal bytes.
+    pub seccomp: String,
     /// Directories inside that may be written to as far as their permissions allow; all else is read-only.
     pub writable: Vec<String>,
     /// The AppArmor profile that the guest runs under, where the host has it.

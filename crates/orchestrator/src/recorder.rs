@@ -315,12 +315,32 @@ impl Recorder {
         happening: Happening,
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
+        self.change_among(before, happening, why, Vec::new()).await
+    }
+
+    /// Changes the state of the job, and writes what follows from it at the same moment.
+    pub(crate) async fn change_then(
+        &self,
+        happening: Happening,
+        after: Vec<NewEvent>,
+    ) -> Result<(), OrchestratorError> {
+        self.change_among(Vec::new(), happening, None, after).await
+    }
+
+    async fn change_among(
+        &self,
+        before: Vec<NewEvent>,
+        happening: Happening,
+        why: Option<Why>,
+        after: Vec<NewEvent>,
+    ) -> Result<(), OrchestratorError> {
         let mut written = self.written.lock().await;
         let state = written.view.state.after(happening)?;
         let (code, reason) = why.map_or((None, None), |why| (Some(why.code), Some(why.reason)));
         let mut events = before;
         let told = code.clone().unwrap_or_default();
         events.push(EventBody::StateChanged { state, code, reason }.into());
+        events.extend(after);
         self.append_locked(&mut written, events).await?;
         if state.is_over() {
             tracing::info!(job = %self.job, %state, code = told, "the job is over");

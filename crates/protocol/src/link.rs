@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use futures::io::{BufReader, BufWriter};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
@@ -16,6 +17,8 @@ use crate::stream::{ByteStream, MessageStream};
 const MAX_STREAMS: usize = 2048;
 /// Streams opened by the other side and not yet taken.
 const MAX_WAITING: usize = 256;
+/// What is read or written at once of small frames; larger ones go past the buffers.
+const BUFFER_BYTES: usize = 4096;
 
 /// Which end of the link this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +65,7 @@ impl Link {
         let (closed_sender, closed) = watch::channel(false);
         let (close, close_wish) = watch::channel(false);
         let driver = Driver {
-            connection: yamux::Connection::new(stream.compat(), config, mode),
+            connection: yamux::Connection::new(buffered(stream), config, mode),
             commands: command_queue,
             waiting: None,
             incoming,
@@ -102,8 +105,16 @@ impl Link {
     }
 }
 
+/// yamux reads and writes the header of a frame and its body one after the other: so each is one call to the system, and
+/// the other side is woken once.
+type Buffered<T> = BufReader<BufWriter<Compat<T>>>;
+
+fn buffered<T: ByteStream>(stream: T) -> Buffered<T> {
+    BufReader::with_capacity(BUFFER_BYTES, BufWriter::with_capacity(BUFFER_BYTES, stream.compat()))
+}
+
 struct Driver<T> {
-    connection: yamux::Connection<Compat<T>>,
+    connection: yamux::Connection<Buffered<T>>,
     commands: mpsc::Receiver<oneshot::Sender<MessageStream>>,
     waiting: Option<oneshot::Sender<MessageStream>>,
     incoming: mpsc::Sender<MessageStream>,

@@ -23,19 +23,28 @@ const CREATE_ATTEMPTS: u32 = 3;
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(20);
 
+/// The sandbox that a job has asked for.
+#[derive(Clone, Copy)]
+pub(super) enum Requested {
+    /// Yet to be made.
+    New(SandboxId),
+    /// Made before, for whoever comes; it stands still.
+    Pooled(SandboxId),
+    /// Asked for by an earlier driver, which may have got to any point.
+    Earlier(SandboxId),
+}
+
 impl Driver {
     /// Makes the sandbox, or finds it where it was made before; restores the last checkpoint in a new one.
-    pub(super) async fn make_sandbox(&mut self, view: &JobView) -> Result<(), Stop> {
-        let spec = self.sandbox_spec();
-        match view.sandbox {
-            Some(sandbox) => {
-                self.create(sandbox, &spec).await?;
-                // It may be one of an earlier server's pool, taken just before that server died.
-                self.thaw(sandbox).await?;
-            }
-            None => self.request_sandbox(&spec).await?,
+    pub(super) async fn make_sandbox(&mut self, view: &JobView, requested: Requested) -> Result<(), Stop> {
+        let (Requested::New(sandbox) | Requested::Pooled(sandbox) | Requested::Earlier(sandbox)) = requested;
+        if !matches!(requested, Requested::Pooled(_)) {
+            self.create(sandbox).await?;
         }
-        let sandbox = Self::sandbox_of(&self.recorder.view().await)?;
+        // An earlier one may be of an earlier server's pool, taken just before that server died.
+        if !matches!(requested, Requested::New(_)) {
+            self.thaw(sandbox).await?;
+        }
         let (client, boot_id) = self.connect(sandbox).await?;
         if let Some(steps) = view.checkpoint_steps {
             self.restore_checkpoint(&client, steps).await?;
@@ -62,17 +71,22 @@ impl Driver {
         }
     }
 
-    /// Takes a sandbox that stands ready, or makes one.
-    async fn request_sandbox(&self, spec: &SandboxSpec) -> Result<(), Stop> {
-        let pooled = self.core.pool.take(spec, self.core.backend.image_version(&spec.image));
+    /// Says which sandbox the job gets, one that stands ready or a new one, and at the same moment what led to it.
+    pub(super) async fn request_sandbox(
+        &self,
+        happening: Option<Happening>,
+    ) -> Result<Requested, OrchestratorError> {
+        let spec = self.sandbox_spec();
+        let pooled = self.core.pool.take(&spec, self.core.backend.image_version(&spec.image));
         let sandbox = pooled.unwrap_or_else(SandboxId::generate);
-        let recorded = self.recorder.record(EventBody::SandboxRequested { sandbox }).await;
+        let requested = vec![EventBody::SandboxRequested { sandbox }.into()];
+        let recorded = match happening {
+            Some(happening) => self.recorder.change_then(happening, requested).await,
+            None => self.recorder.append(requested).await.map(drop),
+        };
         self.core.pool.released(sandbox);
         recorded?;
-        match pooled {
-            Some(sandbox) => self.thaw(sandbox).await,
-            None => self.create(sandbox, spec).await,
-        }
+        Ok(pooled.map_or(Requested::New(sandbox), Requested::Pooled))
     }
 
     /// One that came from the pool stands still until it is let go.
@@ -83,11 +97,12 @@ impl Driver {
         }
     }
 
-    async fn create(&self, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(), Stop> {
+    async fn create(&self, sandbox: SandboxId) -> Result<(), Stop> {
+        let spec = self.sandbox_spec();
         let mut attempt = 1;
         loop {
             let started = Instant::now();
-            match self.core.backend.create(sandbox, spec).await {
+            match self.core.backend.create(sandbox, &spec).await {
                 Ok(()) => {
                     self.core.metrics.sandbox_created(started.elapsed());
                     return Ok(());

@@ -20,47 +20,39 @@ mod past;
 mod pause;
 mod session;
 mod steps;
+mod takeover;
 mod verdict;
 mod work_time;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures::FutureExt as _;
 use protocol::GuestClient;
 use sandbox::{Ended, EndedReason, SandboxId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::Instrument;
 
 pub(crate) use self::agent::events::logged;
 pub(crate) use self::archive::is_own;
+use self::connect::Requested;
 pub(crate) use self::exec::{EGRESS_PORT, environment};
 pub(crate) use self::file_list::copy_covered;
 pub(crate) use self::output::{Captured, OutputSink};
-use self::past::Past;
+pub(crate) use self::takeover::drive;
 pub(crate) use self::verdict::{Evidence, explain_end};
 use self::work_time::WorkTime;
-use crate::agent_log::AgentLog;
 use crate::answers::JobKind;
 use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallStatus, Event, EventBody, Wish};
-use crate::ids::{Generation, JobId};
 use crate::last_use::LastUse;
-use crate::live::LiveJob;
 use crate::outward::Outward;
 use crate::recorder::{Recorder, Why};
 use crate::request::{JobSpec, OnLoss, Work};
-use crate::setbacks::after_failure;
 use crate::speech::Speech;
 use crate::state::{Happening, JobState, Outcome};
 use crate::store::CALLS;
 use crate::view::JobView;
-
-/// What is shown at most of the words of a fault of this program.
-const MOST_FAULT_CHARS: usize = 300;
 
 /// Why the work stops before it is done.
 #[derive(Debug)]
@@ -120,130 +112,6 @@ pub(crate) struct Driver {
     work_time: WorkTime,
 }
 
-/// Drives a job until it is over or waits for somebody. Ends early when the server goes down or has lost the job.
-pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
-    let shutdown = core.shutdown.clone();
-    let result = tokio::select! {
-        () = shutdown.cancelled() => return,
-        result = unpanicked(drive_to_end(Arc::clone(&core), job, generation))
-            .instrument(tracing::info_span!(target: "caisson_trace", "job", %job)) => result,
-    };
-    match result {
-        Ok(()) => core.setbacks.forget(job),
-        Err(error @ OrchestratorError::Fenced(_)) => tracing::warn!(%job, %error, "stopped driving"),
-        Err(error) => after_failure(&core, job, generation, &error).await,
-    }
-    let _ = core.store.release(job, generation).await;
-}
-
-/// A fault of this program while it carries a job out is an error like others: nobody would drive the job again otherwise.
-async fn unpanicked(
-    work: impl Future<Output = Result<(), OrchestratorError>>,
-) -> Result<(), OrchestratorError> {
-    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|payload| {
-        let said = payload
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_owned())
-            .or_else(|| payload.downcast_ref::<String>().cloned());
-        let what = said.unwrap_or_else(|| "without words".into()).chars().take(MOST_FAULT_CHARS).collect();
-        Err(OrchestratorError::Fault { what })
-    })
-}
-
-async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Result<(), OrchestratorError> {
-    let spec = Arc::new(core.store.spec(job).await?);
-    core.folder.make_job(job)?;
-    write_input(&core, job, &spec)?;
-    let mut log = AgentLog::start(&core.folder.agent_log(job))?;
-    let Past { events: past, last, .. } = Past::read(core.store.as_ref(), job, &mut log).await?;
-    let view = JobView::of_log(job, &past).ok_or(OrchestratorError::NoJob(job))?;
-    let (first_wish, first_idle) = (view.wish, view.idle_ms);
-    let work_time = WorkTime::taken_up(&view);
-    let (wish_sender, wish) = watch::channel(first_wish);
-    let (idle_sender, idle_ms) = watch::channel(first_idle);
-    let used = LastUse::new();
-    let kind = view.kind;
-    let holder = view.agent.as_ref().and_then(|agent| agent.holder.clone());
-    let recorder = Arc::new(Recorder::new(Arc::clone(&core.store), job, generation, view, log, last));
-    let guest = watch::Sender::new(None);
-    let live = LiveJob {
-        kind,
-        spec: Arc::clone(&spec),
-        recorder: Arc::clone(&recorder),
-        guest: guest.clone(),
-        wish: wish_sender,
-        used: used.clone(),
-        idle_ms: idle_sender,
-        is_paused: Arc::default(),
-        speech: Speech::default(),
-        holder: watch::Sender::new(holder),
-        ceiling: Arc::default(),
-    };
-    let ceiling = Arc::clone(&live.ceiling);
-    let is_paused = Arc::clone(&live.is_paused);
-    let speech = live.speech.clone();
-    let (wishes, idle_wishes) = (live.wish.clone(), live.idle_ms.clone());
-    core.live.enter(job, live);
-    // What others have written between reading the log and now. Whoever did could not reach the driver yet.
-    recorder.catch_up().await?;
-    let (wished, idle_wished) = recorder.look(|view| (view.wish, view.idle_ms)).await;
-    replace_first(&wishes, first_wish, wished);
-    replace_first(&idle_wishes, first_idle, idle_wished);
-    let link_tasks = CancellationToken::new();
-    let files = (kind == JobKind::Job).then(|| {
-        file_history::FileHistory::start(Arc::clone(&recorder), guest.subscribe(), link_tasks.clone())
-    });
-    let mut driver = Driver {
-        core,
-        recorder,
-        spec,
-        past,
-        guest,
-        wish,
-        used,
-        idle_ms,
-        is_paused,
-        speech,
-        outward: None,
-        _link_tasks_guard: link_tasks.clone().drop_guard(),
-        link_tasks,
-        checkpoints: std::sync::Mutex::default(),
-        dialing: tokio::sync::Mutex::default(),
-        model_failures: 0,
-        tried_settings: None,
-        asked_to_wait: std::time::Duration::ZERO,
-        files,
-        blamed: sandbox::Usage::default(),
-        work_time,
-    };
-    driver.open_outward().await?;
-    if let Some(outward) = &driver.outward {
-        let _ = ceiling.set(outward.proxy().policy().ceiling().cloned());
-    }
-    driver.run().await
-}
-
-/// Puts what the log says in the place of what was known first, unless somebody has said something newer already.
-fn replace_first<T: PartialEq + Copy>(told: &watch::Sender<T>, first: T, now: T) {
-    told.send_if_modified(|current| {
-        let is_news = *current == first && now != first;
-        if is_news {
-            *current = now;
-        }
-        is_news
-    });
-}
-
-fn write_input(core: &Core, job: JobId, spec: &JobSpec) -> Result<(), OrchestratorError> {
-    let text = match &spec.work {
-        Work::Task(task) => task.clone(),
-        Work::Steps(steps) => serde_json::to_string_pretty(steps).unwrap_or_default(),
-        Work::Session { .. } => return Ok(()),
-    };
-    let path = core.folder.job(job).join("input.txt");
-    std::fs::write(&path, text).map_err(OrchestratorError::io(format!("writing {}", path.display())))
-}
-
 impl Driver {
     async fn run(&mut self) -> Result<(), OrchestratorError> {
         loop {
@@ -261,8 +129,17 @@ impl Driver {
                         .change(Vec::new(), Happening::Paused, Some(pause::by_wish().why))
                         .await;
                 }
-                JobState::Queued => self.recorder.change(Vec::new(), Happening::Picked, None).await?,
-                JobState::Starting => self.start(&view).await?,
+                JobState::Queued => {
+                    let requested = self.request_sandbox(Some(Happening::Picked)).await?;
+                    self.start(&view, requested).await?;
+                }
+                JobState::Starting => {
+                    let requested = match view.sandbox {
+                        Some(sandbox) => Requested::Earlier(sandbox),
+                        None => self.request_sandbox(None).await?,
+                    };
+                    self.start(&view, requested).await?;
+                }
                 JobState::Running => self.work().await?,
                 JobState::Collecting => self.collect(&view).await?,
                 JobState::Complete | JobState::Failed | JobState::Cancelled => {
@@ -298,8 +175,8 @@ impl Driver {
         *self.wish.borrow() == Some(Wish::Cancel)
     }
 
-    async fn start(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
-        match self.make_sandbox(view).await {
+    async fn start(&mut self, view: &JobView, requested: Requested) -> Result<(), OrchestratorError> {
+        match self.make_sandbox(view, requested).await {
             Ok(()) => Ok(()),
             Err(Stop::Lost(ended)) if ended.reason == EndedReason::NotStarted => {
                 let why = Why::new("sandbox_failed", ended.detail);

@@ -29,11 +29,12 @@ impl Past {
         let mut past = Self::default();
         loop {
             let page = store.events(job, past.last, PAGE).await?;
-            if page.is_empty() {
-                return Ok(past.sorted());
-            }
+            let is_last = page.len() < PAGE;
             log.append(&page);
             past.take(page);
+            if is_last {
+                return Ok(past.sorted());
+            }
         }
     }
 

@@ -151,7 +151,7 @@ fn lay_out_shelter(
     let shelter = shelter::prepare(inner, id, spec)?;
     let launch = LaunchSpec {
         guest_arguments: shelter::guest_arguments(&shelter),
-        seccomp: shelter::seccomp().map_err(no_filter)?.to_vec(),
+        seccomp: seccomp::shelter_program().map_err(no_filter)?.to_owned(),
         writable: Vec::new(),
         apparmor_profile: None,
         seal: Seal::Shelter(shelter.clone()),
@@ -253,7 +253,7 @@ fn describe(
     directory: &Path,
 ) -> Result<LaunchSpec, SandboxError> {
     let config = &inner.config;
-    let seccomp = seccomp::programs().map_err(no_filter)?;
+    let seccomp = seccomp::program().map_err(no_filter)?;
     Ok(LaunchSpec {
         directory: directory.to_path_buf(),
         socket: inner.layout.socket(id)?,
@@ -264,7 +264,7 @@ fn describe(
         users: inner.identity.preferring(id.as_u128()),
         cgroup: new_group(inner, id),
         limits: plan.launch_limits(),
-        seccomp: seccomp.to_vec(),
+        seccomp: seccomp.to_owned(),
         writable: WRITABLE.map(String::from).to_vec(),
         apparmor_profile: preflight::apparmor_profile(),
         trace: config.trace,

@@ -3,19 +3,21 @@
 //! A disk is a sparse file with an ext4 file system without a journal. A template of each size is formatted once; the
 //! others are copies of its few written blocks. Where there are no loop devices a disk is a plain directory.
 //!
-//! The file of a disk whose sandbox is gone is emptied and used again: many short jobs would otherwise make and delete
-//! files without end, and an ext4 without a journal looks at each one that was deleted lately before it makes another.
+//! The file of a disk whose sandbox is gone becomes an empty disk again, in the place that it has on the host's disk: many
+//! short jobs would otherwise make and delete files without end, and an ext4 without a journal looks at each one that was
+//! deleted lately before it makes another.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use launcher::spec::{AGENT_ID, DISK_DIRECTORIES};
-use rustix::fs::{SeekFrom, ftruncate, ioctl_ficlone, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, ftruncate, ioctl_ficlone, seek};
 
 use super::host_image::Owners;
 use super::layout::failed;
@@ -27,6 +29,7 @@ pub(crate) const DISK_FILE: &str = "disk.img";
 /// Part of a template's name; changes with what a template is made of.
 const FORMAT: &str = "ext4-2";
 const MEBIBYTE: u64 = 1 << 20;
+const COPIED_AT_ONCE: usize = 256 << 10;
 /// Sparse and quick to mount: no journal, metadata in one place and no second copy of it, tables that the kernel may take
 /// for zeros.
 const FORMAT_OPTIONS: [&str; 8] = [
@@ -90,7 +93,7 @@ impl DiskStore {
         });
     }
 
-    /// Takes the file of a disk back whose sandbox is gone.
+    /// Takes the file of a disk back whose sandbox is gone. What is not taken is left where it is.
     pub(crate) fn take_back(&self, image: &Path) {
         self.shelf.take_back(image);
     }
@@ -112,40 +115,44 @@ impl Shelf {
         self.directory.join(format!("{FORMAT}-{mib}.{number}.ready"))
     }
 
-    fn spare(&self, number: usize) -> PathBuf {
-        self.directory.join(format!("{number}.spare"))
-    }
-
     fn take(&self, mib: u64, target: &Path) -> bool {
         (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok())
     }
 
-    /// Keeps a file where another is wanted. What is not taken is removed with the sandbox's directory.
+    /// Makes a file an empty disk again and keeps it, where another is wanted.
     fn take_back(&self, image: &Path) {
-        let Some(spare) = (0..self.ready).map(|number| self.spare(number)).find(|path| !path.exists()) else {
-            return;
-        };
-        let empty = || -> io::Result<()> {
-            OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(image)?.set_len(0)?;
-            fs::rename(image, spare)
-        };
-        match empty() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %image.display(), %error, "a disk is not used again");
+        let renewed = || -> io::Result<()> {
+            let file =
+                OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(image)?;
+            let mib = file.metadata()?.len() / MEBIBYTE;
+            let place =
+                (0..self.ready).map(|number| self.ready_disk(mib, number)).find(|path| !path.exists());
+            if let (Some(place), Ok(template)) = (place, File::open(self.template(mib))) {
+                renew(&template, &file)?;
+                file.sync_all()?;
+                fs::rename(image, place)?;
             }
-            _ => {}
+            Ok(())
+        };
+        // Not every sandbox has one, and not every file system can make holes.
+        if let Err(error) = renewed()
+            && !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported)
+        {
+            tracing::warn!(path = %image.display(), %error, "a disk is not used again");
         }
     }
 
+    /// Makes disks once half of them are gone: until then some may come back.
     fn fill(&self, mib: u64) -> Result<(), SandboxError> {
+        let is_missing = |path: &PathBuf| !path.exists();
+        let missing: Vec<_> =
+            (0..self.ready).map(|number| self.ready_disk(mib, number)).filter(is_missing).collect();
+        if missing.len() * 2 < self.ready {
+            return Ok(());
+        }
         self.make_template(mib)?;
-        for number in 0..self.ready {
-            let target = self.ready_disk(mib, number);
-            if target.exists() {
-                continue;
-            }
+        for target in missing {
             let partial = target.with_extension("partial");
-            let _ = (0..self.ready).any(|spare| fs::rename(self.spare(spare), &partial).is_ok());
             // A loop device first waits until its file is on the host's disk: here nobody waits for that.
             copy_sparse(&self.template(mib), &partial)
                 .and_then(|()| File::open(&partial)?.sync_all())
@@ -221,26 +228,61 @@ fn copy_sparse(source: &Path, target: &Path) -> io::Result<()> {
     if ioctl_ficlone(&to, &from).is_ok() {
         return Ok(());
     }
-    let size = from.metadata()?.len();
-    ftruncate(&to, size)?;
-    let mut buffer = vec![0; 256 << 10];
-    let mut position = 0;
-    while position < size {
-        let start = match seek(&from, SeekFrom::Data(position)) {
-            Err(rustix::io::Errno::NXIO) => break,
+    ftruncate(&to, from.metadata()?.len())?;
+    for part in written_parts(&from)? {
+        copy_part(&from, &to, part)?;
+    }
+    Ok(())
+}
+
+/// Makes a file of the same size the same as another, holes and all.
+fn renew(template: &File, file: &File) -> io::Result<()> {
+    if ioctl_ficlone(file, template).is_ok() {
+        return Ok(());
+    }
+    let mut end = 0;
+    for part in written_parts(template)? {
+        make_hole(file, end..part.start)?;
+        end = part.end;
+        copy_part(template, file, part)?;
+    }
+    make_hole(file, end..template.metadata()?.len())
+}
+
+fn make_hole(file: &File, part: Range<u64>) -> io::Result<()> {
+    if part.is_empty() {
+        return Ok(());
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, flags, part.start, part.end - part.start)?)
+}
+
+/// Where a file is no hole, in order.
+fn written_parts(file: &File) -> io::Result<Vec<Range<u64>>> {
+    let (mut parts, mut position) = (Vec::new(), 0);
+    loop {
+        let start = match seek(file, SeekFrom::Data(position)) {
+            // There are no more.
+            Err(rustix::io::Errno::NXIO) => return Ok(parts),
             other => other?,
         };
-        let end = seek(&from, SeekFrom::Hole(start))?;
-        position = start;
-        while position < end {
-            let wanted = usize::try_from(end - position).unwrap_or(usize::MAX).min(buffer.len());
-            let count = from.read_at(&mut buffer[..wanted], position)?;
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            to.write_all_at(&buffer[..count], position)?;
-            position += count as u64;
+        position = seek(file, SeekFrom::Hole(start))?;
+        parts.push(start..position);
+    }
+}
+
+fn copy_part(from: &File, to: &File, part: Range<u64>) -> io::Result<()> {
+    let mut position = part.start;
+    let wanted = usize::try_from(part.end - part.start).unwrap_or(usize::MAX);
+    let mut buffer = vec![0; wanted.min(COPIED_AT_ONCE)];
+    while position < part.end {
+        let wanted = usize::try_from(part.end - position).unwrap_or(usize::MAX).min(buffer.len());
+        let count = from.read_at(&mut buffer[..wanted], position)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        to.write_all_at(&buffer[..count], position)?;
+        position += count as u64;
     }
     Ok(())
 }
@@ -277,20 +319,34 @@ mod tests {
         copy_sparse(&shelf.template(64), &target).unwrap();
         let file = OpenOptions::new().write(true).open(&target).unwrap();
         file.write_all_at(&[7; 1 << 20], 32 << 20).unwrap();
+        file.write_all_at(&[7; 1 << 12], 0).unwrap();
         let inode = file.metadata().unwrap().ino();
         shelf.take_back(&target);
         assert!(!target.exists());
-        assert_eq!(fs::metadata(shelf.spare(0)).unwrap().len(), 0);
-        shelf.fill(64).unwrap();
         assert!(shelf.take(64, &target));
         assert_eq!(fs::metadata(&target).unwrap().ino(), inode);
         assert!(fs::read(&target).unwrap() == fs::read(shelf.template(64)).unwrap());
-        assert!(!shelf.spare(0).exists());
+        assert!(fs::metadata(&target).unwrap().blocks() * 512 < MEBIBYTE);
         // One is enough: the second goes with its sandbox.
-        fs::write(shelf.spare(0), "").unwrap();
+        fs::write(shelf.ready_disk(64, 0), "").unwrap();
         shelf.take_back(&target);
         assert!(target.exists());
         shelf.take_back(&directory.path().join("missing"));
+    }
+
+    #[test]
+    fn disks_are_made_when_half_of_them_are_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let shelf = Shelf { directory: directory.path().into(), ready: 4 };
+        let count = || (0..4).filter(|number| shelf.ready_disk(64, *number).exists()).count();
+        shelf.fill(64).unwrap();
+        assert_eq!(count(), 4);
+        for (left, filled) in [(3, 3), (2, 4)] {
+            assert!(shelf.take(64, &directory.path().join("taken")));
+            assert_eq!(count(), left);
+            shelf.fill(64).unwrap();
+            assert_eq!(count(), filled);
+        }
     }
 
     #[test]

@@ -1,13 +1,12 @@
-//! Turns `seccomp.json` into programs for the kernel.
+//! Turns `seccomp.json` into a program for the kernel.
 //!
-//! The first program allows what is listed and answers "no such call" to all else, as an older kernel would, so that
-//! programs fall back. The others refuse by name what programs should be told about. Where several match, the kernel
-//! takes the refusal, and among refusals that of the program installed last.
+//! What is listed is allowed; to all else the answer is "no such call", as of an older kernel, so that programs fall
+//! back. What programs should be told about is refused by name, by the call alone or by its arguments.
 //!
-//! The list of what is allowed is long, and the kernel walks through a program for every system call there is when it is
-//! installed. So that one is a binary search, which has far fewer instructions to walk through.
+//! The kernel walks through a program for every system call there is when it is installed, and for those that are
+//! decided by their arguments whenever they are made. So it is one program, and a binary search for the call's number.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use seccompiler::{BpfProgram, sock_filter};
@@ -21,6 +20,7 @@ const ENOSYS: i32 = 38;
 
 // Of linux/bpf_common.h and linux/seccomp.h.
 const LOAD_WORD: u16 = 0x20;
+const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
 const RETURN: u16 = 0x06;
@@ -64,20 +64,20 @@ pub(crate) struct RefuseGroup {
     pub(crate) rules: Vec<Value>,
 }
 
-/// The programs as hexadecimal text, in the order in which they must be installed. Compiled once.
+/// The program as hexadecimal text. Compiled once.
 ///
 /// # Errors
 /// The data is wrong for this processor.
-pub(super) fn programs() -> Result<&'static [String], &'static str> {
-    static PROGRAMS: LazyLock<Result<Vec<String>, String>> = LazyLock::new(|| compile(&[SOURCE]));
-    PROGRAMS.as_deref().map_err(String::as_str)
+pub(super) fn program() -> Result<&'static str, &'static str> {
+    static PROGRAM: LazyLock<Result<String, String>> = LazyLock::new(|| compile_hexadecimal(&[SOURCE]));
+    PROGRAM.as_deref().map_err(String::as_str)
 }
 
 /// The same where there are no namespaces.
-pub(super) fn shelter_programs() -> Result<&'static [String], &'static str> {
-    static PROGRAMS: LazyLock<Result<Vec<String>, String>> =
-        LazyLock::new(|| compile(&[SOURCE, SHELTER_SOURCE]));
-    PROGRAMS.as_deref().map_err(String::as_str)
+pub(super) fn shelter_program() -> Result<&'static str, &'static str> {
+    static PROGRAM: LazyLock<Result<String, String>> =
+        LazyLock::new(|| compile_hexadecimal(&[SOURCE, SHELTER_SOURCE]));
+    PROGRAM.as_deref().map_err(String::as_str)
 }
 
 /// The data.
@@ -89,94 +89,140 @@ pub(crate) fn rules() -> Result<Rules, String> {
     serde_json::from_str(SOURCE).map_err(|error| error.to_string())
 }
 
-fn compile(sources: &[&str]) -> Result<Vec<String>, String> {
-    let mut rules = Rules::default();
-    for source in sources {
-        let more: Rules = serde_json::from_str(source).map_err(|error| error.to_string())?;
-        rules.allow.extend(more.allow);
-        rules.refuse.extend(more.refuse);
-    }
-    let here = |only: &Option<String>| only.as_deref().is_none_or(|arch| arch == std::env::consts::ARCH);
-    let allowed: Vec<Value> = rules
-        .allow
-        .iter()
-        .filter(|group| here(&group.only))
-        .flat_map(|group| group.syscalls.iter().map(|name| json!({"syscall": name})))
-        .collect();
-    let mut refused: BTreeMap<i32, Vec<Value>> = BTreeMap::new();
-    for group in rules.refuse.into_iter().filter(|group| here(&group.only)) {
-        let list = refused.entry(group.errno).or_default();
-        list.extend(group.syscalls.iter().map(|name| json!({"syscall": name})));
-        list.extend(group.rules);
-    }
-    let allow = json!({"mismatch_action": {"errno": ENOSYS}, "match_action": "allow", "filter": allowed});
-    let mut programs = vec![hexadecimal(&as_search(&compile_one(&allow)?)?)];
-    for (errno, list) in refused {
-        let filter = json!({"mismatch_action": "allow", "match_action": {"errno": errno}, "filter": list});
-        programs.push(hexadecimal(&compile_one(&filter)?));
-    }
-    Ok(programs)
+fn compile_hexadecimal(sources: &[&str]) -> Result<String, String> {
+    compile(sources).map(|program| hexadecimal(&program))
 }
 
-fn compile_one(filter: &Value) -> Result<BpfProgram, String> {
+/// What is done with calls, as lists for the compiler of rules.
+struct Lists {
+    allowed: Vec<Value>,
+    /// By the error that is given.
+    refused: BTreeMap<i32, Vec<Value>>,
+}
+
+impl Lists {
+    fn read(sources: &[&str]) -> Result<Self, String> {
+        let here = |only: &Option<String>| only.as_deref().is_none_or(|arch| arch == std::env::consts::ARCH);
+        let by_name = |name: &String| json!({"syscall": name});
+        let mut lists = Self { allowed: Vec::new(), refused: BTreeMap::new() };
+        for source in sources {
+            let rules: Rules = serde_json::from_str(source).map_err(|error| error.to_string())?;
+            for group in rules.allow.iter().filter(|group| here(&group.only)) {
+                lists.allowed.extend(group.syscalls.iter().map(by_name));
+            }
+            for group in rules.refuse.into_iter().filter(|group| here(&group.only)) {
+                let list = lists.refused.entry(group.errno).or_default();
+                list.extend(group.syscalls.iter().map(by_name));
+                list.extend(group.rules);
+            }
+        }
+        Ok(lists)
+    }
+}
+
+fn compile(sources: &[&str]) -> Result<BpfProgram, String> {
+    let Lists { allowed, refused } = Lists::read(sources)?;
+    let list = compile_list(&allowed, ENOSYS)?;
+    let processor = list.get(1).ok_or("the filter compares nothing")?.k;
+    let absent = answer(RETURN_ERRNO | ENOSYS.unsigned_abs());
+    let mut answers: BTreeMap<u32, BpfProgram> = BTreeMap::new();
+    for number in numbers(&list) {
+        answers.insert(number, answer(RETURN_ALLOW));
+    }
+    // Whoever is refused for two reasons is told the one with the higher number.
+    for (errno, list) in refused {
+        let (by_arguments, by_call): (Vec<_>, Vec<_>) =
+            list.into_iter().partition(|rule| rule.get("args").is_some());
+        for number in numbers(&compile_list(&by_call, errno)?) {
+            answers.insert(number, answer(RETURN_ERRNO | errno.unsigned_abs()));
+        }
+        let mut by_name: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for rule in by_arguments {
+            by_name.entry(rule["syscall"].to_string()).or_default().push(rule);
+        }
+        for rules in by_name.values() {
+            let (number, refusal) = compile_refusal(rules, errno)?;
+            let otherwise = answers.remove(&number).unwrap_or_else(|| absent.clone());
+            answers.insert(number, [refusal, otherwise].concat());
+        }
+    }
+    // Where the answer changes: at the start of each run of numbers, and after its end.
+    let mut changes = vec![(0, absent.clone())];
+    for (number, answer) in answers {
+        changes.pop_if(|(first, _)| *first == number);
+        if changes.last().is_none_or(|(_, before)| *before != answer) {
+            changes.push((number, answer));
+        }
+        changes.push((number + 1, absent.clone()));
+    }
+    let mut program = vec![
+        instruction(LOAD_WORD, 0, 0, OFFSET_OF_PROCESSOR),
+        instruction(JUMP_IF_EQUAL, 1, 0, processor),
+        instruction(RETURN, 0, 0, RETURN_KILL_PROCESS),
+        instruction(LOAD_WORD, 0, 0, OFFSET_OF_NUMBER),
+    ];
+    program.extend(search_in(&changes));
+    Ok(program)
+}
+
+fn compile_rules(list: &[Value], mismatch: &Value, found: &Value) -> Result<BpfProgram, String> {
     const NAME: &str = "filter";
     let arch = std::env::consts::ARCH.try_into().map_err(|_| "no seccomp filters for this processor")?;
-    let text = json!({NAME: filter}).to_string();
+    let text =
+        json!({NAME: {"mismatch_action": mismatch, "match_action": found, "filter": list}}).to_string();
     let mut compiled =
         seccompiler::compile_from_json(text.as_bytes(), arch).map_err(|error| error.to_string())?;
     compiled.remove(NAME).ok_or_else(|| "the compiler lost the filter".into())
 }
 
-/// The same decisions as a program without conditions on arguments makes, by binary search.
-fn as_search(program: &[sock_filter]) -> Result<BpfProgram, String> {
-    let compared: Vec<u32> = program.iter().filter(|i| i.code == JUMP_IF_EQUAL).map(|i| i.k).collect();
-    let (processor, numbers) = compared.split_first().ok_or("the filter compares nothing")?;
-    let numbers: BTreeSet<u32> = numbers.iter().copied().collect();
-    // Where the answer changes: at the start of each run of numbers, and after its end.
-    let mut changes = vec![(0, Verdict::Absent)];
-    for number in numbers {
-        changes.pop_if(|last| *last == (number, Verdict::Absent));
-        if changes.last().is_none_or(|(_, verdict)| *verdict == Verdict::Absent) {
-            changes.push((number, Verdict::Allowed));
-        }
-        changes.push((number + 1, Verdict::Absent));
-    }
-    let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
-    let mut search = vec![
-        instruction(LOAD_WORD, 0, 0, OFFSET_OF_PROCESSOR),
-        instruction(JUMP_IF_EQUAL, 1, 0, *processor),
-        instruction(RETURN, 0, 0, RETURN_KILL_PROCESS),
-        instruction(LOAD_WORD, 0, 0, OFFSET_OF_NUMBER),
-    ];
-    search.extend(search_in(&changes)?);
-    Ok(search)
+fn compile_list(list: &[Value], errno: i32) -> Result<BpfProgram, String> {
+    compile_rules(list, &json!({"errno": errno}), &json!("allow"))
 }
 
-fn search_in(changes: &[(u32, Verdict)]) -> Result<BpfProgram, String> {
-    if let [(_, verdict)] = changes {
-        return Ok(vec![sock_filter { code: RETURN, jt: 0, jf: 0, k: verdict.answer() }]);
+/// The calls that a program without conditions on arguments looks for, whichever way it decides.
+fn numbers(program: &[sock_filter]) -> impl Iterator<Item = u32> {
+    // The first comparison is with the processor.
+    program.iter().filter(|i| i.code == JUMP_IF_EQUAL).skip(1).map(|i| i.k)
+}
+
+/// Refuses one call by its arguments: its number, and what is to be done where the call is this one. Goes on behind the
+/// end where nothing is to be refused.
+fn compile_refusal(rules: &[Value], errno: i32) -> Result<(u32, BpfProgram), String> {
+    let program = compile_rules(rules, &json!("allow"), &json!({"errno": errno}))?;
+    // Before that: which processor and which call it is.
+    let (found, body) = program.get(4..).and_then(<[_]>::split_first).ok_or("the filter refuses nothing")?;
+    let mut body = body.to_vec();
+    let length = u32::try_from(body.len()).map_err(|error| error.to_string())?;
+    for (at, it) in (1..).zip(&mut body).filter(|(_, it)| it.code == RETURN && it.k == RETURN_ALLOW) {
+        *it = instruction(JUMP, 0, 0, length - at);
+    }
+    Ok((found.k, body))
+}
+
+fn search_in(changes: &[(u32, BpfProgram)]) -> BpfProgram {
+    if let [(_, answer)] = changes {
+        return answer.clone();
     }
     let (lower, upper) = changes.split_at(changes.len() / 2);
-    let (before, after) = (search_in(lower)?, search_in(upper)?);
-    let jump = u8::try_from(before.len()).map_err(|_| "the filter is too long for its jumps")?;
-    let decision = sock_filter { code: JUMP_IF_GREATER_OR_EQUAL, jt: jump, jf: 0, k: upper[0].0 };
-    Ok([vec![decision], before, after].concat())
+    let (before, after) = (search_in(lower), search_in(upper));
+    let middle = upper[0].0;
+    let decision = match u8::try_from(before.len()) {
+        Ok(distance) => vec![instruction(JUMP_IF_GREATER_OR_EQUAL, distance, 0, middle)],
+        // Too far for a jump with a condition.
+        Err(_) => vec![
+            instruction(JUMP_IF_GREATER_OR_EQUAL, 0, 1, middle),
+            instruction(JUMP, 0, 0, u32::try_from(before.len()).unwrap_or(u32::MAX)),
+        ],
+    };
+    [decision, before, after].concat()
 }
 
-/// What the first program answers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Allowed,
-    Absent,
+fn answer(value: u32) -> BpfProgram {
+    vec![instruction(RETURN, 0, 0, value)]
 }
 
-impl Verdict {
-    fn answer(self) -> u32 {
-        match self {
-            Self::Allowed => RETURN_ALLOW,
-            Self::Absent => RETURN_ERRNO | ENOSYS.unsigned_abs(),
-        }
-    }
+fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
 }
 
 fn hexadecimal(program: &[sock_filter]) -> String {
@@ -190,19 +236,21 @@ fn hexadecimal(program: &[sock_filter]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn the_rules_compile() {
-        let programs = programs().unwrap();
-        assert_eq!(programs.len(), 3, "what is allowed, EPERM, EAFNOSUPPORT");
-        assert!(programs.iter().all(|program| !program.is_empty() && program.len() % 16 == 0));
-        assert_eq!(shelter_programs().unwrap().len(), 3, "the same kinds, with more refusals");
-        assert_ne!(shelter_programs(), Ok(programs));
+        let program = program().unwrap();
+        assert!(!program.is_empty() && program.len().is_multiple_of(16));
+        assert_ne!(shelter_program(), Ok(program));
     }
 
-    /// What a program answers to a call without arguments.
-    fn answer(program: &[sock_filter], number: u32) -> u32 {
+    /// What a program answers to a call.
+    fn answer(program: &[sock_filter], number: u32, arguments: [u64; 6]) -> u32 {
+        const OFFSET_OF_ARGUMENTS: u32 = 16;
+        const AND: u16 = 0x54;
         let (mut at, mut loaded) = (0, 0);
         loop {
             let sock_filter { code, jt, jf, k } = program[at];
@@ -210,34 +258,111 @@ mod tests {
             let mut jump = |taken: bool| at += usize::from(if taken { jt } else { jf });
             match code {
                 LOAD_WORD if k == OFFSET_OF_PROCESSOR => loaded = program[1].k,
-                LOAD_WORD => loaded = number,
+                LOAD_WORD if k == OFFSET_OF_NUMBER => loaded = number,
+                LOAD_WORD => {
+                    let (index, half) =
+                        ((k - OFFSET_OF_ARGUMENTS) as usize / 8, (k - OFFSET_OF_ARGUMENTS) % 8 / 4);
+                    loaded = (arguments[index] >> (32 * half)) as u32;
+                }
+                AND => loaded &= k,
                 JUMP_IF_EQUAL => jump(loaded == k),
                 JUMP_IF_GREATER_OR_EQUAL => jump(loaded >= k),
-                0x05 => at += k as usize,
+                JUMP => at += k as usize,
                 RETURN => return k,
                 other => panic!("instruction {other:#x}"),
             }
         }
     }
 
+    /// What the kernel makes of several programs: a refusal before a permission, and of two refusals that of the later one.
+    fn answer_of_all(programs: &[BpfProgram], number: u32, arguments: [u64; 6]) -> u32 {
+        let answers = programs.iter().rev().map(|program| answer(program, number, arguments));
+        answers.reduce(|first, next| if first == RETURN_ALLOW { next } else { first }).unwrap()
+    }
+
+    /// One program for what is allowed and one for each error, as the compiler makes them.
+    fn one_by_one(sources: &[&str]) -> Vec<BpfProgram> {
+        let Lists { allowed, refused } = Lists::read(sources).unwrap();
+        let mut programs = vec![compile_list(&allowed, ENOSYS).unwrap()];
+        for (errno, list) in refused {
+            programs.push(compile_rules(&list, &json!("allow"), &json!({"errno": errno})).unwrap());
+        }
+        programs
+    }
+
+    /// Values that the rules look for, and others; with the first of them all combinations are tried.
+    const TELLING: [u64; 24] = [
+        0,
+        1,
+        2,
+        3,
+        6,
+        10,
+        15,
+        16,
+        30,
+        0x2000_0000,
+        0x1_0000_0000,
+        4,
+        5,
+        8,
+        17,
+        21522,
+        21532,
+        0x2_0000,
+        0x4_0000,
+        0x1000_0000,
+        0x4000_0000,
+        0xffff_ffff,
+        0x1_0000_0002,
+        u64::MAX,
+    ];
+    const COMBINED: usize = 11;
+
+    fn arguments() -> Vec<[u64; 6]> {
+        let mut all: Vec<[u64; 6]> = TELLING.iter().map(|value| [*value; 6]).collect();
+        for first in &TELLING[..COMBINED] {
+            for second in &TELLING[..COMBINED] {
+                all.extend(TELLING[..COMBINED].iter().map(|third| [*first, *second, *third, *second, 0, 0]));
+            }
+        }
+        all
+    }
+
     #[test]
-    fn the_search_answers_as_the_list_does() {
-        let rules: Rules = serde_json::from_str(SOURCE).unwrap();
-        let names: Vec<_> = rules
-            .allow
-            .iter()
-            .filter(|group| group.only.as_deref().is_none_or(|arch| arch == std::env::consts::ARCH))
-            .flat_map(|group| &group.syscalls)
-            .map(|name| json!({"syscall": name}))
-            .collect();
-        let filter = json!({"mismatch_action": {"errno": ENOSYS}, "match_action": "allow", "filter": names});
-        let list = compile_one(&filter).unwrap();
-        let search = as_search(&list).unwrap();
-        assert!(search.len() * 4 < list.len(), "{} instead of {}", search.len(), list.len());
-        let allowed = (0..1000).filter(|number| answer(&search, *number) == RETURN_ALLOW).count();
-        assert_eq!(allowed, names.len());
-        for number in (0..1000).chain([0x4000_0000, 0x4000_0001, u32::MAX]) {
-            assert_eq!(answer(&search, number), answer(&list, number), "call {number}");
+    fn one_program_answers_as_many_do() {
+        for sources in [&[SOURCE][..], &[SOURCE, SHELTER_SOURCE]] {
+            let (one, many) = (compile(sources).unwrap(), one_by_one(sources));
+            let length: usize = many.iter().map(Vec::len).sum();
+            assert!(one.len() * 3 < length, "{} instead of {length}", one.len());
+            let refused = Lists::read(sources).unwrap().refused.into_values().flatten();
+            let by_arguments: BTreeSet<u32> = refused
+                .filter(|rule| rule.get("args").is_some())
+                .map(|rule| compile_refusal(&[rule], 1).unwrap().0)
+                .collect();
+            let arguments = arguments();
+            let mut seen = BTreeMap::new();
+            for number in (0..600).chain([0x4000_0000, 0x4000_0001, u32::MAX]) {
+                let tried = if by_arguments.contains(&number) { arguments.len() } else { TELLING.len() };
+                for arguments in &arguments[..tried] {
+                    let found = answer(&one, number, *arguments);
+                    let wanted = answer_of_all(&many, number, *arguments);
+                    assert_eq!(found, wanted, "call {number} {arguments:x?}");
+                    *seen.entry(found).or_insert(0) += 1;
+                }
+            }
+            let errors = [1, 38, 97].map(|errno| RETURN_ERRNO | errno);
+            assert!(seen.keys().eq(errors.iter().chain([&RETURN_ALLOW])), "{seen:x?}");
+        }
+    }
+
+    #[test]
+    fn a_far_half_is_reached() {
+        let long = |value| [vec![instruction(LOAD_WORD, 0, 0, 0); 300], super::answer(value)].concat();
+        let changes: Vec<_> = (0..8).map(|number| (number, long(number))).collect();
+        let program = [vec![instruction(LOAD_WORD, 0, 0, OFFSET_OF_NUMBER)], search_in(&changes)].concat();
+        for number in 0..8 {
+            assert_eq!(answer(&program, number, [0; 6]), number);
         }
     }
 

@@ -13,7 +13,7 @@ use launcher::{LEAST_LANDLOCK, landlock_version, mark};
 use super::host_image::Owners;
 use super::layout::{failed, make_private_directory};
 use super::users::Obstacle;
-use super::{Inner, host_image, own_ca, seccomp};
+use super::{Inner, host_image, own_ca};
 use crate::error::SandboxError;
 use crate::java_store::java_store;
 use crate::spec::{SandboxId, SandboxSpec};
@@ -143,11 +143,6 @@ pub(super) fn guest_arguments(shelter: &Shelter) -> Vec<String> {
         &list(&shelter.devices),
     ];
     words.map(String::from).to_vec()
-}
-
-/// The seccomp programs of such a sandbox.
-pub(super) fn seccomp() -> Result<&'static [String], &'static str> {
-    seccomp::shelter_programs()
 }
 
 #[cfg(test)]

@@ -117,12 +117,13 @@ pub(super) fn append(
     if let Some(owner) = view.owner.as_ref().filter(|_| spent_now > 0) {
         keys::spend(context, &owner.key, time_ms, spent_now)?;
     }
-    cursor.save(context, job)?;
+    if header_changed {
+        cursor.save_with(context, &view)?;
+    } else {
+        cursor.save(context, job)?;
+    }
     let last = cursor.next_sequence - 1;
     heads::note(context, job, first, last, &cursor.head, view.state.is_over())?;
-    if header_changed {
-        save_header(context, job, &view)?;
-    }
     context.news.push((job, cursor.next_sequence - 1));
     if !view.state.is_over() {
         context.views.insert(job, view);
@@ -146,18 +147,6 @@ fn store_steps(context: &Context<'_>, view: &JobView, range: std::ops::Range<usi
             .map_err(failed("storing a step"))?;
     }
     Ok(())
-}
-
-fn save_header(context: &Context<'_>, job: JobId, view: &JobView) -> Result<()> {
-    context
-        .connection
-        .prepare_cached("UPDATE jobs SET state = ?2, wish = ?3, header = ?4 WHERE id = ?1")
-        .and_then(|mut update| {
-            let wish = view.wish.map(|wish| format!("{wish:?}").to_lowercase());
-            update.execute(params![job.to_string(), view.state.name(), wish, header_of(view)])
-        })
-        .map(drop)
-        .map_err(failed("storing the job"))
 }
 
 fn header_of(view: &JobView) -> String {
@@ -328,6 +317,28 @@ impl Cursor {
             .and_then(|mut update| update.execute(params![job.to_string(), self.next_sequence, self.head]))
             .map(drop)
             .map_err(failed("storing the end of the log"))
+    }
+
+    /// Saves what the events have made of the job, too.
+    fn save_with(&self, context: &Context<'_>, view: &JobView) -> Result<()> {
+        context
+            .connection
+            .prepare_cached(
+                "UPDATE jobs SET next_sequence = ?2, head_hash = ?3, state = ?4, wish = ?5, header = ?6 WHERE id = ?1",
+            )
+            .and_then(|mut update| {
+                let wish = view.wish.map(|wish| format!("{wish:?}").to_lowercase());
+                update.execute(params![
+                    view.job_id.to_string(),
+                    self.next_sequence,
+                    self.head,
+                    view.state.name(),
+                    wish,
+                    header_of(view)
+                ])
+            })
+            .map(drop)
+            .map_err(failed("storing the job"))
     }
 }
 

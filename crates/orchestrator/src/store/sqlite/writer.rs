@@ -89,7 +89,8 @@ fn in_savepoint<T>(
             context.views.clear();
             // A full disk may have ended the transaction already; then there is nothing to roll back.
             if !context.connection.is_autocommit() {
-                execute(context.connection, "ROLLBACK TO work; RELEASE work")?;
+                execute(context.connection, "ROLLBACK TO work")?;
+                execute(context.connection, "RELEASE work")?;
             }
         }
     }
@@ -97,7 +98,11 @@ fn in_savepoint<T>(
 }
 
 fn execute(connection: &Connection, sql: &str) -> Result<(), OrchestratorError> {
-    connection.execute_batch(sql).map_err(failed("writing to the database"))
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.execute([]))
+        .map(drop)
+        .map_err(failed("writing to the database"))
 }
 
 fn write_loop(

@@ -1,0 +1,162 @@
+//! Takes a job up: reads its log, makes what a driver needs, and drives it until it is over or waits.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::past::Past;
+use super::work_time::WorkTime;
+use super::{Driver, file_history};
+use crate::agent_log::AgentLog;
+use crate::answers::JobKind;
+use crate::core::Core;
+use crate::error::OrchestratorError;
+use crate::event::{Event, EventBody};
+use crate::ids::{Generation, JobId};
+use crate::last_use::LastUse;
+use crate::live::LiveJob;
+use crate::recorder::Recorder;
+use crate::request::{JobSpec, Work};
+use crate::setbacks::after_failure;
+use crate::speech::Speech;
+use crate::view::JobView;
+
+/// What is shown at most of the words of a fault of this program.
+const MOST_FAULT_CHARS: usize = 300;
+
+/// Drives a job until it is over or waits for somebody. Ends early when the server goes down or has lost the job.
+pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
+    let shutdown = core.shutdown.clone();
+    let result = tokio::select! {
+        () = shutdown.cancelled() => return,
+        result = unpanicked(drive_to_end(Arc::clone(&core), job, generation))
+            .instrument(tracing::info_span!(target: "caisson_trace", "job", %job)) => result,
+    };
+    match result {
+        Ok(()) => core.setbacks.forget(job),
+        Err(error @ OrchestratorError::Fenced(_)) => tracing::warn!(%job, %error, "stopped driving"),
+        Err(error) => after_failure(&core, job, generation, &error).await,
+    }
+    let _ = core.store.release(job, generation).await;
+}
+
+/// A fault of this program while it carries a job out is an error like others: nobody would drive the job again otherwise.
+async fn unpanicked(
+    work: impl Future<Output = Result<(), OrchestratorError>>,
+) -> Result<(), OrchestratorError> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|payload| {
+        let said = payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| payload.downcast_ref::<String>().cloned());
+        let what = said.unwrap_or_else(|| "without words".into()).chars().take(MOST_FAULT_CHARS).collect();
+        Err(OrchestratorError::Fault { what })
+    })
+}
+
+async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Result<(), OrchestratorError> {
+    core.folder.make_job(job)?;
+    let mut log = AgentLog::start(&core.folder.agent_log(job))?;
+    let Past { events: past, last, .. } = Past::read(core.store.as_ref(), job, &mut log).await?;
+    let (Some(spec), Some(view)) = (spec_of(&past), JobView::of_log(job, &past)) else {
+        return Err(OrchestratorError::NoJob(job));
+    };
+    write_input(&core, job, &spec)?;
+    let (first_wish, first_idle) = (view.wish, view.idle_ms);
+    let work_time = WorkTime::taken_up(&view);
+    let (wish_sender, wish) = watch::channel(first_wish);
+    let (idle_sender, idle_ms) = watch::channel(first_idle);
+    let used = LastUse::new();
+    let kind = view.kind;
+    let holder = view.agent.as_ref().and_then(|agent| agent.holder.clone());
+    let recorder = Arc::new(Recorder::new(Arc::clone(&core.store), job, generation, view, log, last));
+    let guest = watch::Sender::new(None);
+    let live = LiveJob {
+        kind,
+        spec: Arc::clone(&spec),
+        recorder: Arc::clone(&recorder),
+        guest: guest.clone(),
+        wish: wish_sender,
+        used: used.clone(),
+        idle_ms: idle_sender,
+        is_paused: Arc::default(),
+        speech: Speech::default(),
+        holder: watch::Sender::new(holder),
+        ceiling: Arc::default(),
+    };
+    let ceiling = Arc::clone(&live.ceiling);
+    let is_paused = Arc::clone(&live.is_paused);
+    let speech = live.speech.clone();
+    let (wishes, idle_wishes) = (live.wish.clone(), live.idle_ms.clone());
+    core.live.enter(job, live);
+    // What others have written between reading the log and now. Whoever did could not reach the driver yet.
+    recorder.catch_up().await?;
+    let (wished, idle_wished) = recorder.look(|view| (view.wish, view.idle_ms)).await;
+    replace_first(&wishes, first_wish, wished);
+    replace_first(&idle_wishes, first_idle, idle_wished);
+    let link_tasks = CancellationToken::new();
+    let files = (kind == JobKind::Job).then(|| {
+        file_history::FileHistory::start(Arc::clone(&recorder), guest.subscribe(), link_tasks.clone())
+    });
+    let mut driver = Driver {
+        core,
+        recorder,
+        spec,
+        past,
+        guest,
+        wish,
+        used,
+        idle_ms,
+        is_paused,
+        speech,
+        outward: None,
+        _link_tasks_guard: link_tasks.clone().drop_guard(),
+        link_tasks,
+        checkpoints: std::sync::Mutex::default(),
+        dialing: tokio::sync::Mutex::default(),
+        model_failures: 0,
+        tried_settings: None,
+        asked_to_wait: std::time::Duration::ZERO,
+        files,
+        blamed: sandbox::Usage::default(),
+        work_time,
+    };
+    driver.open_outward().await?;
+    if let Some(outward) = &driver.outward {
+        let _ = ceiling.set(outward.proxy().policy().ceiling().cloned());
+    }
+    driver.run().await
+}
+
+/// What was asked for, as the log begins with it.
+fn spec_of(log: &[Event]) -> Option<Arc<JobSpec>> {
+    match &log.first()?.body {
+        EventBody::JobCreated { spec } => Some(Arc::new((**spec).clone())),
+        _ => None,
+    }
+}
+
+/// Puts what the log says in the place of what was known first, unless somebody has said something newer already.
+fn replace_first<T: PartialEq + Copy>(told: &watch::Sender<T>, first: T, now: T) {
+    told.send_if_modified(|current| {
+        let is_news = *current == first && now != first;
+        if is_news {
+            *current = now;
+        }
+        is_news
+    });
+}
+
+fn write_input(core: &Core, job: JobId, spec: &JobSpec) -> Result<(), OrchestratorError> {
+    let text = match &spec.work {
+        Work::Task(task) => task.clone(),
+        Work::Steps(steps) => serde_json::to_string_pretty(steps).unwrap_or_default(),
+        Work::Session { .. } => return Ok(()),
+    };
+    let path = core.folder.job(job).join("input.txt");
+    std::fs::write(&path, text).map_err(OrchestratorError::io(format!("writing {}", path.display())))
+}
