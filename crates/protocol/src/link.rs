@@ -105,8 +105,8 @@ impl Link {
     }
 }
 
-/// yamux reads and writes the header of a frame and its body one after the other: so each is one call to the system, and
-/// the other side is woken once.
+/// yamux reads and writes the header of a frame and its body one after the other. So a small frame is one call to the
+/// system, and the other side is woken once.
 type Buffered<T> = BufReader<BufWriter<Compat<T>>>;
 
 fn buffered<T: ByteStream>(stream: T) -> Buffered<T> {

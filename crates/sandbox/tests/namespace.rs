@@ -9,11 +9,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use namespace_host::Host;
+use launcher::launch_file::LaunchText;
+use namespace_host::{Host, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sandbox::conformance::{Guest, make, remove, spec};
+use sandbox::namespace::NamespaceBackend;
 use sandbox::{Backend, CheckState, EndedReason, Image, LimitKind, Phase, SandboxError, SandboxId};
 
 sandbox::conformance_suite!(Host::new());
@@ -169,6 +172,26 @@ async fn a_sandbox_of_an_earlier_version_is_told_to_be_lost_and_ended() {
     // Asked of the process itself: one that has ended has a folder in /proc until its parent looks.
     let ended = poll(&mut [PollFd::new(&launcher, PollFlags::IN)], Some(&Timespec::default())).unwrap();
     assert_eq!(ended, 1, "the launcher lives on");
+}
+
+/// Somebody who still holds the device may still write to the file below it, which is to be another sandbox's disk.
+#[tokio::test]
+async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
+    let real = tempfile::tempdir().unwrap();
+    let link = real.path().join("link");
+    std::os::unix::fs::symlink(real.path(), &link).unwrap();
+    let mut host = Host::with(&program("caisson-launcher"), &program("caisson-guest"), &link);
+    host.config.stop_timeout = Duration::from_secs(5);
+    host.backend = NamespaceBackend::new(host.config.clone()).unwrap();
+    let id = make(&host, &spec()).await;
+    let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
+    let device = fs::File::open(format!("/dev/loop{}", running.loop_device.unwrap())).unwrap();
+    let error = host.backend.destroy(id).await.unwrap_err();
+    assert!(error.to_string().contains("loop device"), "{error}");
+    drop(device);
+    host.config.stop_timeout = Duration::from_secs(60);
+    host.backend = NamespaceBackend::new(host.config.clone()).unwrap();
+    remove(&host, id).await;
 }
 
 #[tokio::test]

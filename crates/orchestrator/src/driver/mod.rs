@@ -20,7 +20,7 @@ mod past;
 mod pause;
 mod session;
 mod steps;
-mod takeover;
+mod take_up;
 mod verdict;
 mod work_time;
 
@@ -38,7 +38,7 @@ use self::connect::Requested;
 pub(crate) use self::exec::{EGRESS_PORT, environment};
 pub(crate) use self::file_list::copy_covered;
 pub(crate) use self::output::{Captured, OutputSink};
-pub(crate) use self::takeover::drive;
+pub(crate) use self::take_up::drive;
 pub(crate) use self::verdict::{Evidence, explain_end};
 use self::work_time::WorkTime;
 use crate::answers::JobKind;

@@ -29,12 +29,11 @@ impl Past {
         let mut past = Self::default();
         loop {
             let page = store.events(job, past.last, PAGE).await?;
-            let is_last = page.len() < PAGE;
-            log.append(&page);
-            past.take(page);
-            if is_last {
+            if page.is_empty() {
                 return Ok(past.sorted());
             }
+            log.append(&page);
+            past.take(page);
         }
     }
 
@@ -68,7 +67,25 @@ impl Past {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::CallEnd;
+    use crate::event::{CallEnd, Fence};
+    use crate::request::{JobDefaults, NewJob};
+    use crate::store::{NewRecord, SqliteStore};
+
+    /// A page ends by its bytes, too: one that is short is not the last.
+    #[tokio::test]
+    async fn a_log_of_many_bytes_is_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+        let id = JobId::generate();
+        let json = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
+        let spec = serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default()).unwrap();
+        store.create(NewRecord { id, spec, events: Vec::new(), idempotency: None }).await.unwrap();
+        let notes = (0..4).map(|_| EventBody::Note { text: "x".repeat(5 << 20) }.into()).collect();
+        store.append(id, Fence::Anybody, notes).await.unwrap();
+        let mut log = AgentLog::start(&folder.path().join("agent.log")).unwrap();
+        let past = Past::read(&store, id, &mut log).await.unwrap();
+        assert_eq!((past.last, past.events.len()), (5, 5));
+    }
 
     #[test]
     fn of_output_only_that_of_open_calls_is_kept() {

@@ -25,10 +25,8 @@ struct World {
 impl World {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let data = DataFolder::open(folder.path()).unwrap();
-        let backend: Arc<dyn sandbox::Backend> = Arc::new(guest::Liar::default());
-        let orchestrator = Orchestrator::start(data, backend, Settings::default()).await.unwrap();
-        Self { folder, orchestrator: Arc::new(orchestrator) }
+        let orchestrator = start(folder.path(), Settings::default()).await;
+        Self { folder, orchestrator }
     }
 
     async fn draft(&self) -> JobId {
@@ -63,6 +61,12 @@ impl World {
         tokio::time::timeout(PATIENCE, begun).await.expect("the archive is unpacked");
         uploading
     }
+}
+
+async fn start(folder: &Path, settings: Settings) -> Arc<Orchestrator> {
+    let data = DataFolder::open(folder).unwrap();
+    let backend: Arc<dyn sandbox::Backend> = Arc::new(guest::Liar::default());
+    Arc::new(Orchestrator::start(data, backend, settings).await.unwrap())
 }
 
 /// A tar of empty files.
@@ -145,4 +149,62 @@ async fn a_job_of_before_a_lowered_ceiling_is_not_begun_or_repeated() {
     assert_eq!(spec.outward.allowance.bytes, Some(1000));
     world.orchestrator.start_draft(id).await.unwrap();
     world.orchestrator.shutdown().await;
+}
+
+/// Text that cannot be made much shorter.
+fn noise(seed: u64, length: usize) -> String {
+    let mut state = seed;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'0' + (state >> 58) as u8)
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| match entry.metadata().unwrap() {
+            metadata if metadata.is_dir() => bytes_below(&entry.path()),
+            metadata => metadata.len(),
+        })
+        .sum()
+}
+
+/// The folders alone are within what may be kept: it is the database that takes too much.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_go_when_the_database_takes_too_much() {
+    const TEXT_BYTES: usize = 1 << 20;
+    let world = World::new().await;
+    let mut jobs = Vec::new();
+    for seed in 1..=4 {
+        let steps: Vec<_> = (0..16)
+            .map(|step| serde_json::json!({"tool": "shell", "command": noise(seed << 8 | step, TEXT_BYTES / 16)}))
+            .collect();
+        let job = serde_json::from_value(serde_json::json!({"steps": steps, "start": false})).unwrap();
+        let submission = Submission { job, ..Submission::default() };
+        let id = world.orchestrator.submit(submission).await.unwrap().view.job_id;
+        world.orchestrator.cancel(id).await.unwrap();
+        let over = async {
+            while !world.orchestrator.job(id).await.unwrap().state.is_over() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, over).await.expect("it is cancelled");
+        jobs.push(id);
+    }
+    world.orchestrator.shutdown().await;
+    let World { folder, orchestrator } = world;
+    drop(orchestrator);
+    let in_folders = bytes_below(&folder.path().join("jobs"));
+    let retention_bytes = in_folders + TEXT_BYTES as u64;
+    let orchestrator = start(folder.path(), Settings { retention_bytes, ..Settings::default() }).await;
+    let removed = async {
+        while orchestrator.job(jobs[0]).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, removed).await.expect("the oldest is removed");
+    orchestrator.job(jobs[3]).await.expect("the newest is kept");
+    orchestrator.shutdown().await;
 }

@@ -47,7 +47,7 @@ pub struct DockerConfig {
     pub pull: Pull,
     /// Port on the sandbox's loopback where outgoing connections enter.
     pub egress_port: u16,
-    /// How many empty disks of each size are kept ready.
+    /// How many empty disks of each size are kept ready at most; more are made when half of them are gone.
     pub ready_disks: usize,
     /// How long the engine may take to answer.
     pub engine_timeout: Duration,

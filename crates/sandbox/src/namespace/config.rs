@@ -32,7 +32,7 @@ pub struct NamespaceConfig {
     pub cgroup_parent: String,
     /// Port on the sandbox's loopback where outgoing connections enter.
     pub egress_port: u16,
-    /// How many empty disks of each size are kept ready.
+    /// How many empty disks of each size are kept ready at most; more are made when half of them are gone.
     pub ready_disks: usize,
     /// How long a start may take.
     pub start_timeout: Duration,

@@ -112,9 +112,11 @@ fn running(directory: &Path) -> Option<Running> {
 /// The last mount lets go of the loop device a moment after the last process is gone.
 pub(crate) fn wait_for_disk(directory: &Path, patience: Duration) -> Result<(), SandboxError> {
     let image = directory.join(DISK_FILE);
-    if !image.exists() {
-        return Ok(());
-    }
+    // The kernel knows it by its name without links.
+    let image = match fs::canonicalize(&image) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|source| failed("looking at", &image, source))?,
+    };
     let device = running(directory).and_then(|running| running.loop_device);
     let end = Instant::now() + patience;
     while holds(device, &image) {

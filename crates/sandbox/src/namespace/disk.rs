@@ -68,7 +68,7 @@ impl DiskStore {
         Self { shelf: Shelf { directory, ready }, thread: Background::new("disks"), asked: Arc::default() }
     }
 
-    /// Puts an empty disk of a size at a path, and has another one made for the next.
+    /// Puts an empty disk of a size at a path, and has others made where few are left.
     pub(crate) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
         if !self.shelf.take(mib, target) {
             self.shelf.make_template(mib)?;
@@ -79,7 +79,7 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Makes ready disks in the background, until there are enough.
+    /// Makes ready disks in the background, where there are not enough.
     fn refill(&self, mib: u64) {
         if self.shelf.ready == 0 || !self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(mib) {
             return;
@@ -152,6 +152,10 @@ impl Shelf {
         }
         self.make_template(mib)?;
         for target in missing {
+            // One may have come back meanwhile.
+            if target.exists() {
+                continue;
+            }
             let partial = target.with_extension("partial");
             // A loop device first waits until its file is on the host's disk: here nobody waits for that.
             copy_sparse(&self.template(mib), &partial)

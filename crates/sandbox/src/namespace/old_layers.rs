@@ -26,7 +26,10 @@ pub(super) fn mark_used(layer: &Path) -> io::Result<()> {
 
 /// Throws away what is old and belongs to no sandbox. To be called before the first sandbox is made.
 pub(super) fn throw_away(layout: &Layout) {
-    let used = used_by_sandboxes(&layout.sandboxes());
+    let Ok(used) = used_by_sandboxes(&layout.sandboxes()) else {
+        tracing::info!("layers that nobody uses stay: what a sandbox uses cannot be read");
+        return;
+    };
     let Ok(entries) = fs::read_dir(layout.images()) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
@@ -58,10 +61,15 @@ fn is_old(path: &Path) -> bool {
     modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEPT_FOR))
 }
 
-fn used_by_sandboxes(sandboxes: &Path) -> BTreeSet<PathBuf> {
-    let entries = fs::read_dir(sandboxes).into_iter().flatten().flatten();
-    let specs = entries.filter_map(|entry| LaunchText::read(&entry.path()).ok()??.spec().ok()?);
-    specs.flat_map(|spec| [Some(spec.root.lower), spec.root.over]).flatten().collect()
+fn used_by_sandboxes(sandboxes: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let mut used = BTreeSet::new();
+    for entry in fs::read_dir(sandboxes)? {
+        let text = LaunchText::read(&entry?.path())?;
+        if let Some(spec) = text.map(|text| text.spec()).transpose()?.flatten() {
+            used.extend([Some(spec.root.lower), spec.root.over].into_iter().flatten());
+        }
+    }
+    Ok(used)
 }
 
 #[cfg(test)]
@@ -90,6 +98,13 @@ mod tests {
         age(&images.join("host-000000000000000a"), 500);
         age(&images.join("host-0000000000000003"), 25);
         mark_used(&images.join("host-0000000000000003")).unwrap();
+        let all = fs::read_dir(&images).unwrap().count();
+        let sandbox = layout.sandboxes().join("of-another-version");
+        fs::create_dir_all(&sandbox).unwrap();
+        fs::write(sandbox.join("launch.jsonl"), "{}\n{\"root\":7}\n").unwrap();
+        throw_away(&layout);
+        assert_eq!(fs::read_dir(&images).unwrap().count(), all, "what it uses cannot be known");
+        fs::remove_dir_all(&sandbox).unwrap();
         throw_away(&layout);
         let mut left: Vec<_> =
             fs::read_dir(&images).unwrap().map(|entry| entry.unwrap().file_name()).collect();

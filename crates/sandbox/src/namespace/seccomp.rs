@@ -3,8 +3,8 @@
 //! What is listed is allowed; to all else the answer is "no such call", as of an older kernel, so that programs fall
 //! back. What programs should be told about is refused by name, by the call alone or by its arguments.
 //!
-//! The kernel walks through a program for every system call there is when it is installed, and for those that are
-//! decided by their arguments whenever they are made. So it is one program, and a binary search for the call's number.
+//! The kernel walks through a program for every system call there is when it is installed, and whenever one is made that is
+//! not always allowed. So it is one program, and a binary search for the call's number.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -31,7 +31,7 @@ const OFFSET_OF_NUMBER: u32 = 0;
 const OFFSET_OF_PROCESSOR: u32 = 4;
 
 /// What is allowed and what is refused; other backends make their own form of it.
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
     pub(crate) allow: Vec<AllowGroup>,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     /// Values that the rules look for, and others; with the first of them all combinations are tried.
-    const TELLING: [u64; 24] = [
+    const TELLING: [u64; 27] = [
         0,
         1,
         2,
@@ -311,6 +311,9 @@ mod tests {
         21532,
         0x2_0000,
         0x4_0000,
+        0x200_0000,
+        0x400_0000,
+        0x800_0000,
         0x1000_0000,
         0x4000_0000,
         0xffff_ffff,

@@ -62,9 +62,8 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     core.folder.make_job(job)?;
     let mut log = AgentLog::start(&core.folder.agent_log(job))?;
     let Past { events: past, last, .. } = Past::read(core.store.as_ref(), job, &mut log).await?;
-    let (Some(spec), Some(view)) = (spec_of(&past), JobView::of_log(job, &past)) else {
-        return Err(OrchestratorError::NoJob(job));
-    };
+    let spec = Arc::new(spec_of(job, &past)?);
+    let view = JobView::of_log(job, &past).ok_or(OrchestratorError::NoJob(job))?;
     write_input(&core, job, &spec)?;
     let (first_wish, first_idle) = (view.wish, view.idle_ms);
     let work_time = WorkTime::taken_up(&view);
@@ -133,10 +132,14 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
 }
 
 /// What was asked for, as the log begins with it.
-fn spec_of(log: &[Event]) -> Option<Arc<JobSpec>> {
-    match &log.first()?.body {
-        EventBody::JobCreated { spec } => Some(Arc::new((**spec).clone())),
-        _ => None,
+fn spec_of(job: JobId, log: &[Event]) -> Result<JobSpec, OrchestratorError> {
+    match log.first().map(|event| &event.body) {
+        Some(EventBody::JobCreated { spec }) => Ok((**spec).clone()),
+        Some(_) => Err(OrchestratorError::Unreadable {
+            what: "a job".into(),
+            source: "its log does not start with its creation".into(),
+        }),
+        None => Err(OrchestratorError::NoJob(job)),
     }
 }
 
