@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::answer::Answer;
+use crate::free_port::free_port;
 use crate::job::Job;
 use crate::sandbox::Sandbox;
 use crate::{SandboxProcesses, leftovers, processes};
@@ -59,16 +59,6 @@ pub fn binary() -> PathBuf {
         binary.display()
     );
     binary
-}
-
-/// A port on which nobody listens.
-///
-/// # Panics
-/// There is none.
-#[must_use]
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its number").port()
 }
 
 /// The pause between two looks at something that tells nobody when it changes.
@@ -116,8 +106,13 @@ impl Server {
             tempfile::Builder::new().prefix("caisson-e2e-").tempdir().expect("a folder for the server");
         std::fs::write(folder.path().join("caisson.toml"), &options.config)
             .expect("writing the configuration");
-        let client =
-            Client::builder().no_proxy().timeout(Duration::from_secs(120)).build().expect("an HTTP client");
+        // Connections are used again only while no server is about to close them.
+        let client = Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(120))
+            .pool_idle_timeout(Duration::from_secs(1))
+            .build()
+            .expect("an HTTP client");
         let (process, sandboxes) = (Mutex::new(None), Mutex::new(Vec::new()));
         Self { folder, options, port: free_port(), client, process, sandboxes }
     }

@@ -88,22 +88,21 @@ impl Orchestrator {
 
     /// A job that is driven now, and its guest.
     pub(crate) async fn reach(&self, id: JobId) -> Result<(LiveJob, GuestClient), OrchestratorError> {
-        let live = self.core.live.get(id);
-        if let Some(live) = &live
+        if let Some(live) = self.core.live.get(id)
             && let Some(client) = live.guest.borrow().clone()
         {
             live.used.now();
             return Ok((live.clone(), client));
         }
         let view = self.core.store.job(id).await?;
-        if let Some(live) = live {
-            // Right after a restart of the server the link is opened anew: worth a moment.
-            let patience = if view.state == JobState::Running { LINK_PATIENCE } else { Duration::ZERO };
-            let mut guest = live.guest.subscribe();
-            let waiting = guest.wait_for(Option::is_some);
-            let client =
-                tokio::time::timeout(patience, waiting).await.ok().and_then(|found| found.ok()?.clone());
-            if let Some(client) = client {
+        if view.state == JobState::Running {
+            // Right after a restart of the server it is taken up, and the link opened anew: worth a moment.
+            let reached = async {
+                let live = self.core.live.wait_for(id).await;
+                let client = live.guest.subscribe().wait_for(Option::is_some).await.ok()?.clone()?;
+                Some((live, client))
+            };
+            if let Ok(Some((live, client))) = tokio::time::timeout(LINK_PATIENCE, reached).await {
                 live.used.now();
                 return Ok((live, client));
             }

@@ -49,6 +49,8 @@ pub(crate) struct LiveJobs {
     jobs: Mutex<HashMap<JobId, Option<LiveJob>>>,
     /// Bare sandboxes that are being made: they count before they can be reached.
     arriving: Mutex<HashSet<JobId>>,
+    /// One of them can be reached.
+    entered: Notify,
     /// One of them has left.
     left: Notify,
 }
@@ -79,6 +81,18 @@ impl LiveJobs {
     /// Makes a driven job reachable.
     pub(crate) fn enter(&self, job: JobId, live: LiveJob) {
         self.lock().insert(job, Some(live));
+        self.entered.notify_waiters();
+    }
+
+    /// Returns a job when it is driven.
+    pub(crate) async fn wait_for(&self, job: JobId) -> LiveJob {
+        loop {
+            let entered = self.entered.notified();
+            if let Some(live) = self.get(job) {
+                return live;
+            }
+            entered.await;
+        }
     }
 
     /// The driver has ended.

@@ -57,10 +57,17 @@ fn a_server_killed_while_the_container_is_being_made_makes_it_again() {
 fn a_killed_container_leads_to_a_second_attempt_from_the_checkpoint() {
     let engine = Engine::get();
     let server = engine.serve("");
-    let job = server.schedule_steps(&counting_steps());
+    let mut steps = counting_steps();
+    steps[1] = shell(
+        "echo two begins | tee -a log.txt; until [ -e stop ]; do sleep 0.05; done; echo two ends >> log.txt",
+    );
+    let job = server.schedule_steps(&steps);
     let mut events = job.follow();
     events.until("output of step 2", in_step_two);
     engine.kill_guest(&server);
+    let second = |event: &Event| event.is("call_output") && event.call() == "step-2.2";
+    events.until("output of the second attempt", second);
+    job.touch("stop");
     events.until_end();
     let status = job.status();
     assert_eq!(status["status"], "complete", "{}", events.summary());

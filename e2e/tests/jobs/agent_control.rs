@@ -39,7 +39,7 @@ fn a_message_steers_at_the_next_turn() {
 #[test]
 fn a_job_is_paused_between_calls_and_resumed_also_by_another_server() {
     let scripted = Scripted::turns(vec![
-        shell("echo one >> log; echo started; sleep 0.5"),
+        shell("echo one >> log; echo started; until [ -e go ]; do sleep 0.05; done"),
         shell("echo two >> log"),
         finish(),
     ]);
@@ -47,6 +47,7 @@ fn a_job_is_paused_between_calls_and_resumed_also_by_another_server() {
     let mut events = job.follow();
     events.until("the first command", |event| event.is("call_output"));
     job.post("pause", &json!({})).expect(202);
+    job.put_file("go", "").expect(200);
     until_paused(&mut events, "user");
     assert_eq!(
         job.exec("cat log").expect(200).json()["stdout"],
@@ -65,10 +66,12 @@ fn a_job_is_paused_between_calls_and_resumed_also_by_another_server() {
 #[test]
 fn steps_are_paused_too() {
     let server = e2e::Server::start();
-    let job = server.schedule_steps(&[e2e::shell("echo started; sleep 0.5"), e2e::shell("echo two > two")]);
+    let waiting = e2e::shell("echo started; until [ -e go ]; do sleep 0.05; done");
+    let job = server.schedule_steps(&[waiting, e2e::shell("echo two > two")]);
     let mut events = job.follow();
     events.until("the first step", |event| event.is("call_output"));
     job.post("pause", &json!({})).expect(202);
+    job.put_file("go", "").expect(200);
     until_paused(&mut events, "user");
     job.post("resume", &json!({})).expect(202);
     events.until_end();
@@ -171,7 +174,7 @@ fn commands_are_asked_about_and_denied_by_rules() {
 #[test]
 fn a_person_takes_over_and_the_agent_is_told_what_changed() {
     let scripted = Scripted::turns(vec![
-        shell("echo old > kept; echo started; sleep 0.5"),
+        shell("echo old > kept; echo started; until [ -e go ]; do sleep 0.05; done"),
         shell("cat made > seen"),
         finish(),
     ]);
@@ -180,6 +183,7 @@ fn a_person_takes_over_and_the_agent_is_told_what_changed() {
     events.until("the first command", |event| event.is("call_output"));
     let token = job.post("takeover", &json!({"by": "Ada"})).expect(202).json()["token"].clone();
     let token = token.as_str().unwrap().to_owned();
+    job.put_file_as("go", "", &token).expect(200);
     until_paused(&mut events, "takeover");
     let second = job.post("takeover", &json!({"by": "Bob"})).expect(409).json();
     assert_eq!(second["code"], "taken_over");

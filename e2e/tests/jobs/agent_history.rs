@@ -291,7 +291,7 @@ fn vectors_find_what_was_said_in_other_words_and_words_serve_when_their_server_f
         shell("echo a banana lies on the table"),
         shell("echo a lorry stands in the yard"),
         call("history_search", json!({"query": "yellow thing"})),
-        shell("echo now; sleep 2"),
+        shell("echo now; until [ -e go ]; do sleep 0.05; done"),
         call("history_search", json!({"query": "lorry"})),
         finish(),
     ]);
@@ -300,6 +300,7 @@ fn vectors_find_what_was_said_in_other_words_and_words_serve_when_their_server_f
     let mut events = job.follow();
     events.until("the second command", |event| event.is("call_output") && event.call() == "turn-4-1.1");
     is_broken.store(true, Ordering::SeqCst);
+    job.put_file("go", "").expect(200);
     events.until_end();
     let found = result(&events, "turn-3-1.1");
     assert!(found.contains("a banana lies on the table"), "{found}");

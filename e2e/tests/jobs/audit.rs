@@ -61,13 +61,19 @@ fn live_list(folder: &Path) -> String {
     String::new()
 }
 
-const TOUCH: &str = "echo hi > a.txt; mkdir -p d/e; echo x > d/gone; mv a.txt b.txt; rm d/gone; read line < b.txt; \
+/// Goes on when `on` is there: names are read when events are, so whoever looks must have seen the first before it is another.
+const TOUCH: &str = "echo hi > a.txt; until [ -e /workspace/on ]; do sleep 0.05; done; mkdir -p d/e; echo x > d/gone; mv a.txt b.txt; rm d/gone; read line < b.txt; \
     echo t > /tmp/t; echo h > ~/h; cat /usr/bin/env > /dev/null";
 
 #[test]
 fn the_files_that_a_job_touched_are_listed_with_process_and_call() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell(TOUCH)]);
+    wait_until("the first file is listed", || {
+        let list = job.get("audit/files");
+        list.status == 200 && !of(&lines(&list.text()), "written", "/workspace/a.txt").is_empty()
+    });
+    job.touch("on");
     job.wait_for("complete");
     let list = job.get("audit/files").text();
     assert_touched(&lines(&list));
@@ -85,7 +91,8 @@ fn files_are_listed_while_no_server_runs() {
     ))]);
     wait_until("the step has begun", || job.get_file("begun").status == 200);
     // What it waits for comes from a process of its own, while nobody serves.
-    job.exec("setsid sh -c 'sleep 2; touch /workspace/go' > /dev/null 2>&1 &").expect(200);
+    job.exec("setsid sh -c 'sleep 2; touch /workspace/go; sleep 3; touch /workspace/on' > /dev/null 2>&1 &")
+        .expect(200);
     server.kill9();
     wait_until("it has gone on without a server", || live_list(&server.data()).contains("\"/home/agent/h\""));
     server.restart();
@@ -142,6 +149,7 @@ fn what_the_kernel_could_not_remember_is_a_gap() {
         sandbox.post("exec", &json!({"argv": ["python3", "-c", many], "timeout_s": 300})).expect(200).json();
     assert_eq!(ran["exit_code"], 0, "{ran}");
     owner.signal_launcher(Signal::CONT);
+    wait_until("the gap is told", || sandbox.get("audit/files").expect(200).text().contains("\"gap\""));
     let list = lines(&sandbox.get("audit/files").expect(200).text());
     let gap = list.iter().find(|line| line["event"] == "gap");
     let gap = gap.unwrap_or_else(|| panic!("no gap among {} lines", list.len()));

@@ -115,7 +115,7 @@ fn the_pool_follows_the_default_image_when_it_comes() {
     assert_eq!(job.output().text("system.txt"), "PRETTY_NAME=\"Small\"\n");
     wait_until("one of the new image stands ready", || {
         let now = server.launchers();
-        now.len() == 1 && now != first
+        now.len() == 1 && now != first && server.count_frozen() == 1
     });
     let pool = server.launchers();
     let job = server.schedule_steps(&[shell("cat /etc/os-release > system.txt")]);

@@ -4,10 +4,13 @@
 use e2e::{Event, Follower, Job, SandboxProcesses, Server, shell};
 use serde_json::{Value, json};
 
+/// The second waits until it is told to stop.
 fn counting_steps() -> Vec<Value> {
     vec![
         shell("echo one >> log.txt"),
-        shell("echo two begins | tee -a log.txt; sleep 1; echo two ends >> log.txt"),
+        shell(
+            "echo two begins | tee -a log.txt; until [ -e stop ]; do sleep 0.05; done; echo two ends >> log.txt",
+        ),
         shell("echo three >> log.txt"),
     ]
 }
@@ -18,8 +21,16 @@ fn in_step_two(event: &Event) -> bool {
     event.is("call_output") && event.call() == "step-2.1"
 }
 
+fn in_second_attempt(event: &Event) -> bool {
+    event.is("call_output") && event.call() == "step-2.2"
+}
+
+/// Lets the second attempt end, and looks at what is left of the first.
 #[track_caller]
-fn assert_second_attempt(server: &Server, job: &Job<'_>, events: &Follower<'_>) {
+fn assert_second_attempt(server: &Server, job: &Job<'_>, events: &mut Follower<'_>) {
+    events.until("output of the second attempt", in_second_attempt);
+    job.touch("stop");
+    events.until_end();
     let status = job.status();
     assert_eq!(status["status"], "complete", "{}", events.summary());
     assert_eq!(job.output().text("log.txt"), COUNTED, "{}", events.summary());
@@ -44,8 +55,7 @@ fn kill_in_step_two(kill: impl Fn(SandboxProcesses)) {
     let mut events = job.follow();
     events.until("output of step 2", in_step_two);
     kill(server.newest_sandbox());
-    events.until_end();
-    assert_second_attempt(&server, &job, &events);
+    assert_second_attempt(&server, &job, &mut events);
 }
 
 #[test]
@@ -64,8 +74,7 @@ fn links_that_lead_out_of_the_workspace_come_back_with_a_checkpoint() {
     events.until("the checkpoint", |event| event.is("checkpoint"));
     events.until("output of step 2", in_step_two);
     server.newest_sandbox().kill_guest();
-    events
-        .until("output of the second attempt", |event| event.is("call_output") && event.call() == "step-2.2");
+    events.until("output of the second attempt", in_second_attempt);
     job.touch("stop");
     events.until_end();
     assert_eq!(job.status()["status"], "complete", "{}", events.summary());
@@ -93,8 +102,7 @@ fn a_sandbox_lost_while_no_server_runs_leads_to_a_second_attempt() {
     server.kill9();
     sandbox.kill_both();
     server.restart();
-    events.until_end();
-    assert_second_attempt(&server, &job, &events);
+    assert_second_attempt(&server, &job, &mut events);
 }
 
 #[test]

@@ -131,7 +131,9 @@ while not os.path.exists("stop"):
             made.add(target)
         except OSError:
             pass
-open("made", "w").write(" ".join(sorted(made)))
+with open("made.new", "w") as told:
+    told.write(" ".join(sorted(made)))
+os.rename("made.new", "made")
 "#;
     guest
         .expect(&format!(

@@ -136,13 +136,11 @@ impl Subject for Host {
     fn traces(&self, id: SandboxId) -> Vec<String> {
         let name = id.to_string();
         let mut found = BTreeSet::new();
-        for directory in
-            [self.sandbox(id), self.config.run_dir.join(&name), self.config.shelter_dir.join(&name)]
-                .into_iter()
-                .chain(Self::group(id).directories())
-        {
-            if directory.exists() {
-                found.insert(directory.display().to_string());
+        let socket = self.config.run_dir.join(format!("{name}.sock"));
+        let places = [self.sandbox(id), socket, self.config.shelter_dir.join(&name)];
+        for place in places.into_iter().chain(Self::group(id).directories()) {
+            if place.exists() {
+                found.insert(place.display().to_string());
             }
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();

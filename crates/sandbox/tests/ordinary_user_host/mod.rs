@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use launcher::cgroup::Hierarchy;
 use launcher::spec::ID_HELPERS;
@@ -81,8 +82,12 @@ fn start_again(setting: Setting, name: &str) {
         .output()
         .unwrap();
     for group in groups {
-        for below in ["caisson-test", "caisson-server", ""] {
-            let _ = fs::remove_dir(group.join(below));
+        // The last process of it may still be on its way out.
+        let end = Instant::now() + Duration::from_secs(60);
+        while group.exists() && Instant::now() < end {
+            for below in ["caisson-test", "caisson-server", ""] {
+                let _ = fs::remove_dir(group.join(below));
+            }
         }
         assert!(!group.exists(), "{} is left", group.display());
     }
