@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 /// How long an answer holds: a process may become another program, and its number is used again.
 const FRESH: Duration = Duration::from_millis(50);
 const MOST: usize = 4096;
+/// The number of the guest, where the sandbox has numbers of its own.
+const GUEST: u32 = 1;
 /// How the environment of every call names it: the user name for the proxy.
 const CALL_MARK: &[u8] = b"HTTP_PROXY=http://";
 const MOST_ENVIRONMENT: u64 = 256 * 1024;
@@ -42,7 +44,12 @@ impl Asked {
             self.known.clear();
         }
         let who = ask(pid);
-        self.known.insert(pid, (Instant::now(), who.clone()));
+        // The guest stays what it is. Any other without a call may be about to become the program of one.
+        if who.call.is_some() || who.pid == Some(GUEST) {
+            self.known.insert(pid, (Instant::now(), who.clone()));
+        } else {
+            self.known.remove(&pid);
+        }
         who
     }
 }
@@ -120,6 +127,29 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!((read.len() as u64, call.as_deref()), (MOST_ENVIRONMENT, Some("step-1.1")));
+    }
+
+    #[test]
+    fn a_process_without_a_call_is_asked_again() {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "read line; exec env HTTP_PROXY=http://step-1.1:x@127.0.0.1:3128 sleep 60"]);
+        let mut child = command.env_remove("HTTP_PROXY").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let mut asked = Asked::default();
+        assert_eq!(asked.who(pid).call, None);
+        assert!(asked.known.is_empty(), "it is remembered");
+        drop(child.stdin.take());
+        let end = Instant::now() + Duration::from_secs(60);
+        let who = loop {
+            let who = asked.who(pid);
+            if who.call.is_some() || Instant::now() > end {
+                break who;
+            }
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((who.call.as_deref(), who.process.as_deref()), (Some("step-1.1"), Some("sleep")));
+        assert!(asked.known.contains_key(&pid), "it is asked each time");
     }
 
     #[test]
