@@ -170,6 +170,11 @@ async fn a_timeout_ends_processes_that_ignore_sigterm_and_those_with_their_own_s
     let told = std::fs::read_to_string(format!("/proc/{}/stat", detached.trim())).unwrap_or_default();
     let state = told.rsplit_once(") ").map(|(_, rest)| &rest[..1]);
     assert!(matches!(state, None | Some("Z" | "X")), "{detached} still lives: {told}");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while std::path::Path::new("/proc").join(detached.trim()).exists() {
+        assert!(std::time::Instant::now() < end, "{detached} is never waited for");
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

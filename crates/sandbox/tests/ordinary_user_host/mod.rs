@@ -88,6 +88,7 @@ fn start_again(setting: Setting, name: &str) {
             for below in ["caisson-test", "caisson-server", ""] {
                 let _ = fs::remove_dir(group.join(below));
             }
+            std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!group.exists(), "{} is left", group.display());
     }
