@@ -14,26 +14,39 @@ const FOLDERS: [[&str; 2]; 2] = [[".local", "bin"], [".local", "lib"]];
 
 /// Makes them as the agent, whose home it is. One that is missing or closed is no reason not to start.
 pub(crate) fn make_ready(home: &Path, agent: Option<Agent>) {
+    // Most images have them, and a thread costs more than a look.
+    if FOLDERS.iter().all(|folders| open_folder(home, folders, |_, _| Ok(())).is_ok()) {
+        return;
+    }
     let make_all = || -> io::Result<()> {
         agent.map_or(Ok(()), sys::set_file_ids)?;
-        FOLDERS.iter().try_for_each(|folders| make(home, folders))
+        FOLDERS.iter().try_for_each(|folders| open_folder(home, folders, make))
     };
     // A thread of its own: it stays the agent's until it ends.
     std::thread::scope(|scope| drop(scope.spawn(make_all).join()));
 }
 
-/// Follows no link: a guest that starts again in a home that was used must not be led out of it.
-fn make(home: &Path, folders: &[&str]) -> io::Result<()> {
+/// Opens the last of these folders, each of which `prepare` sees first. Follows no link: a guest that starts again in a home that
+/// was used must not be led out of it.
+fn open_folder(
+    home: &Path,
+    folders: &[&str],
+    prepare: impl Fn(&OwnedFd, &str) -> io::Result<()>,
+) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
     let mut above: OwnedFd = open(home, flags, Mode::empty())?;
     for folder in folders {
-        match mkdirat(&above, *folder, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
+        prepare(&above, folder)?;
         above = openat(&above, *folder, flags, Mode::empty())?;
     }
     Ok(())
+}
+
+fn make(above: &OwnedFd, folder: &str) -> io::Result<()> {
+    match mkdirat(above, folder, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]

@@ -329,10 +329,13 @@ fn end(spec: &LaunchSpec, held: &mut Held, child: &Child, asked: bool) -> Result
     if let Seal::Shelter(shelter) = &spec.seal {
         end_orphans(shelter)?;
     }
-    let usage = spec.cgroup.as_ref().map_or_else(CgroupUsage::default, crate::cgroup::Group::usage);
-    let record = EndRecord { end, asked, usage };
     // Whoever asked removes the whole directory next.
-    let recorded = if asked { Ok(()) } else { held.add(&Note::Ended(record)) };
+    let recorded = if asked {
+        Ok(())
+    } else {
+        let usage = spec.cgroup.as_ref().map_or_else(CgroupUsage::default, crate::cgroup::Group::usage);
+        held.add(&Note::Ended(EndRecord { end, usage }))
+    };
     // The socket may never have been made, or the backend may have been faster.
     let _ = fs::remove_file(&spec.socket);
     if let Some(group) = &spec.cgroup {

@@ -239,13 +239,11 @@ pub struct Running {
     pub loop_device: Option<u32>,
 }
 
-/// How a sandbox ended; written after the last process is gone.
+/// How a sandbox ended that nobody asked to end; written after the last process is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndRecord {
     /// How the guest ended.
     pub end: GuestEnd,
-    /// Whether the launcher was told to end it.
-    pub asked: bool,
     /// What the sandbox had used.
     pub usage: CgroupUsage,
 }

@@ -18,7 +18,7 @@ use crate::ids::{Generation, JobId, Sequence};
 use crate::outward::cover_event;
 use crate::refused::RefusedOfCalls;
 use crate::state::Happening;
-use crate::store::{Kinds, PAGE, Store, WITHOUT_OUTPUT};
+use crate::store::{EventPage, Kinds, PAGE, Store, WITHOUT_OUTPUT};
 use crate::view::JobView;
 
 /// How long to wait before a write that failed is tried again.
@@ -254,16 +254,17 @@ impl Recorder {
         let newest = events.last().map_or(0, |event| event.sequence);
         written.news = None;
         loop {
-            let missed = self.store.events(self.job, written.last, PAGE).await?;
-            if missed.is_empty() {
-                break;
-            }
+            let EventPage { events: missed, is_last } =
+                self.store.page(self.job, Kinds::All, written.last, PAGE).await?;
             // Somebody else may have written while this was read.
             let (known, later) = missed.split_at(missed.partition_point(|event| event.sequence <= newest));
             written.take(known);
             if !later.is_empty() {
                 written.news.get_or_insert_default();
                 written.take(later);
+            }
+            if is_last {
+                break;
             }
         }
         written.news.get_or_insert_default();
@@ -279,11 +280,12 @@ impl Recorder {
     pub(crate) async fn catch_up(&self) -> Result<(), OrchestratorError> {
         let mut written = self.written.lock().await;
         loop {
-            let missed = self.store.events(self.job, written.last, PAGE).await?;
-            if missed.is_empty() {
+            let EventPage { events, is_last } =
+                self.store.page(self.job, Kinds::All, written.last, PAGE).await?;
+            written.take(&events);
+            if is_last {
                 break;
             }
-            written.take(&missed);
         }
         drop(written);
         self.changed.notify_waiters();

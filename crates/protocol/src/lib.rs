@@ -17,6 +17,7 @@ mod error;
 mod exec;
 mod file;
 pub mod frame;
+mod gathered;
 mod kernel;
 mod link;
 mod message;

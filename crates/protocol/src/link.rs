@@ -6,11 +6,11 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use futures::io::{BufReader, BufWriter};
+use futures::io::BufReader;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 use crate::error::ProtocolError;
+use crate::gathered::{Gathered, Rest};
 use crate::stream::{ByteStream, MessageStream};
 
 /// The most streams at once. Going over it ends the link, so each side keeps well below.
@@ -64,8 +64,11 @@ impl Link {
         let (incoming, streams) = mpsc::channel(MAX_WAITING);
         let (closed_sender, closed) = watch::channel(false);
         let (close, close_wish) = watch::channel(false);
+        let (gathered, rest) = Gathered::new(stream, BUFFER_BYTES);
+        let buffered = BufReader::with_capacity(BUFFER_BYTES, gathered);
         let driver = Driver {
-            connection: yamux::Connection::new(buffered(stream), config, mode),
+            connection: yamux::Connection::new(buffered, config, mode),
+            rest,
             commands: command_queue,
             waiting: None,
             incoming,
@@ -105,16 +108,10 @@ impl Link {
     }
 }
 
-/// yamux reads and writes the header of a frame and its body one after the other. So a small frame is one call to the
-/// system, and the other side is woken once.
-type Buffered<T> = BufReader<BufWriter<Compat<T>>>;
-
-fn buffered<T: ByteStream>(stream: T) -> Buffered<T> {
-    BufReader::with_capacity(BUFFER_BYTES, BufWriter::with_capacity(BUFFER_BYTES, stream.compat()))
-}
-
 struct Driver<T> {
-    connection: yamux::Connection<Buffered<T>>,
+    connection: yamux::Connection<BufReader<Gathered<T>>>,
+    /// What yamux has written and nobody has sent yet.
+    rest: Rest<T>,
     commands: mpsc::Receiver<oneshot::Sender<MessageStream>>,
     waiting: Option<oneshot::Sender<MessageStream>>,
     incoming: mpsc::Sender<MessageStream>,
@@ -126,12 +123,20 @@ impl<T: ByteStream> Driver<T> {
             biased;
             // Polled first: what was said before the wish goes out as far as the other side takes it at once. A longer goodbye
             // would be yamux's own, which leaves whoever reads from a stream of ours waiting for ever.
-            () = poll_fn(|cx| self.poll(cx)) => {}
+            () = poll_fn(|cx| self.poll_and_send(cx)) => {}
             () = async { drop(close_wish.wait_for(|wish| *wish).await) } => {}
         }
     }
 
-    /// Ready when the connection has ended.
+    /// Ready when the connection has ended. Whatever there was to say goes out at once, and wakes the other side once.
+    fn poll_and_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let polled = self.poll(cx);
+        match self.rest.poll_send(cx) {
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Ready(Ok(())) | Poll::Pending => polled,
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.waiting.is_none()

@@ -32,6 +32,9 @@ pub use spec::{
 };
 pub use spread::spread_children;
 
+/// The name of [`Image::Host`].
+const HOST_IMAGE: &str = "host";
+
 /// The byte stream to a guest.
 pub type GuestStream = Box<dyn protocol::ByteStream>;
 
@@ -57,6 +60,11 @@ pub trait Backend: Send + Sync {
     /// What is known of a sandbox from outside; [`Phase::Missing`] when there is none.
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError>;
 
+    /// The limits that a sandbox goes without, and why; quicker than to observe it.
+    async fn unenforced(&self, id: SandboxId) -> Result<Vec<(LimitKind, String)>, SandboxError> {
+        Ok(self.observe(id).await?.unenforced)
+    }
+
     /// Every sandbox of this server, whatever its phase, and what is left of those that ended.
     async fn list(&self) -> Result<Vec<SandboxId>, SandboxError>;
 
@@ -68,7 +76,7 @@ pub trait Backend: Send + Sync {
 
     /// The names of images that it can use now: `host`, and those of [`Image::Named`].
     async fn images(&self) -> Result<Vec<String>, SandboxError> {
-        Ok(vec!["host".to_owned()])
+        Ok(vec![HOST_IMAGE.to_owned()])
     }
 
     /// Tells the image of a name from an earlier one of that name; quick. `None` where nobody can tell.

@@ -52,9 +52,8 @@ impl Driver {
             self.bring_uploads(&client).await?;
         }
         self.remember_files(&client).await?;
-        let observed = self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?;
-        let unenforced =
-            observed.unenforced.into_iter().map(|(limit, why)| Unenforced { limit, why }).collect::<Vec<_>>();
+        let unenforced = self.core.backend.unenforced(sandbox).await.map_err(OrchestratorError::from)?;
+        let unenforced = unenforced.into_iter().map(|(limit, why)| Unenforced { limit, why }).collect();
         let ready = EventBody::SandboxReady { sandbox, boot_id, unenforced }.into();
         self.recorder.change(vec![ready], Happening::SandboxReady, None).await?;
         Ok(())

@@ -7,7 +7,7 @@ use crate::agent_log::AgentLog;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
-use crate::store::{PAGE, Store};
+use crate::store::{EventPage, Kinds, PAGE, Store};
 
 /// The past of a job.
 #[derive(Default)]
@@ -28,12 +28,12 @@ impl Past {
     ) -> Result<Self, OrchestratorError> {
         let mut past = Self::default();
         loop {
-            let page = store.events(job, past.last, PAGE).await?;
-            if page.is_empty() {
+            let EventPage { events, is_last } = store.page(job, Kinds::All, past.last, PAGE).await?;
+            log.append(&events);
+            past.take(events);
+            if is_last {
                 return Ok(past.sorted());
             }
-            log.append(&page);
-            past.take(page);
         }
     }
 

@@ -45,7 +45,7 @@ impl Driver {
             {
                 return Ok(Some(failure_of(index, step, &view.steps[index])));
             }
-            let end = self.run_step(index, step, &view.steps[index]).await?;
+            let end = self.run_step(index, steps, &view.steps[index]).await?;
             if end.status == CallStatus::Failed {
                 *failures.entry(index).or_default() += 1;
             } else {
@@ -54,7 +54,8 @@ impl Driver {
         }
     }
 
-    async fn run_step(&mut self, index: usize, step: &Step, seen: &StepView) -> Result<CallEnd, Stop> {
+    async fn run_step(&mut self, index: usize, steps: &[Step], seen: &StepView) -> Result<CallEnd, Stop> {
+        let step = &steps[index];
         let begun_before = seen.status == StepStatus::Running;
         let attempt = if begun_before { seen.attempts } else { seen.attempts + 1 };
         let call = CallRef { id: call_of_step(index), attempt };
@@ -87,7 +88,10 @@ impl Driver {
             }
         };
         self.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
-        self.forget_call(&call);
+        // After the last one the guest goes, and all that it remembers.
+        if end.status == CallStatus::Failed || index + 1 < steps.len() {
+            self.forget_call(&call);
+        }
         self.rhythm().worked(started.elapsed());
         Ok(end)
     }

@@ -50,6 +50,15 @@ pub enum Created {
     Mismatch,
 }
 
+/// A part of a log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventPage {
+    /// In the order of the log.
+    pub events: Vec<Event>,
+    /// Whether nothing followed when it was read.
+    pub is_last: bool,
+}
+
 /// Which events are wanted, by the names of their kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinds {
@@ -123,8 +132,17 @@ pub trait Store: Send + Sync {
     /// acted on.
     async fn unfinished(&self) -> Result<Vec<JobId>, OrchestratorError>;
 
-    /// Events after a sequence number: a page, which may be shorter than the limit although more follows, because it is
-    /// bounded by its bytes too. Only an empty page is the end.
+    /// Events of some kinds after a sequence number: a page, which may be shorter than the limit although more follows,
+    /// because it is bounded by its bytes too.
+    async fn page(
+        &self,
+        job: JobId,
+        kinds: Kinds,
+        after: Sequence,
+        limit: usize,
+    ) -> Result<EventPage, OrchestratorError>;
+
+    /// The events of a page. Only an empty one is surely the end.
     async fn events(
         &self,
         job: JobId,
@@ -141,7 +159,9 @@ pub trait Store: Send + Sync {
         kinds: Kinds,
         after: Sequence,
         limit: usize,
-    ) -> Result<Vec<Event>, OrchestratorError>;
+    ) -> Result<Vec<Event>, OrchestratorError> {
+        Ok(self.page(job, kinds, after, limit).await?.events)
+    }
 
     /// All events of some kinds after a sequence number. Whoever asks for output here has all of it in memory.
     async fn all_events(
@@ -152,10 +172,12 @@ pub trait Store: Send + Sync {
     ) -> Result<Vec<Event>, OrchestratorError> {
         let mut all = Vec::new();
         loop {
-            let page = self.events_of(job, kinds, after, PAGE).await?;
-            let Some(last) = page.last() else { return Ok(all) };
-            after = last.sequence;
-            all.extend(page);
+            let EventPage { events, is_last } = self.page(job, kinds, after, PAGE).await?;
+            after = events.last().map_or(after, |last| last.sequence);
+            all.extend(events);
+            if is_last {
+                return Ok(all);
+            }
         }
     }
 

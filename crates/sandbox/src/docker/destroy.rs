@@ -96,7 +96,7 @@ fn remove_directory(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
         return Ok(());
     }
     disk::release(&inner.layout.disk(id))?;
-    wait_for_disk(&directory, inner.config.stop_timeout)?;
+    wait_for_disk(&directory, None, inner.config.stop_timeout)?;
     let trash = inner.layout.trash().join(id.to_string());
     fs::rename(&directory, &trash).map_err(|source| failed("removing", &directory, source))?;
     remove_later(vec![trash]);

@@ -44,7 +44,7 @@ use crate::namespace::disk::DiskStore;
 use crate::namespace::layout::failed;
 use crate::namespace::preflight::disk_obstacle;
 use crate::spec::{BackendKind, Capabilities, Check, Image, Observed, SandboxId, SandboxSpec};
-use crate::{Backend, Freezer, GuestStream};
+use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
 
 pub use config::{DockerConfig, LinkChoice, Pull};
 
@@ -183,7 +183,7 @@ impl Backend for DockerBackend {
     }
 
     async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
-        Ok(image::reference(&self.inner, &Image::Named(name.to_owned())).is_ok() && name != "host")
+        Ok(image::reference(&self.inner, &Image::Named(name.to_owned())).is_ok() && name != HOST_IMAGE)
     }
 
     async fn settle(&self) -> Result<(), SandboxError> {

@@ -33,10 +33,14 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     let mark = record
         .filter(|record| record.isolation == Isolation::Landlock)
         .map(|_| launcher::mark::of(id.as_u128()));
-    end_processes(&directory, group.as_ref(), patience)
+    let ending = |source| failed("ending the processes of", &directory, source);
+    end_launcher(&directory, group.as_ref(), patience).map_err(ending)?;
+    // Only now: the launcher adds to it.
+    let ran = running(&directory);
+    end_stragglers(ran.as_ref(), group.as_ref(), patience)
         .and_then(|()| mark.map_or(Ok(()), |mark| launcher::mark::end_all(mark, patience)))
-        .map_err(|source| failed("ending the processes of", &directory, source))?;
-    wait_for_disk(&directory, patience)?;
+        .map_err(ending)?;
+    wait_for_disk(&directory, ran.and_then(|ran| ran.loop_device), patience)?;
     if let Some(group) = &group {
         group
             .remove(patience)
@@ -51,7 +55,7 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     throw_away(inner, &directory, &inner.layout.trash().join(id.to_string()))
 }
 
-fn end_processes(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
+fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
     if let Some(group) = group
         && group.hierarchy.controllers().contains(&launcher::cgroup::Controller::Freezer)
         && group.directories().iter().all(|directory| directory.exists())
@@ -68,14 +72,13 @@ fn end_processes(directory: &Path, group: Option<&Group>, patience: Duration) ->
             }
         }
     }
-    launch_file::close(directory)?;
-    end_stragglers(directory, group, patience)
+    launch_file::close(directory)
 }
 
 /// After a launcher that was killed the kernel is still busy ending its sandbox.
-fn end_stragglers(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
+fn end_stragglers(ran: Option<&Running>, group: Option<&Group>, patience: Duration) -> io::Result<()> {
     let end = Instant::now() + patience;
-    if let Some(guest) = guest_handle(directory)? {
+    if let Some(guest) = ran.and_then(guest_handle) {
         let _ = pidfd_send_signal(&guest, Signal::KILL);
         owner::wait_for_exit(&guest, patience)?;
     }
@@ -96,28 +99,29 @@ fn end_stragglers(directory: &Path, group: Option<&Group>, patience: Duration) -
 }
 
 /// The guest's process, if the number still means that process.
-fn guest_handle(directory: &Path) -> io::Result<Option<std::os::fd::OwnedFd>> {
-    let Some(running) = running(directory) else { return Ok(None) };
-    let Ok(number) = i32::try_from(running.guest_pid) else { return Ok(None) };
-    let Some(pid) = Pid::from_raw(number) else { return Ok(None) };
-    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
+fn guest_handle(ran: &Running) -> Option<std::os::fd::OwnedFd> {
+    let number = i32::try_from(ran.guest_pid).ok()?;
+    let handle = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
     // After the handle was opened: what it means now it means for ever.
-    Ok((launcher::process::started(number) == Some(running.guest_started)).then_some(handle))
+    (launcher::process::started(number) == Some(ran.guest_started)).then_some(handle)
 }
 
 fn running(directory: &Path) -> Option<Running> {
     LaunchText::read(directory).ok()??.running()
 }
 
-/// The last mount lets go of the loop device a moment after the last process is gone.
-pub(crate) fn wait_for_disk(directory: &Path, patience: Duration) -> Result<(), SandboxError> {
+/// The last mount lets go of the loop device, where it is known which, a moment after the last process is gone.
+pub(crate) fn wait_for_disk(
+    directory: &Path,
+    device: Option<u32>,
+    patience: Duration,
+) -> Result<(), SandboxError> {
     let image = directory.join(DISK_FILE);
     // The kernel knows it by its name without links.
     let image = match fs::canonicalize(&image) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(|source| failed("looking at", &image, source))?,
     };
-    let device = running(directory).and_then(|running| running.loop_device);
     let end = Instant::now() + patience;
     while holds(device, &image) {
         if Instant::now() > end {

@@ -41,8 +41,8 @@ use self::users::Identity;
 use crate::background::Background;
 use crate::error::SandboxError;
 use crate::locks::Locks;
-use crate::spec::{BackendKind, Capabilities, Check, Image, Observed, SandboxId, SandboxSpec};
-use crate::{Backend, Freezer, GuestStream};
+use crate::spec::{BackendKind, Capabilities, Check, Image, LimitKind, Observed, SandboxId, SandboxSpec};
+use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
 
 pub use config::{NamespaceConfig, UseNamespaces};
 pub use launcher::launch_file::LAUNCH_FILE;
@@ -162,6 +162,10 @@ impl Backend for NamespaceBackend {
         self.blocking(move |inner| observe::observe(inner, id)).await
     }
 
+    async fn unenforced(&self, id: SandboxId) -> Result<Vec<(LimitKind, String)>, SandboxError> {
+        self.blocking(move |inner| observe::unenforced(inner, id)).await
+    }
+
     async fn list(&self) -> Result<Vec<SandboxId>, SandboxError> {
         self.blocking(|inner| {
             let directory = inner.layout.sandboxes();
@@ -192,11 +196,15 @@ impl Backend for NamespaceBackend {
 
     async fn images(&self) -> Result<Vec<String>, SandboxError> {
         self.blocking(|inner| {
-            let mut names = vec!["host".to_owned()];
+            let mut names = vec![HOST_IMAGE.to_owned()];
             names.extend(inner.named_images.names()?);
             Ok(names)
         })
         .await
+    }
+
+    async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
+        Ok(name == HOST_IMAGE || self.images().await?.iter().any(|image| image == name))
     }
 
     fn image_version(&self, image: &Image) -> Option<String> {

@@ -17,6 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 use super::layout::failed;
 use super::old_layers::mark_used;
+use crate::HOST_IMAGE;
 use crate::error::SandboxError;
 use crate::java_store::{STORE, blocks, java_store};
 
@@ -172,7 +173,7 @@ fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && name.len() <= 128
-        && name != "host"
+        && name != HOST_IMAGE
         && name.bytes().all(is_plain)
 }
 

@@ -8,7 +8,7 @@ use super::create::Record;
 use super::layout::failed;
 use super::{Inner, owner};
 use crate::error::SandboxError;
-use crate::spec::{Ended, EndedReason, Observed, Phase, SandboxId, Usage};
+use crate::spec::{Ended, EndedReason, LimitKind, Observed, Phase, SandboxId, Usage};
 
 /// Looks at a sandbox.
 pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxError> {
@@ -44,24 +44,28 @@ pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxE
             detail: "the sandbox could not be set up".into(),
         }),
     };
+    Ok(Observed { phase, usage: usage.into(), unenforced: unenforced_of(record) })
+}
+
+/// The limits that a sandbox goes without, as it was written down when it was made.
+pub(super) fn unenforced(inner: &Inner, id: SandboxId) -> Result<Vec<(LimitKind, String)>, SandboxError> {
+    let directory = inner.layout.sandbox(id);
+    let looking = |source| failed("looking at", &directory, source);
+    let text = LaunchText::read(&directory).map_err(looking)?;
+    Ok(unenforced_of(text.map(|text| text.record()).transpose().map_err(looking)?.flatten()))
+}
+
+fn unenforced_of(record: Option<Record>) -> Vec<(LimitKind, String)> {
     let unenforced = record.map(|record| record.unenforced).unwrap_or_default();
-    Ok(Observed {
-        phase,
-        usage: usage.into(),
-        unenforced: unenforced.into_iter().map(|entry| (entry.limit, entry.why)).collect(),
-    })
+    unenforced.into_iter().map(|entry| (entry.limit, entry.why)).collect()
 }
 
 fn explain(record: &EndRecord) -> Ended {
     const SIGKILL: i32 = 9;
     match record.end {
-        GuestEnd::Signal(SIGKILL) if !record.asked && record.usage.oom_kills > 0 => Ended {
+        GuestEnd::Signal(SIGKILL) if record.usage.oom_kills > 0 => Ended {
             reason: EndedReason::OutOfMemory,
             detail: "the kernel ended the guest because the sandbox's memory was used up".into(),
-        },
-        GuestEnd::Signal(signal) if record.asked => Ended {
-            reason: EndedReason::Lost,
-            detail: format!("the launcher was told to end it (signal {signal})"),
         },
         GuestEnd::Signal(signal) => {
             Ended { reason: EndedReason::Lost, detail: format!("signal {signal} ended the guest") }
@@ -84,15 +88,14 @@ impl From<CgroupUsage> for Usage {
 mod tests {
     use super::*;
 
-    fn record(end: GuestEnd, asked: bool, oom_kills: u64) -> EndRecord {
-        EndRecord { end, asked, usage: CgroupUsage { oom_kills, ..CgroupUsage::default() } }
+    fn record(end: GuestEnd, oom_kills: u64) -> EndRecord {
+        EndRecord { end, usage: CgroupUsage { oom_kills, ..CgroupUsage::default() } }
     }
 
     #[test]
     fn a_guest_killed_for_memory_is_told_apart() {
-        assert_eq!(explain(&record(GuestEnd::Signal(9), false, 1)).reason, EndedReason::OutOfMemory);
-        assert_eq!(explain(&record(GuestEnd::Signal(9), false, 0)).reason, EndedReason::Lost);
-        assert_eq!(explain(&record(GuestEnd::Signal(9), true, 1)).reason, EndedReason::Lost);
-        assert_eq!(explain(&record(GuestEnd::Code(0), false, 3)).reason, EndedReason::Lost);
+        assert_eq!(explain(&record(GuestEnd::Signal(9), 1)).reason, EndedReason::OutOfMemory);
+        assert_eq!(explain(&record(GuestEnd::Signal(9), 0)).reason, EndedReason::Lost);
+        assert_eq!(explain(&record(GuestEnd::Code(0), 3)).reason, EndedReason::Lost);
     }
 }

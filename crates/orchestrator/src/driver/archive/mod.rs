@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType};
 use time::OffsetDateTime;
@@ -32,6 +33,8 @@ const LEARNED: &str = ".caisson/learned-egress.json";
 const OWN_FILES: [&str; 4] = [MANIFEST, NETWORK_LOG, FILE_LOG, LEARNED];
 /// The most entries of one archive.
 const MAX_ENTRIES: u64 = 2_000_000;
+/// What is smaller is not worth the packer's tables.
+const SMALLEST_PACKED: u64 = 256;
 /// The longest name, and the longest target of a link; what the kernel takes in one call.
 const MAX_PATH_BYTES: usize = 4096;
 
@@ -70,10 +73,7 @@ pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) ->
     }
     archive.into_inner().into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name));
     add_own(&mut zip, about)?;
-    zip.start_file(MANIFEST, options(0o644, 0, None)).map_err(io::Error::other)?;
-    let mut out = BufWriter::new(&mut zip);
-    serde_json::to_writer_pretty(&mut out, &manifest)?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    add_json(&mut zip, MANIFEST, &manifest)?;
     let file = zip.finish().map_err(io::Error::other)?.into_inner().map_err(io::Error::other)?;
     file.sync_all()?;
     let bytes = file.metadata()?.len();
@@ -94,17 +94,22 @@ pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) ->
 fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &About) -> io::Result<()> {
     for (path, name) in [(&about.network_log, NETWORK_LOG), (&about.file_log, FILE_LOG)] {
         if let Ok(mut log) = File::open(path)
-            && log.metadata().is_ok_and(|facts| facts.len() > 0)
+            && let bytes @ 1.. = log.metadata().map_or(0, |facts| facts.len())
         {
-            zip.start_file(name, options(0o644, 0, None)).map_err(io::Error::other)?;
+            zip.start_file(name, options(0o644, bytes, None)).map_err(io::Error::other)?;
             io::copy(&mut log, zip)?;
         }
     }
-    if let Some(learned) = &about.provenance.learned {
-        zip.start_file(LEARNED, options(0o644, 0, None)).map_err(io::Error::other)?;
-        zip.write_all(&serde_json::to_vec_pretty(&serde_json::json!({ "egress": learned }))?)?;
+    match &about.provenance.learned {
+        Some(learned) => add_json(zip, LEARNED, &serde_json::json!({ "egress": learned })),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+fn add_json(zip: &mut ZipWriter<BufWriter<File>>, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec_pretty(value)?;
+    zip.start_file(name, options(0o644, text.len() as u64, None)).map_err(io::Error::other)?;
+    zip.write_all(&text)
 }
 
 fn add_entry(
@@ -161,10 +166,14 @@ fn add_entry(
 }
 
 fn options(mode: u32, size: u64, modified_s: Option<u64>) -> SimpleFileOptions {
+    let (method, level) = match size {
+        0..SMALLEST_PACKED => (CompressionMethod::Stored, None),
+        _ => (CompressionMethod::Deflated, Some(3)),
+    };
     SimpleFileOptions::default()
         .last_modified_time(modified_s.and_then(zip_time).unwrap_or_default())
-        .compression_method(CompressionMethod::Deflated)
-        .compression_level(Some(3))
+        .compression_method(method)
+        .compression_level(level)
         .unix_permissions(mode)
         .large_file(size > u64::from(u32::MAX) / 2)
 }

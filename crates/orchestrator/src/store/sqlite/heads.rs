@@ -16,7 +16,7 @@ use crate::error::OrchestratorError;
 use crate::event::{Artifact, Event, EventBody};
 use crate::folder::DATABASE;
 use crate::ids::{JobId, Sequence};
-use crate::store::{Kinds, PAGE, WITHOUT_OUTPUT};
+use crate::store::{EventPage, Kinds, PAGE, WITHOUT_OUTPUT};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
@@ -284,7 +284,7 @@ impl AuditReader {
             return Ok(None);
         }
         let kinds = Kinds::Only(&["artifact_stored", "audit_stored"]);
-        let events = read::events(&self.connection, job, kinds, (0, usize::MAX))?;
+        let EventPage { events, .. } = read::events(&self.connection, job, kinds, (0, usize::MAX))?;
         let stored = events.into_iter().filter_map(|event| match event.body {
             EventBody::ArtifactStored(Artifact { name, bytes, sha256, .. }) => {
                 Some(StoredFile { name, bytes, sha256 })
@@ -300,10 +300,13 @@ impl AuditReader {
         let mut deeds = Vec::new();
         let mut after = 0;
         loop {
-            let page = read::events(&self.connection, job, WITHOUT_OUTPUT, (after, PAGE))?;
-            let Some(last) = page.last() else { return Ok(deeds) };
-            after = last.sequence;
-            deeds.extend(page.into_iter().filter(|event| event.done_by.is_some()));
+            let EventPage { events, is_last } =
+                read::events(&self.connection, job, WITHOUT_OUTPUT, (after, PAGE))?;
+            after = events.last().map_or(after, |last| last.sequence);
+            deeds.extend(events.into_iter().filter(|event| event.done_by.is_some()));
+            if is_last {
+                return Ok(deeds);
+            }
         }
     }
 

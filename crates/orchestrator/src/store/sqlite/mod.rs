@@ -41,7 +41,7 @@ use crate::ids::{Generation, JobId, Sequence};
 use crate::metrics::Metrics;
 use crate::request::JobSpec;
 use crate::state::JobState;
-use crate::store::Kinds;
+use crate::store::{EventPage, Kinds};
 use crate::view::JobView;
 
 /// What each version adds to the one before, from version 1.
@@ -292,13 +292,13 @@ impl Store for SqliteStore {
         self.read("listing unfinished jobs", read::unfinished).await
     }
 
-    async fn events_of(
+    async fn page(
         &self,
         job: JobId,
         kinds: Kinds,
         after: Sequence,
         limit: usize,
-    ) -> Result<Vec<Event>, OrchestratorError> {
+    ) -> Result<EventPage, OrchestratorError> {
         let read = move |connection: &Connection| read::events(connection, job, kinds, (after, limit));
         self.read("reading events", read).await
     }

@@ -15,7 +15,7 @@ use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
 use crate::request::JobSpec;
 use crate::state::JobState;
-use crate::store::Kinds;
+use crate::store::{EventPage, Kinds};
 use crate::view::{JobView, StepView};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
@@ -104,7 +104,7 @@ fn touched_steps(connection: &Connection, job: JobId) -> Result<Vec<StepView>> {
 }
 
 pub(super) fn spec(connection: &Connection, job: JobId) -> Result<JobSpec> {
-    match events(connection, job, Kinds::All, (0, 1))?.pop().map(|event| event.body) {
+    match events(connection, job, Kinds::All, (0, 1))?.events.pop().map(|event| event.body) {
         Some(EventBody::JobCreated { spec }) => Ok(*spec),
         Some(_) => Err(undecodable("a job", "its log does not start with its creation")),
         None => Err(OrchestratorError::NoJob(job)),
@@ -283,7 +283,7 @@ pub(super) fn events(
     job: JobId,
     kinds: Kinds,
     (after, limit): (Sequence, usize),
-) -> Result<Vec<Event>> {
+) -> Result<EventPage> {
     let sql = format!(
         "SELECT e.sequence, e.time_ms, e.kind, e.call, e.attempt, e.payload, b.data
          FROM events e LEFT JOIN blobs b ON e.payload IS NULL AND b.job = e.job AND b.digest = e.digest
@@ -291,18 +291,20 @@ pub(super) fn events(
         condition(kinds)
     );
     let problem = || failed("reading events");
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let asked = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut query = connection.prepare_cached(&sql).map_err(problem())?;
-    let mut rows = query.query(rusqlite::params![job.to_string(), after, limit]).map_err(problem())?;
-    let (mut page, mut bytes) = (Vec::new(), 0);
-    while bytes < MAX_PAGE_BYTES
-        && let Some(row) = rows.next().map_err(problem())?
-    {
+    let mut rows = query.query(rusqlite::params![job.to_string(), after, asked]).map_err(problem())?;
+    let (mut events, mut bytes) = (Vec::new(), 0);
+    while bytes < MAX_PAGE_BYTES {
+        let Some(row) = rows.next().map_err(problem())? else {
+            let is_last = events.len() < limit;
+            return Ok(EventPage { events, is_last });
+        };
         let (event, size) = RawEvent::of(row).map_err(problem())?.decode()?;
         bytes += size;
-        page.push(event);
+        events.push(event);
     }
-    Ok(page)
+    Ok(EventPage { events, is_last: false })
 }
 
 /// The kinds are names of ours, and few.

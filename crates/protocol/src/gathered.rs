@@ -1,0 +1,105 @@
+//! Gathers what is written until somebody says that it is time to send.
+//!
+//! yamux asks for each frame to be sent before it looks for the next. An answer and the end of its stream would be two calls
+//! to the system, and the other side would be woken twice.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use futures::io::{AsyncRead, AsyncWrite, BufWriter};
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+use crate::stream::ByteStream;
+
+type Shared<T> = Arc<Mutex<BufWriter<Compat<T>>>>;
+
+/// A byte stream that keeps what is written, up to a buffer's size, for [`Rest::poll_send`].
+pub(crate) struct Gathered<T> {
+    stream: Shared<T>,
+}
+
+/// The other handle of a [`Gathered`]: sends what it keeps.
+pub(crate) struct Rest<T> {
+    stream: Shared<T>,
+}
+
+impl<T: ByteStream> Gathered<T> {
+    pub(crate) fn new(stream: T, buffer_bytes: usize) -> (Self, Rest<T>) {
+        let stream = Arc::new(Mutex::new(BufWriter::with_capacity(buffer_bytes, stream.compat())));
+        (Self { stream: Arc::clone(&stream) }, Rest { stream })
+    }
+}
+
+impl<T: ByteStream> Rest<T> {
+    /// Sends what was written; pending while the other side takes no more, and the caller is woken when it does.
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.stream)).poll_flush(cx)
+    }
+}
+
+/// Both handles are with one task, so nobody ever waits here.
+fn lock<T>(stream: &Shared<T>) -> MutexGuard<'_, BufWriter<Compat<T>>> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: ByteStream> AsyncRead for Gathered<T> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *lock(&self.stream)).poll_read(cx, buffer)
+    }
+}
+
+impl<T: ByteStream> AsyncWrite for Gathered<T> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *lock(&self.stream)).poll_write(cx, bytes)
+    }
+
+    /// Not yet: there may be more to say.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.stream)).poll_close(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::io::AsyncWriteExt;
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_written_stays_until_it_is_time_and_goes_at_once() {
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        let (mut gathered, rest) = Gathered::new(ours, 16);
+        for part in [&b"one "[..], b"two"] {
+            gathered.write_all(part).await.unwrap();
+            gathered.flush().await.unwrap();
+        }
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut buffer = [0; 64];
+        assert!(Box::pin(theirs.read(&mut buffer)).as_mut().poll(&mut context).is_pending());
+        assert!(rest.poll_send(&mut context).is_ready());
+        assert_eq!(theirs.read(&mut buffer).await.unwrap(), 7);
+        assert_eq!(&buffer[..7], b"one two");
+        // More than the buffer holds is not kept.
+        gathered.write_all(&[b'x'; 40]).await.unwrap();
+        assert_eq!(theirs.read(&mut buffer).await.unwrap(), 40);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_takes_is_sent_later() {
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        let (mut gathered, rest) = Gathered::new(ours, 16);
+        gathered.write_all(b"twelve bytes").await.unwrap();
+        let sent = tokio::spawn(std::future::poll_fn(move |cx| rest.poll_send(cx)));
+        let mut buffer = [0; 12];
+        theirs.read_exact(&mut buffer).await.unwrap();
+        assert_eq!(&buffer, b"twelve bytes");
+        sent.await.unwrap().unwrap();
+    }
+}
