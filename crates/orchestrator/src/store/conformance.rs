@@ -149,6 +149,10 @@ async fn events_are_numbered_and_seen_by_watchers(store: &impl Store) {
     let read = store.events(job, 2, 10).await.unwrap();
     assert_eq!(read, placed);
     assert_eq!(store.events(job, 0, 1).await.unwrap().len(), 1);
+    for (after, limit, is_last) in [(0, 3, false), (2, 10, true), (4, 10, true)] {
+        let page = store.page(job, Kinds::All, after, limit).await.unwrap();
+        assert_eq!(page.is_last, is_last, "after {after}, up to {limit}: {page:?}");
+    }
     finish(store, job).await;
     let missing = store.append(JobId::generate(), Fence::Anybody, vec![note("x")]).await;
     assert!(matches!(missing, Err(OrchestratorError::NoJob(_))));
@@ -167,8 +171,9 @@ async fn a_page_of_events_is_bounded_by_its_bytes_too(store: &impl Store) {
     };
     let events = vec![output().of(&call), note("a"), output().of(&call), note("b"), output().of(&call)];
     let placed = store.append(job, Fence::Anybody, events).await.unwrap();
-    let first = store.events(job, 2, 100).await.unwrap();
-    assert_eq!(first, placed[..3], "it ends after eight mebibytes");
+    let first = store.page(job, Kinds::All, 2, 100).await.unwrap();
+    assert_eq!(first.events, placed[..3], "it ends after eight mebibytes");
+    assert!(!first.is_last, "a short one is not the last");
     assert_eq!(store.events(job, 5, 100).await.unwrap(), placed[3..]);
     assert_eq!(store.all_events(job, Kinds::All, 2).await.unwrap(), placed);
     let notes = store.events_of(job, super::WITHOUT_OUTPUT, 2, 100).await.unwrap();

@@ -62,6 +62,25 @@ fn files_arrive_with_their_hash_in_the_manifest() {
 }
 
 #[test]
+fn what_is_tiny_is_not_packed_and_all_else_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let large = "a line\n".repeat(1000);
+    let tar = tar_of(|builder| {
+        add(builder, "tiny", b"hello");
+        add(builder, "large", large.as_bytes());
+    });
+    zip_from_tar(tar.as_slice(), &target, &about()).unwrap();
+    let mut zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
+    assert_eq!(zip.by_name("tiny").unwrap().compression(), CompressionMethod::Stored);
+    let mut packed = zip.by_name("large").unwrap();
+    assert!(packed.compressed_size() < 200, "{} bytes", packed.compressed_size());
+    let mut text = String::new();
+    packed.read_to_string(&mut text).unwrap();
+    assert_eq!(text, large);
+}
+
+#[test]
 fn files_whose_names_are_covered_alike_are_both_kept() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
