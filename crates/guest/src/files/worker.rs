@@ -5,6 +5,7 @@
 //! there is one.
 
 use std::cell::OnceCell;
+use std::io;
 
 use protocol::{FileError, FileErrorCode};
 use tokio::sync::{mpsc, oneshot};
@@ -31,12 +32,9 @@ pub(crate) struct Workers {
 impl Workers {
     /// Makes the threads that every sandbox needs.
     pub(crate) fn start(agent: Option<Agent>) -> Result<Self, GuestError> {
-        let workers = Self {
-            short: start("files", agent)?,
-            long: start("streams", agent)?,
-            display: OnceCell::new(),
-            agent,
-        };
+        // Both before either is waited for.
+        let (short, long) = (Starting::begin("files", agent)?, Starting::begin("streams", agent)?);
+        let workers = Self { short: short.end()?, long: long.end()?, display: OnceCell::new(), agent };
         sys::forbid_ptrace();
         Ok(workers)
     }
@@ -61,7 +59,8 @@ impl Workers {
         if let Some(thread) = self.display.get() {
             return Ok(thread);
         }
-        let started = start("display", self.agent)
+        let started = Starting::begin("display", self.agent)
+            .and_then(Starting::end)
             .map_err(|error| refusal(FileErrorCode::Other, format!("no thread for the desktop: {error}")))?;
         sys::forbid_ptrace();
         Ok(self.display.get_or_init(|| started))
@@ -87,18 +86,31 @@ async fn run<T: Send + 'static>(
     receiver.await.map_err(|_| gone())
 }
 
-fn start(name: &str, agent: Option<Agent>) -> Result<mpsc::Sender<Work>, GuestError> {
-    let (sender, mut queue) = mpsc::channel::<Work>(QUEUE_LENGTH);
-    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-    let body = move || {
-        let _ = ready.send(agent.map_or(Ok(()), sys::set_file_ids));
-        while let Some(work) = queue.blocking_recv() {
-            work();
-        }
-    };
-    let spawned = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body);
-    spawned.map_err(GuestError::io(format!("starting the thread for {name}")))?;
-    let taken = is_ready.recv().unwrap_or_else(|_| Err(std::io::ErrorKind::BrokenPipe.into()));
-    taken.map_err(GuestError::io(format!("taking the agent's file ids for {name}")))?;
-    Ok(sender)
+/// A thread that takes the agent's file ids before anything else.
+struct Starting {
+    name: &'static str,
+    queue: mpsc::Sender<Work>,
+    has_ids: std::sync::mpsc::Receiver<io::Result<()>>,
+}
+
+impl Starting {
+    fn begin(name: &'static str, agent: Option<Agent>) -> Result<Self, GuestError> {
+        let (queue, mut works) = mpsc::channel::<Work>(QUEUE_LENGTH);
+        let (tell, has_ids) = std::sync::mpsc::sync_channel(1);
+        let body = move || {
+            let _ = tell.send(agent.map_or(Ok(()), sys::set_file_ids));
+            while let Some(work) = works.blocking_recv() {
+                work();
+            }
+        };
+        let spawned = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body);
+        spawned.map_err(GuestError::io(format!("starting the thread for {name}")))?;
+        Ok(Self { name, queue, has_ids })
+    }
+
+    fn end(self) -> Result<mpsc::Sender<Work>, GuestError> {
+        let taken = self.has_ids.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
+        taken.map_err(GuestError::io(format!("taking the agent's file ids for {}", self.name)))?;
+        Ok(self.queue)
+    }
 }
