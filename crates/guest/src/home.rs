@@ -14,7 +14,7 @@ const FOLDERS: [[&str; 2]; 2] = [[".local", "bin"], [".local", "lib"]];
 
 /// Makes them as the agent, whose home it is. One that is missing or closed is no reason not to start.
 pub(crate) fn make_ready(home: &Path, agent: Option<Agent>) {
-    // Most images have them, and a thread costs more than a look.
+    // The host's own image has them, and a thread costs more than a look.
     if FOLDERS.iter().all(|folders| open_folder(home, folders, |_, _| Ok(())).is_ok()) {
         return;
     }

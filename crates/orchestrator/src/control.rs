@@ -14,12 +14,11 @@ use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, invalid};
 use crate::scheduler::start_driver;
 use crate::state::JobState;
+use crate::store::{EventPage, Kinds, PAGE};
 use crate::view::JobView;
 
 /// The longest message.
 const MAX_MESSAGE_BYTES: usize = 100 * 1024;
-/// Events that are read at a time.
-const PAGE: usize = 512;
 
 /// Something that a person says to the agent.
 #[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
@@ -221,10 +220,9 @@ impl Orchestrator {
         let mut commands: Vec<String> = Vec::new();
         let mut after = since;
         loop {
-            let page = self.core.store.events(id, after, PAGE).await?;
-            let Some(last) = page.last() else { return Ok(commands) };
-            after = last.sequence;
-            for event in page.iter().filter(|event| !is_call_of_agent(event)) {
+            let EventPage { events, is_last } = self.core.store.page(id, Kinds::All, after, PAGE).await?;
+            after = events.last().map_or(after, |last| last.sequence);
+            for event in events.iter().filter(|event| !is_call_of_agent(event)) {
                 if let EventBody::CallStarted { tool, input, .. } = &event.body
                     && let Some(words) = deed(tool, input)
                 {
@@ -233,6 +231,9 @@ impl Orchestrator {
             }
             // What is told is bounded; so is what is kept for it.
             commands.truncate(MOST_NAMED + 1);
+            if is_last {
+                return Ok(commands);
+            }
         }
     }
 

@@ -130,6 +130,10 @@ impl<T: ByteStream> Driver<T> {
 
     /// Ready when the connection has ended. Whatever there was to say goes out at once, and wakes the other side once.
     fn poll_and_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // First what was left: whoever reads as much as a task may in one turn must not put it off for ever.
+        if let Poll::Ready(Err(_)) = self.rest.poll_send(cx) {
+            return Poll::Ready(());
+        }
         let polled = self.poll(cx);
         match self.rest.poll_send(cx) {
             Poll::Ready(Err(_)) => Poll::Ready(()),

@@ -60,7 +60,7 @@ pub trait Backend: Send + Sync {
     /// What is known of a sandbox from outside; [`Phase::Missing`] when there is none.
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError>;
 
-    /// The limits that a sandbox goes without, and why; quicker than to observe it.
+    /// The limits that a sandbox goes without, and why. A backend that knows without looking at the sandbox says so quicker.
     async fn unenforced(&self, id: SandboxId) -> Result<Vec<(LimitKind, String)>, SandboxError> {
         Ok(self.observe(id).await?.unenforced)
     }

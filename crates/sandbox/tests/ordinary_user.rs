@@ -175,6 +175,7 @@ async fn a_killed_launcher_takes_the_sandbox_with_it(host: Host) {
 async fn limits_that_do_not_hold_are_named(host: Host) {
     let (id, _guest) = start(&host).await;
     let unenforced = host.backend.observe(id).await.unwrap().unenforced;
+    assert_eq!(host.backend.unenforced(id).await.unwrap(), unenforced);
     let kinds: Vec<_> = unenforced.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [LimitKind::Memory, LimitKind::Cpu, LimitKind::Disk], "{unenforced:?}");
     assert!(unenforced.iter().all(|(_, why)| !why.is_empty()));

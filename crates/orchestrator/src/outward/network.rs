@@ -11,12 +11,11 @@ use crate::error::OrchestratorError;
 use crate::event::{Event, EventBody};
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
+use crate::store::{EventPage, Kinds, PAGE};
 use crate::written::EgressWritten;
 
 /// The most connections of one answer; `audit/network.jsonl` has them all.
 const MOST_LISTED: usize = 1000;
-/// Events that are read at a time.
-const PAGE: usize = 512;
 
 /// What a job has reached, or tried to.
 #[derive(Debug, Serialize, ToSchema)]
@@ -185,10 +184,12 @@ impl Orchestrator {
         let mut summary = Summary::default();
         let mut after = 0;
         loop {
-            let page = self.core.store.events(id, after, PAGE).await?;
-            let Some(last) = page.last() else { break };
-            after = last.sequence;
-            connections_in(&page).for_each(|event| summary.take(event));
+            let EventPage { events, is_last } = self.core.store.page(id, Kinds::All, after, PAGE).await?;
+            after = events.last().map_or(after, |last| last.sequence);
+            connections_in(&events).for_each(|event| summary.take(event));
+            if is_last {
+                break;
+            }
         }
         let (totals, connections) = summary.list();
         let live = self.core.live.get(id).and_then(|live| live.ceiling.get().cloned());

@@ -61,6 +61,7 @@ pub async fn a_sandbox_is_observed_and_listed(subject: &dyn Subject) {
     let observed = subject.backend().observe(id).await.unwrap();
     assert_eq!(observed.phase, Phase::Running);
     assert_eq!(observed.unenforced, Vec::new());
+    assert_eq!(subject.backend().unenforced(id).await.unwrap(), Vec::new());
     assert!(observed.usage.pids >= 1 && observed.usage.memory_bytes > 0, "{:?}", observed.usage);
     assert!(subject.backend().list().await.unwrap().contains(&id));
     remove(subject, id).await;

@@ -203,10 +203,6 @@ impl Backend for NamespaceBackend {
         .await
     }
 
-    async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
-        Ok(name == HOST_IMAGE || self.images().await?.iter().any(|image| image == name))
-    }
-
     fn image_version(&self, image: &Image) -> Option<String> {
         match image {
             Image::Named(name) => self.inner.named_images.version(name),

@@ -27,7 +27,7 @@ use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
 use crate::ids::JobId;
 use crate::recorder::Why;
 use crate::request::Work;
-use crate::store::{CALLS, Kinds, OUTPUT, PAGE, Store};
+use crate::store::{CALLS, EventPage, Kinds, OUTPUT, PAGE, Store};
 
 /// What an agent is told of when its sandbox is lost.
 const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&["call_started", "checkpoint"]);
@@ -203,13 +203,15 @@ pub(super) async fn open_outputs(
         |id: &str| open.iter().any(|call| id == call.id || id.starts_with(&format!("{}-", call.id)));
     let mut after = first.sequence;
     loop {
-        let page = store.events_of(job, OUTPUT, after, PAGE).await?;
-        let Some(last) = page.last() else { return Ok(outputs) };
-        after = last.sequence;
-        for event in page {
+        let EventPage { events, is_last } = store.page(job, OUTPUT, after, PAGE).await?;
+        after = events.last().map_or(after, |last| last.sequence);
+        for event in events {
             if let Some(call) = event.call.as_ref().filter(|call| belongs(&call.id)) {
                 outputs.entry(call.id.clone()).or_default().push(event);
             }
+        }
+        if is_last {
+            return Ok(outputs);
         }
     }
 }

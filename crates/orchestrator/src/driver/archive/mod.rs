@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType};
 use time::OffsetDateTime;
@@ -73,7 +72,11 @@ pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) ->
     }
     archive.into_inner().into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name));
     add_own(&mut zip, about)?;
-    add_json(&mut zip, MANIFEST, &manifest)?;
+    // Never whole in memory: a job may have millions of files.
+    zip.start_file(MANIFEST, options(0o644, SMALLEST_PACKED, None)).map_err(io::Error::other)?;
+    let mut out = BufWriter::new(&mut zip);
+    serde_json::to_writer_pretty(&mut out, &manifest)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?;
     let file = zip.finish().map_err(io::Error::other)?.into_inner().map_err(io::Error::other)?;
     file.sync_all()?;
     let bytes = file.metadata()?.len();
@@ -100,16 +103,12 @@ fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &About) -> io::Result<()
             io::copy(&mut log, zip)?;
         }
     }
-    match &about.provenance.learned {
-        Some(learned) => add_json(zip, LEARNED, &serde_json::json!({ "egress": learned })),
-        None => Ok(()),
+    if let Some(learned) = &about.provenance.learned {
+        let text = serde_json::to_vec_pretty(&serde_json::json!({ "egress": learned }))?;
+        zip.start_file(LEARNED, options(0o644, text.len() as u64, None)).map_err(io::Error::other)?;
+        zip.write_all(&text)?;
     }
-}
-
-fn add_json(zip: &mut ZipWriter<BufWriter<File>>, name: &str, value: &impl Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec_pretty(value)?;
-    zip.start_file(name, options(0o644, text.len() as u64, None)).map_err(io::Error::other)?;
-    zip.write_all(&text)
+    Ok(())
 }
 
 fn add_entry(

@@ -68,11 +68,15 @@ fn what_is_tiny_is_not_packed_and_all_else_is() {
     let large = "a line\n".repeat(1000);
     let tar = tar_of(|builder| {
         add(builder, "tiny", b"hello");
+        add(builder, "almost", &[b'a'; 255]);
+        add(builder, "just", &[b'a'; 256]);
         add(builder, "large", large.as_bytes());
     });
     zip_from_tar(tar.as_slice(), &target, &about()).unwrap();
     let mut zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
-    assert_eq!(zip.by_name("tiny").unwrap().compression(), CompressionMethod::Stored);
+    let mut method = |name| zip.by_name(name).unwrap().compression();
+    assert_eq!(["tiny", "almost"].map(&mut method), [CompressionMethod::Stored; 2]);
+    assert_eq!(["just", "large"].map(&mut method), [CompressionMethod::Deflated; 2]);
     let mut packed = zip.by_name("large").unwrap();
     assert!(packed.compressed_size() < 200, "{} bytes", packed.compressed_size());
     let mut text = String::new();
