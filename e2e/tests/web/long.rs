@@ -40,6 +40,38 @@ fn a_timeline_of_five_thousand_events_keeps_only_what_is_seen_in_the_page() {
 }
 
 #[test]
+fn a_timeline_whose_place_moves_while_it_is_drawn_stays() {
+    let server = Server::start();
+    let mut steps: Vec<Value> = (0..120)
+        .map(|number| json!({"tool": "write_file", "path": "same.txt", "content": format!("n{number}")}))
+        .collect();
+    steps.push(json!({"tool": "shell", "command": "echo waiting; until [ -e go ]; do sleep 0.05; done"}));
+    steps.push(json!({"tool": "shell", "command": "echo after"}));
+    let job = server.schedule(&json!({ "steps": steps }));
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
+    page.wait_for("the last call is in sight", &shows("waiting"));
+    // What lies above the list changes its height again and again: each look finds the list elsewhere.
+    page.evaluate(
+        "const real = Element.prototype.getBoundingClientRect;
+         globalThis.looks = 0;
+         Element.prototype.getBoundingClientRect = function () {
+           const place = real.call(this);
+           if (!this.classList.contains('virtual')) return place;
+           looks += 1;
+           return new DOMRect(place.x, place.y + (looks % 2 === 0 ? 3000 : 0), place.width, place.height);
+         };
+         0",
+    );
+    job.touch("go");
+    job.wait_for("complete");
+    page.wait_for("the page knows that it is over", "/^complete$/m.test(document.body.innerText)");
+    page.wait_for("the list was looked for", "looks > 0");
+    assert_eq!(page.evaluate(&shows("made a mistake")), false);
+    page.threw_nothing();
+}
+
+#[test]
 fn thousands_of_jobs_are_a_list_of_which_only_a_part_is_in_the_page() {
     let server = Server::start();
     let draft = |number: usize| json!({"name": format!("number {number}"), "start": false, "steps": [{"tool": "shell", "command": "true"}]});
