@@ -16,6 +16,8 @@ use crate::server::wait_until;
 const CHROMIUM: &str = "/usr/bin/chromium";
 /// Makes every page so many times slower: finds tests, and pages, that hold only on a quick machine.
 const SLOWNESS: &str = "CAISSON_TEST_SLOW_PAGES";
+/// What the browser says of a question to a page that goes, or that is yet to come.
+const NO_PAGE: [&str; 2] = ["Inspected target navigated or closed", "Cannot find default execution context"];
 /// How long something may take to appear on a page.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -161,12 +163,20 @@ impl Drop for Browser {
     }
 }
 
+fn evaluation(expression: &str, is_gesture: bool) -> Value {
+    json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": is_gesture})
+}
+
 impl Page {
     /// Sends a command and waits for its answer.
     ///
     /// # Panics
     /// The browser refuses it.
     pub fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.try_to_ask(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn try_to_ask(&mut self, method: &str, parameters: &Value) -> Result<Value, Value> {
         self.next_id += 1;
         let message = json!({"id": self.next_id, "method": method, "params": parameters});
         self.socket.send(Message::text(message.to_string())).expect("speaking to the page");
@@ -174,8 +184,8 @@ impl Page {
             let Message::Text(text) = self.socket.read().expect("an answer of the page") else { continue };
             let answer: Value = serde_json::from_str(&text).expect("an answer in JSON");
             if answer["id"] == self.next_id {
-                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-                return answer["result"].clone();
+                let error = answer["error"].clone();
+                return if error.is_null() { Ok(answer["result"].clone()) } else { Err(error) };
             }
             if answer["method"] == "Runtime.exceptionThrown" {
                 let details = &answer["params"]["exceptionDetails"];
@@ -195,10 +205,16 @@ impl Page {
     }
 
     fn evaluate_as(&mut self, expression: &str, is_gesture: bool) -> Value {
-        let parameters = json!({
-            "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": is_gesture
-        });
-        self.ask("Runtime.evaluate", &parameters)["result"]["value"].clone()
+        self.ask("Runtime.evaluate", &evaluation(expression, is_gesture))["result"]["value"].clone()
+    }
+
+    /// Whether an expression is true now. A page that goes while it is asked gives no answer; the next one may.
+    fn is_true(&mut self, expression: &str) -> bool {
+        match self.try_to_ask("Runtime.evaluate", &evaluation(expression, false)) {
+            Ok(answer) => answer["result"]["value"] == true,
+            Err(error) if NO_PAGE.iter().any(|words| error["message"] == *words) => false,
+            Err(error) => panic!("Runtime.evaluate: {error}"),
+        }
     }
 
     /// Waits until an expression is true.
@@ -208,7 +224,7 @@ impl Page {
     #[track_caller]
     pub fn wait_for(&mut self, what: &str, expression: &str) {
         let deadline = Instant::now() + PATIENCE;
-        while self.evaluate(expression) != Value::Bool(true) {
+        while !self.is_true(expression) {
             if Instant::now() > deadline {
                 let text = self.evaluate("document.title + ': ' + document.body.innerText.slice(0, 1500)");
                 panic!("waited in vain until {what}; thrown: {:?}; the page says: {text}", self.thrown);
@@ -230,7 +246,7 @@ impl Page {
     /// Whether an expression becomes true within this time.
     pub fn holds_within(&mut self, patience: Duration, expression: &str) -> bool {
         let deadline = Instant::now() + patience;
-        while self.evaluate(expression) != Value::Bool(true) {
+        while !self.is_true(expression) {
             if Instant::now() > deadline {
                 return false;
             }
