@@ -14,7 +14,7 @@ use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, invalid};
 use crate::scheduler::start_driver;
 use crate::state::JobState;
-use crate::store::{EventPage, Kinds, PAGE};
+use crate::store::Kinds;
 use crate::view::JobView;
 
 /// The longest message.
@@ -218,10 +218,7 @@ impl Orchestrator {
     /// What people have run and done since an event, in words; the log is read page by page.
     async fn commands_since(&self, id: JobId, since: Sequence) -> Result<Vec<String>, OrchestratorError> {
         let mut commands: Vec<String> = Vec::new();
-        let mut after = since;
-        loop {
-            let EventPage { events, is_last } = self.core.store.page(id, Kinds::All, after, PAGE).await?;
-            after = events.last().map_or(after, |last| last.sequence);
+        let mut take = |events: Vec<Event>| {
             for event in events.iter().filter(|event| !is_call_of_agent(event)) {
                 if let EventBody::CallStarted { tool, input, .. } = &event.body
                     && let Some(words) = deed(tool, input)
@@ -231,10 +228,9 @@ impl Orchestrator {
             }
             // What is told is bounded; so is what is kept for it.
             commands.truncate(MOST_NAMED + 1);
-            if is_last {
-                return Ok(commands);
-            }
-        }
+        };
+        self.core.store.each_page(id, Kinds::All, since, &mut take).await?;
+        Ok(commands)
     }
 
     /// Writes what a person does to the log of a job, and gives what is known of it then.

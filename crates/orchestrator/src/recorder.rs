@@ -18,7 +18,7 @@ use crate::ids::{Generation, JobId, Sequence};
 use crate::outward::cover_event;
 use crate::refused::RefusedOfCalls;
 use crate::state::Happening;
-use crate::store::{EventPage, Kinds, PAGE, Store, WITHOUT_OUTPUT};
+use crate::store::{Kinds, Store, WITHOUT_OUTPUT};
 use crate::view::JobView;
 
 /// How long to wait before a write that failed is tried again.
@@ -253,9 +253,8 @@ impl Recorder {
         let events = self.store.all_events(self.job, WITHOUT_OUTPUT, 0).await?;
         let newest = events.last().map_or(0, |event| event.sequence);
         written.news = None;
-        loop {
-            let EventPage { events: missed, is_last } =
-                self.store.page(self.job, Kinds::All, written.last, PAGE).await?;
+        let last = written.last;
+        let mut take = |missed: Vec<Event>| {
             // Somebody else may have written while this was read.
             let (known, later) = missed.split_at(missed.partition_point(|event| event.sequence <= newest));
             written.take(known);
@@ -263,10 +262,8 @@ impl Recorder {
                 written.news.get_or_insert_default();
                 written.take(later);
             }
-            if is_last {
-                break;
-            }
-        }
+        };
+        self.store.each_page(self.job, Kinds::All, last, &mut take).await?;
         written.news.get_or_insert_default();
         Ok(events)
     }
@@ -279,14 +276,8 @@ impl Recorder {
     /// Takes in what others have written.
     pub(crate) async fn catch_up(&self) -> Result<(), OrchestratorError> {
         let mut written = self.written.lock().await;
-        loop {
-            let EventPage { events, is_last } =
-                self.store.page(self.job, Kinds::All, written.last, PAGE).await?;
-            written.take(&events);
-            if is_last {
-                break;
-            }
-        }
+        let last = written.last;
+        self.store.each_page(self.job, Kinds::All, last, &mut |events| written.take(&events)).await?;
         drop(written);
         self.changed.notify_waiters();
         Ok(())

@@ -7,7 +7,7 @@ use crate::agent_log::AgentLog;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
-use crate::store::{EventPage, Kinds, PAGE, Store};
+use crate::store::{Kinds, Store};
 
 /// The past of a job.
 #[derive(Default)]
@@ -27,14 +27,12 @@ impl Past {
         log: &mut AgentLog,
     ) -> Result<Self, OrchestratorError> {
         let mut past = Self::default();
-        loop {
-            let EventPage { events, is_last } = store.page(job, Kinds::All, past.last, PAGE).await?;
+        let mut take = |events: Vec<Event>| {
             log.append(&events);
             past.take(events);
-            if is_last {
-                return Ok(past.sorted());
-            }
-        }
+        };
+        store.each_page(job, Kinds::All, 0, &mut take).await?;
+        Ok(past.sorted())
     }
 
     fn take(&mut self, page: Vec<Event>) {

@@ -11,7 +11,7 @@ use crate::error::OrchestratorError;
 use crate::event::{Event, EventBody};
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
-use crate::store::{EventPage, Kinds, PAGE};
+use crate::store::Kinds;
 use crate::written::EgressWritten;
 
 /// The most connections of one answer; `audit/network.jsonl` has them all.
@@ -182,15 +182,8 @@ impl Orchestrator {
             view.egress.answered.iter().filter(|answered| answered.standing == super::Standing::Rest);
         // Page by page: a log is long, and little of it is about connections.
         let mut summary = Summary::default();
-        let mut after = 0;
-        loop {
-            let EventPage { events, is_last } = self.core.store.page(id, Kinds::All, after, PAGE).await?;
-            after = events.last().map_or(after, |last| last.sequence);
-            connections_in(&events).for_each(|event| summary.take(event));
-            if is_last {
-                break;
-            }
-        }
+        let mut take = |events: Vec<Event>| connections_in(&events).for_each(|event| summary.take(event));
+        self.core.store.each_page(id, Kinds::All, 0, &mut take).await?;
         let (totals, connections) = summary.list();
         let live = self.core.live.get(id).and_then(|live| live.ceiling.get().cloned());
         Ok(NetworkReport {

@@ -168,15 +168,27 @@ pub trait Store: Send + Sync {
         &self,
         job: JobId,
         kinds: Kinds,
-        mut after: Sequence,
+        after: Sequence,
     ) -> Result<Vec<Event>, OrchestratorError> {
         let mut all = Vec::new();
+        self.each_page(job, kinds, after, &mut |events| all.extend(events)).await?;
+        Ok(all)
+    }
+
+    /// Reads the events of some kinds after a sequence number to their end, page by page.
+    async fn each_page(
+        &self,
+        job: JobId,
+        kinds: Kinds,
+        mut after: Sequence,
+        take: &mut (dyn FnMut(Vec<Event>) + Send),
+    ) -> Result<(), OrchestratorError> {
         loop {
             let EventPage { events, is_last } = self.page(job, kinds, after, PAGE).await?;
             after = events.last().map_or(after, |last| last.sequence);
-            all.extend(events);
+            take(events);
             if is_last {
-                return Ok(all);
+                return Ok(());
             }
         }
     }

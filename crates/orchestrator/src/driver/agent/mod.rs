@@ -27,7 +27,7 @@ use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
 use crate::ids::JobId;
 use crate::recorder::Why;
 use crate::request::Work;
-use crate::store::{CALLS, EventPage, Kinds, OUTPUT, PAGE, Store};
+use crate::store::{CALLS, Kinds, OUTPUT, Store};
 
 /// What an agent is told of when its sandbox is lost.
 const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&["call_started", "checkpoint"]);
@@ -201,19 +201,15 @@ pub(super) async fn open_outputs(
     let Some(first) = log.iter().find(is_open) else { return Ok(outputs) };
     let belongs =
         |id: &str| open.iter().any(|call| id == call.id || id.starts_with(&format!("{}-", call.id)));
-    let mut after = first.sequence;
-    loop {
-        let EventPage { events, is_last } = store.page(job, OUTPUT, after, PAGE).await?;
-        after = events.last().map_or(after, |last| last.sequence);
+    let mut take = |events: Vec<Event>| {
         for event in events {
             if let Some(call) = event.call.as_ref().filter(|call| belongs(&call.id)) {
                 outputs.entry(call.id.clone()).or_default().push(event);
             }
         }
-        if is_last {
-            return Ok(outputs);
-        }
-    }
+    };
+    store.each_page(job, OUTPUT, first.sequence, &mut take).await?;
+    Ok(outputs)
 }
 
 /// Shared by what writes in the background.
