@@ -1,0 +1,123 @@
+//! What a policy allows and refuses.
+
+use super::*;
+
+fn policy(mode: &str) -> Policy {
+    Policy::new(serde_json::from_str(mode).unwrap(), Ranges::default()).unwrap()
+}
+
+fn target(host: &str, port: u16) -> Target {
+    Target { host: host.parse().unwrap(), port }
+}
+
+fn verdict(mode: &str, host: &str, port: u16) -> Result<String, ReasonCode> {
+    policy(mode)
+        .check(&target(host, port), Sight::Bytes)
+        .map(|grant| grant.rule)
+        .map_err(|refusal| refusal.code)
+}
+
+#[test]
+fn each_mode_allows_what_it_says() {
+    assert_eq!(verdict("\"off\"", "pypi.org", 443), Err(ReasonCode::EgressOff));
+    assert_eq!(verdict("\"packages\"", "pypi.org", 443), Ok("packages:pypi".into()));
+    assert_eq!(verdict("\"packages\"", "pypi.org", 22), Err(ReasonCode::PortNotAllowed));
+    assert_eq!(verdict("\"packages\"", "example.org", 443), Err(ReasonCode::NotInPackages));
+    assert_eq!(verdict("\"packages\"", "192.0.2.1", 443), Err(ReasonCode::NotInPackages));
+    assert_eq!(verdict("\"open\"", "example.org", 8443), Ok("open".into()));
+    assert_eq!(verdict("\"open\"", "example.org", 25), Err(ReasonCode::PortNotAllowed));
+}
+
+#[test]
+fn a_list_allows_its_rules_and_may_hold_the_packages() {
+    let list = r#"{"allow": ["packages", "example.org:8443", "192.0.2.0/24"]}"#;
+    assert_eq!(verdict(list, "pypi.org", 443), Ok("packages".into()));
+    assert_eq!(verdict(list, "example.org", 8443), Ok("example.org:8443".into()));
+    assert_eq!(verdict(list, "example.org", 443), Err(ReasonCode::PortNotAllowed));
+    assert_eq!(verdict(list, "192.0.2.9", 80), Ok("192.0.2.0/24".into()));
+    assert_eq!(verdict(list, "www.example.org", 443), Err(ReasonCode::NotInList));
+    assert_eq!(verdict(r#"{"allow": []}"#, "example.org", 443), Err(ReasonCode::NotInList));
+}
+
+#[test]
+fn following_the_remedy_allows_the_target() {
+    for mode in ["\"off\"", "\"packages\"", r#"{"allow": ["a.example", "example.org"]}"#] {
+        for wanted in [target("example.org", 8443), target("2001:db8::1", 8443), target("192.0.2.1", 443)] {
+            let remedy = policy(mode).check(&wanted, Sight::Bytes).unwrap_err().remedy;
+            let start = remedy.find("{\"allow\"").unwrap();
+            let end = remedy.rfind('}').unwrap();
+            assert!(policy(&remedy[start..=end]).check(&wanted, Sight::Bytes).is_ok(), "{remedy}");
+        }
+    }
+}
+
+#[test]
+fn a_rule_never_overrides_a_refused_range() {
+    let policy = policy(r#"{"allow": ["10.0.0.0/8"]}"#);
+    let inside = target("10.0.0.1", 443);
+    assert!(policy.check(&inside, Sight::Bytes).is_ok());
+    let refusal = policy.check_address(&inside, "10.0.0.1".parse().unwrap()).unwrap_err();
+    assert_eq!((refusal.code, refusal.rule.as_str()), (ReasonCode::RefusedRange, "10.0.0.0/8"));
+}
+
+#[test]
+fn nothing_exceeds_the_ceiling() {
+    let ceiling: Mode = serde_json::from_str(r#"{"allow": ["packages", "*.example.org"]}"#).unwrap();
+    let learning = policy("\"learn\"").under(ceiling.clone()).unwrap();
+    assert!(learning.check(&target("www.example.org", 443), Sight::Bytes).is_ok());
+    let refusal = learning.check(&target("example.com", 443), Sight::Bytes).unwrap_err();
+    assert_eq!(refusal.code, ReasonCode::AboveCeiling);
+    let approved = learning.with_approved("example.com".parse().unwrap());
+    assert!(approved.check(&target("example.com", 443), Sight::Bytes).is_err());
+    assert!(policy("\"open\"").under(ceiling).unwrap_err().to_string().contains("open"));
+    assert!(policy("\"packages\"").under(Mode::Off).is_err());
+    assert!(policy("\"off\"").under(Mode::Off).is_ok());
+}
+
+#[test]
+fn an_approved_rule_allows_what_the_mode_refuses() {
+    let policy = policy("\"off\"").with_approved("example.org".parse().unwrap());
+    assert_eq!(policy.check(&target("example.org", 443), Sight::Bytes).unwrap().rule, "approved:example.org");
+    assert!(policy.check(&target("example.com", 443), Sight::Bytes).is_err());
+}
+
+#[test]
+fn methods_and_paths_bind_where_they_can_be_seen_and_allow_nothing_elsewhere() {
+    let policy = policy(r#"{"allow": [{"host": "example.org", "methods": ["GET"], "paths": ["/a/*"]}]}"#);
+    let to = target("example.org", 443);
+    let get = |path| policy.check(&to, Sight::Request { method: "GET", path });
+    assert!(get("/a/b").is_ok() && policy.check(&to, Sight::Requests).is_ok());
+    assert_eq!(get("/b").unwrap_err().code, ReasonCode::RequestNotAllowed);
+    let refusal = policy.check(&to, Sight::Bytes).unwrap_err();
+    assert!(refusal.reason.contains("cannot be seen"), "{}", refusal.reason);
+}
+
+#[test]
+fn modes_are_written_as_they_are_read() {
+    for text in [
+        "\"off\"",
+        "\"packages\"",
+        "\"open\"",
+        "\"learn\"",
+        r#"{"allow":["*.example.org:8443","10.0.0.0/8"]}"#,
+    ] {
+        let mode: Mode = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&mode).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_wrong_mode_is_refused_by_name() {
+    for (text, part) in [
+        ("\"opne\"", "opne"),
+        ("{}", "allow"),
+        (r#"{"allow": ["*"]}"#, "\"*\""),
+        (r#"{"allow": ["a"], "deny": []}"#, "deny"),
+        (r#"{"allow": "example.org"}"#, "sequence"),
+        ("7", "packages"),
+        ("null", "packages"),
+    ] {
+        let error = serde_json::from_str::<Mode>(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
