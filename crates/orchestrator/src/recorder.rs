@@ -61,6 +61,8 @@ struct Written {
     knows_all_made: bool,
     /// What the calls that run were refused.
     refused: RefusedOfCalls,
+    /// Whether the log has a connection.
+    has_connections: bool,
 }
 
 /// Tools that write nothing, or whose calls tell in the log what they write.
@@ -84,6 +86,10 @@ const KNOWN_TOOLS: [&str; 17] = [
     "wait",
 ];
 
+fn is_connection(event: &Event) -> bool {
+    matches!(event.body, EventBody::Egress(_))
+}
+
 impl Written {
     fn take(&mut self, events: &[Event]) {
         for event in events {
@@ -91,6 +97,7 @@ impl Written {
             self.last = event.sequence;
             self.trace(event);
             self.refused.take(event);
+            self.has_connections |= is_connection(event);
             if let Some(news) = &mut self.news
                 && !matches!(
                     event.body,
@@ -166,6 +173,7 @@ impl Recorder {
             made: HashSet::new(),
             knows_all_made: false,
             refused: RefusedOfCalls::default(),
+            has_connections: false,
         });
         Self {
             store,
@@ -177,6 +185,17 @@ impl Recorder {
             redactor: OnceLock::new(),
             flushes: OnceLock::new(),
         }
+    }
+
+    /// The same for a job that has a past.
+    pub(crate) fn after(mut self, past: &[Event]) -> Self {
+        self.written.get_mut().has_connections = past.iter().any(is_connection);
+        self
+    }
+
+    /// Whether the log has a connection.
+    pub(crate) async fn has_connections(&self) -> bool {
+        self.written.lock().await.has_connections
     }
 
     /// From now on these values are covered in whatever is written.

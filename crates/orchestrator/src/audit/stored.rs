@@ -86,7 +86,7 @@ pub(super) fn look(folder: &Path, stored: &[StoredFile]) -> Vec<FileAudit> {
 fn weigh(path: &Path) -> io::Result<Weighed> {
     let mut file = File::open(path)?;
     let mut weighed = Weighed::default();
-    let mut buffer = vec![0; 256 * 1024];
+    let mut buffer = vec![0; 32 * 1024];
     loop {
         match file.read(&mut buffer)? {
             0 => return Ok(weighed),

@@ -212,7 +212,7 @@ pub(crate) fn copy_covered(list: &Path, target: &Path, redactor: &Redactor) -> i
     let mut copy = File::create(&partial)?;
     let mut cover = redactor.stream();
     let mut list = File::open(list)?;
-    let mut buffer = vec![0; 64 * 1024];
+    let mut buffer = vec![0; 32 * 1024];
     loop {
         let count = list.read(&mut buffer)?;
         if count == 0 {

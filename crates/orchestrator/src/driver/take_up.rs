@@ -72,7 +72,8 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     let used = LastUse::new();
     let kind = view.kind;
     let holder = view.agent.as_ref().and_then(|agent| agent.holder.clone());
-    let recorder = Arc::new(Recorder::new(Arc::clone(&core.store), job, generation, view, log, last));
+    let recorder = Recorder::new(Arc::clone(&core.store), job, generation, view, log, last).after(&past);
+    let recorder = Arc::new(recorder);
     let guest = watch::Sender::new(None);
     let live = LiveJob {
         kind,

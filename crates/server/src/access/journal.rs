@@ -1,7 +1,7 @@
 //! Who did what over the API: a line in the server's log and in a file for all that changes something, is taken away or is
 //! refused, and the last of them for who asks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -14,13 +14,10 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::journal_file::JournalFile;
+use super::recent::Recent;
 use crate::answers::{now_ms, timestamp};
 use crate::error::ServerError;
 
-/// So many are kept in memory.
-pub(super) const KEPT: usize = 1000;
-/// And so many of these at most are of nobody: whoever has no key cannot push out what others did.
-const KEPT_OF_NOBODY: usize = 200;
 /// What is rationed is told of at most this often; in between it is counted.
 pub(super) const PAUSE: Duration = Duration::from_secs(10);
 /// Of one caller, so many refusals are told of one by one within that time.
@@ -85,7 +82,7 @@ impl Deed {
         Self { key: key.map(ToString::to_string), ..self }
     }
 
-    fn is_of_nobody(&self) -> bool {
+    pub(super) fn is_of_nobody(&self) -> bool {
         self.who == NOBODY && self.key.is_none()
     }
 }
@@ -127,7 +124,8 @@ impl AccessLog {
     /// It cannot be written.
     pub fn open(folder: &Path) -> Result<Self, ServerError> {
         let (file, deeds) = JournalFile::open(folder).map_err(ServerError::AccessLog)?;
-        Ok(Self(Arc::new(Journal { deeds: Mutex::new(deeds), file: Some(file), ..Journal::default() })))
+        let recent = Mutex::new(deeds.into_iter().collect());
+        Ok(Self(Arc::new(Journal { recent, file: Some(file), ..Journal::default() })))
     }
 
     pub(super) fn journal(&self) -> &Arc<Journal> {
@@ -164,7 +162,7 @@ impl PartialEq for AccessLog {
 /// The last deeds, and what is counted at present.
 #[derive(Default)]
 pub(crate) struct Journal {
-    deeds: Mutex<VecDeque<Deed>>,
+    recent: Mutex<Recent>,
     counts: Mutex<HashMap<Ration, Count>>,
     file: Option<JournalFile>,
 }
@@ -266,37 +264,22 @@ impl Journal {
         if let Some(file) = &self.file {
             file.write(&deed);
         }
-        let mut deeds = self.deeds.lock().unwrap_or_else(PoisonError::into_inner);
-        if deed.is_of_nobody() && deeds.iter().filter(|kept| kept.is_of_nobody()).count() >= KEPT_OF_NOBODY {
-            let oldest = deeds.iter().position(Deed::is_of_nobody);
-            oldest.and_then(|oldest| deeds.remove(oldest));
-        }
-        if deeds.len() >= KEPT {
-            let oldest = oldest_of_the_busiest(&deeds);
-            deeds.remove(oldest);
-        }
-        deeds.push_back(deed);
+        self.recent().push(deed);
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest, newest first.
     pub(crate) fn last(&self, count: usize) -> Vec<Deed> {
-        let deeds = self.deeds.lock().unwrap_or_else(PoisonError::into_inner);
-        deeds.iter().rev().take(count).cloned().collect()
+        self.recent().newest(count)
     }
-}
-
-/// Where the oldest deed of whom most of them are is: who does much pushes out nothing but what is their own.
-fn oldest_of_the_busiest(deeds: &VecDeque<Deed>) -> usize {
-    let mut by_caller: HashMap<&str, (usize, usize)> = HashMap::new();
-    for (at, deed) in deeds.iter().enumerate() {
-        by_caller.entry(&deed.who).or_insert((0, at)).0 += 1;
-    }
-    let busiest = by_caller.into_values().max_by_key(|(count, oldest)| (*count, std::cmp::Reverse(*oldest)));
-    busiest.map_or(0, |(_, oldest)| oldest)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::recent::{KEPT, KEPT_OF_NOBODY};
     use super::*;
 
     fn deed(path: &str) -> Deed {

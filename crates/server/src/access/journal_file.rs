@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use super::journal::{Deed, KEPT};
+use super::journal::Deed;
+use super::recent::KEPT;
 
 const NAME: &str = "access.jsonl";
 /// A file that has reached this is put aside.

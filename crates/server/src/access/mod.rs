@@ -12,6 +12,7 @@ mod lease;
 mod need;
 mod oidc;
 mod pace;
+mod recent;
 mod session;
 mod share;
 mod subject;

@@ -46,6 +46,14 @@ impl Manifest {
         }
     }
 
+    /// Whether there is nothing to say but whose it is.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+            && self.links.is_empty()
+            && self.left_out.is_empty()
+            && self.provenance.is_empty()
+    }
+
     /// Notes what is not in the archive; after a thousand the rest is left unsaid.
     pub(super) fn leave_out(&mut self, mut name: String) {
         if self.left_out.len() >= MAX_LEFT_OUT {

@@ -7,7 +7,7 @@ mod tar_source;
 mod tests;
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -32,6 +32,8 @@ const LEARNED: &str = ".caisson/learned-egress.json";
 const OWN_FILES: [&str; 4] = [MANIFEST, NETWORK_LOG, FILE_LOG, LEARNED];
 /// The most entries of one archive.
 const MAX_ENTRIES: u64 = 2_000_000;
+/// So much is read at a time.
+const READ_BYTES: usize = 32 * 1024;
 /// What is smaller is not worth the packer's tables.
 const SMALLEST_PACKED: u64 = 256;
 /// The longest name, and the longest target of a link; what the kernel takes in one call.
@@ -56,7 +58,8 @@ pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) ->
     let partial = target.with_extension("zip.partial");
     let mut zip = ZipWriter::new(BufWriter::new(File::create(&partial)?));
     let mut manifest = Manifest::new(about.job.clone(), about.provenance.downloads.clone());
-    let mut archive = Archive::new(BufReader::with_capacity(256 * 1024, tar));
+    let mut archive = Archive::new(tar);
+    let mut buffer = vec![0; READ_BYTES];
     let mut count = 0;
     let mut next = Told::default();
     for entry in archive.entries()?.raw(true) {
@@ -68,12 +71,13 @@ pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) ->
         if count > MAX_ENTRIES {
             return Err(io::Error::other(format!("the workspace has more than {MAX_ENTRIES} entries")));
         }
-        add_entry(&mut zip, &mut manifest, entry, std::mem::take(&mut next))?;
+        add_entry(&mut zip, &mut manifest, entry, std::mem::take(&mut next), &mut buffer)?;
     }
-    archive.into_inner().into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name));
+    archive.into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name));
     add_own(&mut zip, about)?;
     // Never whole in memory: a job may have millions of files.
-    zip.start_file(MANIFEST, options(0o644, SMALLEST_PACKED, None)).map_err(io::Error::other)?;
+    let least_bytes = if manifest.is_empty() { 0 } else { SMALLEST_PACKED };
+    zip.start_file(MANIFEST, options(0o644, least_bytes, None)).map_err(io::Error::other)?;
     let mut out = BufWriter::new(&mut zip);
     serde_json::to_writer_pretty(&mut out, &manifest)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -81,7 +85,7 @@ pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) ->
     file.sync_all()?;
     let bytes = file.metadata()?.len();
     drop(file);
-    let sha256 = hash_file(&partial)?;
+    let sha256 = copy_hashed(&mut File::open(&partial)?, &mut io::sink(), &mut buffer)?;
     std::fs::rename(&partial, target)?;
     sync_folder(target)?;
     Ok(Artifact {
@@ -116,6 +120,7 @@ fn add_entry(
     manifest: &mut Manifest,
     mut entry: Entry<'_, impl Read>,
     told: Told,
+    buffer: &mut [u8],
 ) -> io::Result<()> {
     let raw = told.name.unwrap_or_else(|| entry.path_bytes().into_owned());
     let Some(name) = clean_name(&String::from_utf8_lossy(&raw)) else {
@@ -142,7 +147,7 @@ fn add_entry(
     match entry.header().entry_type() {
         EntryType::Regular | EntryType::Continuous => {
             zip.start_file(&name, options(mode, size, modified)).map_err(io::Error::other)?;
-            let sha256 = copy_hashed(&mut entry, zip)?;
+            let sha256 = copy_hashed(&mut entry, zip, buffer)?;
             manifest.files.push(ManifestFile { path: name, size, mode: format!("{mode:o}"), sha256 });
         }
         EntryType::Directory => {
@@ -192,11 +197,10 @@ fn zip_time(seconds: u64) -> Option<zip::DateTime> {
     .ok()
 }
 
-fn copy_hashed(from: &mut impl Read, to: &mut impl Write) -> io::Result<String> {
+fn copy_hashed(from: &mut impl Read, to: &mut impl Write, buffer: &mut [u8]) -> io::Result<String> {
     let mut hash = Sha256::new();
-    let mut buffer = vec![0; 128 * 1024];
     loop {
-        let count = from.read(&mut buffer)?;
+        let count = from.read(buffer)?;
         if count == 0 {
             return Ok(hex(&hash.finalize()));
         }
@@ -217,10 +221,6 @@ fn clean_name(name: &str) -> Option<String> {
     }
     let clean = clean.to_str()?.to_owned();
     (!clean.is_empty() && !clean.contains('\0')).then_some(clean)
-}
-
-fn hash_file(path: &Path) -> io::Result<String> {
-    copy_hashed(&mut File::open(path)?, &mut io::sink())
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
