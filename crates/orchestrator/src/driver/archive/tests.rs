@@ -196,11 +196,8 @@ fn names_that_take_more_memory_than_they_may_end_it() {
         add_long(builder, &"d/".repeat(1025));
     });
     let mut archive = Archive::new(tar.as_slice());
-    let added: Vec<io::Result<()>> = archive
-        .entries()
-        .unwrap()
-        .map(|entry| add_entry(&mut zip, &mut manifest, entry.unwrap(), Told::default()))
-        .collect();
+    let mut add = |entry| add_entry(&mut zip, &mut manifest, entry, Told::default(), &mut [0; 512]);
+    let added: Vec<io::Result<()>> = archive.entries().unwrap().map(|entry| add(entry.unwrap())).collect();
     assert!(added[0].is_ok());
     let error = added[1].as_ref().unwrap_err().to_string();
     assert!(error.contains("names of the workspace take more than 64 MiB"), "{error}");
