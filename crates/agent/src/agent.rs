@@ -1,36 +1,29 @@
 //! One turn after another: prompt, model, tool calls, until the work is over or must wait.
 
+mod asking;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use context::{Content, Engine, EntryBody, Settings, View, Window};
-use model::{Answer, Image, Model, ModelError, ModelEvent, ModelLimits, Money, Part, ToolSpec, Usage};
+use context::{Engine, Settings, Window};
+use model::{Image, Model, ModelLimits, ToolSpec};
 
 use crate::ahead::Summaries;
-use crate::allowance;
-use crate::conversation::{Conversation, Sight, answer_body};
+use crate::conversation::{Conversation, Sight};
 use crate::error::AgentError;
-use crate::event::{
-    AgentEvent, AnswerLost, FinishOutcome, Finished, Logged, ModelAnswered, Notice, NoticeCode, TurnStarted,
-    call_id,
-};
+use crate::event::{AgentEvent, Finished, Logged, Notice, NoticeCode};
 use crate::extra::ExtraTools;
 use crate::host::{Host, Stopped};
 use crate::mapping::Mapper;
 use crate::messages::Messages;
-use crate::prompt;
 use crate::recall::Recall;
 use crate::replay;
 use crate::request::PersonRequest;
 use crate::settings::{AgentSettings, SummaryMode};
 use crate::stuck::Verdict;
-use crate::time::clock_text;
 use crate::tool::Toolbox;
 use crate::window::{self, Offer, Room};
-
-/// How often a prompt that is too long is made shorter before the job waits for a person.
-const MOST_OVERFLOWS: u32 = 4;
 
 /// Where the work stands when the agent returns.
 #[derive(Debug, Clone, PartialEq)]
@@ -343,169 +336,9 @@ impl Agent {
         }
         Ok(false)
     }
-
-    /// Asks the model and writes its answer down. `Some` when the job must wait.
-    async fn ask(&mut self, host: &dyn Host) -> Result<Option<Ending>, Stopped> {
-        let status = prompt::status_text(
-            &self.conversation,
-            &self.settings,
-            host.worked().as_secs(),
-            &clock_text(host.now_ms()),
-            &self.toolbox,
-            &self.extra_notes,
-        );
-        let status = if window::is_weak(&self.limits) { status + prompt::WEAK_STATUS } else { status };
-        let view = self.conversation.engine().view().with_volatile(&status);
-        self.load_pictures(&view, host).await?;
-        let (prompt_tokens, segments) = (view.tokens, view.segments);
-        let max_output_tokens = match self.answer_tokens(prompt_tokens) {
-            Ok(most) => most,
-            Err(reason) => return Ok(Some(out_of_budget(reason))),
-        };
-        self.messages.renew(segments, &self.pictures);
-        let mut request = prompt::request_of(&self.messages, &self.system, &self.specs);
-        request.cache_key = Some(self.cache_key.clone());
-        request.max_output_tokens = max_output_tokens;
-        let request = Arc::new(request);
-        host.show(Arc::clone(&request), &self.conversation);
-        let turn = self.conversation.turn() + 1;
-        let model = self.model.name().to_string();
-        let started = TurnStarted { turn, model: model.clone(), prompt_tokens, status };
-        host.record(vec![AgentEvent::TurnStarted(started)]).await?;
-        let since = Instant::now();
-        let time_left = self.time_left(host);
-        let mut lost = None;
-        let answered = tokio::select! {
-            answered = self.stream(turn, request, host, &mut lost) => answered,
-            stopped = host.must_stop() => return Err(stopped),
-            () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => {
-                return Ok(Some(self.time_is_over(host)));
-            }
-        };
-        if let (Err(error), Some((usage, cost))) = (&answered, lost) {
-            let lost = AnswerLost { turn, model: model.clone(), usage, cost, problem: error.to_string() };
-            host.record(vec![AgentEvent::AnswerLost(Box::new(lost))]).await?;
-            self.take_news(host).await?;
-            if let Some(ending) = self.budget_ending(host) {
-                return Ok(Some(ending));
-            }
-        }
-        match answered {
-            Ok(answer) => {
-                self.overflows = 0;
-                let recorded = self.model.is_recorded();
-                let mut events = self.correction(&answer, prompt_tokens);
-                let answer = with_own_ids(answer, turn);
-                let answered = ModelAnswered {
-                    turn,
-                    tokens: Some(context::tokens::count_body(&answer_body(&answer))),
-                    answer,
-                    prompt_tokens,
-                    duration_ms: u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
-                    recorded,
-                };
-                events.push(AgentEvent::ModelAnswered(Box::new(answered)));
-                host.record(events).await?;
-                Ok(None)
-            }
-            Err(ModelError::Overflow { limit, .. }) if self.overflows < MOST_OVERFLOWS => {
-                self.overflows += 1;
-                let limit_tokens = limit.and_then(|limit| u32::try_from(limit).ok());
-                host.record(vec![AgentEvent::ContextChanged(EntryBody::Tighten { limit_tokens })]).await?;
-                Ok(None)
-            }
-            Err(error) => Ok(Some(Ending::Paused {
-                code: error.code().to_owned(),
-                reason: error.to_string(),
-                retry_after: error.is_retryable().then(|| error.retry_after().unwrap_or_default()),
-            })),
-        }
-    }
-
-    /// How long an answer may be where the budget bounds it; why nobody is asked where it does not pay for the question.
-    fn answer_tokens(&self, prompt_tokens: u32) -> Result<Option<u32>, String> {
-        let (budget, spent) = (self.conversation.budget(), self.conversation.spent());
-        let cost = |usage: &Usage| self.model.cost_at_most(usage);
-        let most = allowance::answer_tokens(budget, spent, prompt_tokens, cost)
-            .map_err(|why| format!("{why}; resume it with a larger budget, nothing is lost"))?;
-        Ok(most.filter(|most| *most < self.limits.output_tokens))
-    }
-
-    /// Holds the pictures that a view shows, and no others.
-    async fn load_pictures(&mut self, view: &View, host: &dyn Host) -> Result<(), Stopped> {
-        let mut held = std::mem::take(&mut self.pictures);
-        for image in view.segments.iter().flat_map(|segment| images_of(&segment.content)) {
-            let kept = match held.remove(&image.digest) {
-                Some(kept) => Some(kept),
-                None if self.pictures.contains_key(&image.digest) => None,
-                None => host
-                    .picture(&image.digest)
-                    .await?
-                    .map(|bytes| Image { media_type: image.media_type.clone(), bytes }),
-            };
-            if let Some(kept) = kept {
-                self.pictures.insert(image.digest.clone(), kept);
-            }
-        }
-        Ok(())
-    }
-
-    /// The whole answer; who watches hears it as it comes. Where none comes, `lost` is what must be paid all the same.
-    async fn stream(
-        &self,
-        turn: u64,
-        request: Arc<model::ModelRequest>,
-        host: &dyn Host,
-        lost: &mut Option<(Usage, Option<Money>)>,
-    ) -> Result<Answer, ModelError> {
-        let stream = self.model.stream(request).await?;
-        let hear = |event: &ModelEvent| {
-            if let ModelEvent::Lost { usage, cost } = event {
-                *lost = Some((*usage, *cost));
-            }
-            host.hear(turn, event);
-        };
-        model::listen(stream, hear).await
-    }
-
-    /// What the provider's usage teaches about our counting, where it is news. Counting less than we do is no danger;
-    /// only what is counted as more must be known.
-    fn correction(&self, answer: &Answer, our_tokens: u32) -> Vec<AgentEvent> {
-        let ours = u64::from(our_tokens);
-        let body = self.conversation.engine().correction(answer.usage.prompt().max(ours), ours);
-        body.map(AgentEvent::ContextChanged).into_iter().collect()
-    }
 }
 
 /// A job that waits for a larger budget.
 fn out_of_budget(reason: String) -> Ending {
     Ending::Paused { code: "budget".into(), reason, retry_after: None }
-}
-
-/// The pictures of a segment.
-fn images_of(content: &Content) -> &[context::Image] {
-    match content {
-        Content::Text { images, .. } | Content::Result { images, .. } => images,
-        Content::Fixed | Content::Assistant { .. } => &[],
-    }
-}
-
-/// The answer with ids that are unique in the job: models give the same id twice, or none.
-fn with_own_ids(mut answer: Answer, turn: u64) -> Answer {
-    let mut number = 0;
-    for part in &mut answer.parts {
-        if let Part::ToolCall(call) = part {
-            number += 1;
-            call.id = call_id(turn, number);
-        }
-    }
-    answer
-}
-
-impl Finished {
-    /// Whether the task is done.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.outcome == FinishOutcome::Done
-    }
 }

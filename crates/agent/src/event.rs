@@ -295,6 +295,14 @@ pub struct Finished {
     pub summary: String,
 }
 
+impl Finished {
+    /// Whether the task is done.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.outcome == FinishOutcome::Done
+    }
+}
+
 /// How an agent ends its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
