@@ -1,6 +1,7 @@
 // What the page knows of a job, computed from its events one after another, so that a finished job can be replayed by folding a
 // part of them. An item that changes is replaced, never changed in place: whoever shows it sees a new one.
 
+import { addOutput, best, decode, isSamePicture, richOf, type CallItem, type Rich } from './call-item';
 import { changeFiles, takeFound, type KnownFile } from './known';
 
 export interface LogEvent {
@@ -11,45 +12,6 @@ export interface LogEvent {
   call?: { id: string; attempt: number } | null;
   /** Who did it over the API. */
   done_by?: { name: string; key?: string } | null;
-}
-
-export type ItemStatus = 'running' | 'succeeded' | 'failed' | 'interrupted';
-
-export interface Rich {
-  /** Such as `image/png`. */
-  type: string;
-  /** Text, or base64 of a picture. */
-  data?: string;
-  /** Where large content is kept. */
-  digest?: string;
-  /** What a later form of the same thing names. */
-  shownAs?: string;
-}
-
-export interface CallItem {
-  kind: 'call';
-  key: string;
-  sequence: number;
-  time: number;
-  tool: string;
-  input: any;
-  step: number | null;
-  attempt: number;
-  status: ItemStatus;
-  exitCode: number | null;
-  reason: string;
-  note: string;
-  /** What a tool said about itself, such as `edited index.html`. */
-  said: string;
-  duration: number | null;
-  output: { stream: string; text: string }[];
-  outputBytes: number;
-  hiddenBytes: number;
-  /** How many letters `output` has. */
-  keptLength: number;
-  rich: Rich[];
-  /** Who ran it, where it was somebody outside. */
-  by: string;
 }
 
 export interface TextItem {
@@ -155,11 +117,6 @@ export interface Budget {
   tool_calls?: number | null;
   wall_s?: number | null;
 }
-
-/** The most text of one call that is kept for showing; the log has the rest. */
-const MOST_OUTPUT = 256 * 1024;
-/** The same for its parts, of which each is of one stream. */
-const MOST_PARTS = 2000;
 
 export function empty(): Folded {
   return {
@@ -451,75 +408,6 @@ function takeSummary(job: Folded, event: LogEvent, summary: any): void {
 
 function callKey(event: LogEvent): string {
   return event.call ? `${event.call.id}.${event.call.attempt}` : `e${event.sequence}`;
-}
-
-function addOutput(call: CallItem, stream: string, text: string): Partial<CallItem> {
-  let output = call.output.slice();
-  const last = output.at(-1);
-  if (last?.stream === stream) output[output.length - 1] = { stream, text: last.text + text };
-  else output.push({ stream, text });
-  let hiddenBytes = call.hiddenBytes;
-  let keptLength = call.keptLength + text.length;
-  // Who writes to two streams in turn makes a part of each letter.
-  if (output.length > MOST_PARTS) {
-    const gone = output.slice(0, MOST_PARTS / 4).reduce((sum, part) => sum + part.text.length, 0);
-    output = output.slice(MOST_PARTS / 4);
-    hiddenBytes += gone;
-    keptLength -= gone;
-  }
-  let excess = keptLength - MOST_OUTPUT;
-  while (excess > 0 && output[0]) {
-    const first = output[0];
-    const cut = Math.min(excess, first.text.length);
-    hiddenBytes += cut;
-    excess -= cut;
-    keptLength -= cut;
-    if (cut === first.text.length) output.shift();
-    else output[0] = { stream: first.stream, text: first.text.slice(cut) };
-  }
-  return { output, hiddenBytes, keptLength, outputBytes: call.outputBytes + text.length };
-}
-
-/** The forms in which a thing is shown, best first. */
-const FORMS = ['image/png', 'image/jpeg', 'image/gif', 'image/svg+xml', 'text/html', 'text/markdown', 'application/json', 'text/plain'];
-
-function best(forms: Record<string, unknown>, text: string): Rich[] {
-  const type = FORMS.find((form) => forms[form] !== undefined);
-  if (!type) return text ? [{ type: 'text/plain', data: text }] : [];
-  const value = forms[type] as any;
-  if (isDigest(value?.digest)) return [{ type, digest: value.digest }];
-  return [{ type, data: typeof value === 'string' ? value : JSON.stringify(value, null, 2) }];
-}
-
-/** A job says what it likes: only what a digest is may become a part of an address. */
-function isDigest(value: unknown): value is string {
-  return typeof value === 'string' && /^[0-9a-f]{64}$/.test(value);
-}
-
-function richOf(data: any): Rich[] {
-  if (!data || typeof data !== 'object') return [];
-  const found: Rich[] = [];
-  // The bytes themselves, or how many there are where they are kept elsewhere.
-  for (const image of Array.isArray(data.images) ? data.images : []) {
-    const isKept = isDigest(image?.digest);
-    const isHere = typeof image?.bytes === 'string';
-    if (isKept || isHere) found.push({ type: String(image.media_type), ...(isKept && { digest: image.digest }), ...(isHere && { data: image.bytes }) });
-  }
-  const screenshot = data.screenshot?.digest ?? data.screenshot;
-  if (isDigest(screenshot)) found.push({ type: 'image/png', digest: screenshot });
-  return found;
-}
-
-function isSamePicture(known: Rich, picture: Rich): boolean {
-  return known.data !== undefined && picture.data !== undefined ? known.data.trim() === picture.data.trim() : known.digest !== undefined && known.digest === picture.digest;
-}
-
-function decode(base64: string): string {
-  try {
-    return new TextDecoder().decode(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)));
-  } catch {
-    return '';
-  }
 }
 
 function dollarsOf(cost: any): number {
