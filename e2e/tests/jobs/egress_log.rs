@@ -60,6 +60,24 @@ fn every_connection_is_in_the_report_and_in_the_zip_and_downloads_have_digests()
 }
 
 #[test]
+fn what_was_downloaded_before_a_restart_of_the_server_is_in_the_zip() {
+    let server = server();
+    let outside = Outside::http(|_, client| whole(client, BODY));
+    let wait = shell("echo waits; until [ -e go ]; do sleep 0.05; done");
+    let job = server.schedule(&json!({"steps": [shell(&fetch(outside.port)), wait], "egress": "learn"}));
+    let mut events = job.follow();
+    events.until("the second step", |event| event.is("call_output") && event.data()["text"] == "waits\n");
+    server.kill9();
+    server.restart();
+    job.touch("go");
+    events.until_end();
+    let mut output = job.output();
+    assert_eq!(output.manifest()["provenance"][0]["sha256"], BODY_SHA256);
+    let learned: Value = serde_json::from_str(&output.text(".caisson/learned-egress.json")).unwrap();
+    assert_eq!(learned, json!({"egress": {"allow": [format!("localhost:{}", outside.port)]}}));
+}
+
+#[test]
 fn learning_lets_pass_and_writes_the_policy_that_would_have_sufficed() {
     let server = server();
     let outside = Outside::http(|_, client| whole(client, BODY));
