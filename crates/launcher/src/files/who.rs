@@ -55,10 +55,11 @@ impl Asked {
 }
 
 fn ask(pid: i32) -> Who {
+    // First: a program that a process becomes has its name before its environment, so the name is never older than the call.
+    let environment = environment_of(pid);
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return Who::default() };
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let environment = environment_of(pid);
     Who {
         pid: field("NSpid:").and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()),
         process: field("Name:").map(|name| name.trim().chars().take(64).collect()),
