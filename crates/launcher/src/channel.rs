@@ -16,7 +16,8 @@ use crate::spec::Report;
 
 /// The most descriptors that one message carries.
 const MAX_DESCRIPTORS: usize = 16;
-const MAX_BYTES: usize = 4096;
+/// The most bytes of one message.
+pub(crate) const MAX_BYTES: usize = 4096;
 
 /// What the owner tells the first process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +41,8 @@ pub(crate) fn pair() -> io::Result<(Channel, Channel)> {
 }
 
 impl Channel {
-    fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sends bytes and descriptors in one message.
+    pub(crate) fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -50,7 +52,8 @@ impl Channel {
         Ok(())
     }
 
-    fn receive(&self) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    /// The next message; without bytes when the other end is gone.
+    pub(crate) fn receive(&self) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let mut bytes = vec![0; MAX_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -98,6 +101,18 @@ impl Channel {
             return Ok(None);
         }
         serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other)
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> Self {
+        channel.0
     }
 }
 

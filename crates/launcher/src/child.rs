@@ -15,7 +15,7 @@ use crate::error::{LaunchError, Step};
 use crate::layers::{Ids, Layers};
 use crate::mounts;
 use crate::privileges;
-use crate::spec::{LISTEN_FD, LaunchSpec, STATE_FD, Users};
+use crate::spec::{LISTEN_FD, LaunchSpec, Network, STATE_FD, Users};
 use crate::sys;
 use crate::trace::Stopwatch;
 
@@ -51,9 +51,9 @@ fn become_guest(
     watch.lap("identity");
     let parts = mounts::prepare(spec)?;
     rustix::system::sethostname(b"caisson").named("setting the host name")?;
-    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .named("opening a socket")?;
-    sys::raise_loopback(&socket).named("raising the loopback device")?;
+    if spec.network == Network::Own {
+        raise_loopback()?;
+    }
     set_limits(spec)?;
     watch.lap("parts");
 
@@ -64,7 +64,7 @@ fn become_guest(
     watch.lap("layers came");
     mounts::enter(spec, &layers, &parts)?;
     let Layers { listener, guest: state, .. } = layers;
-    drop((parts, socket));
+    drop(parts);
     watch.lap("root entered");
 
     for door in channel.hear(Word::Limited).named("waiting for limits")? {
@@ -75,6 +75,12 @@ fn become_guest(
     privileges::give_up(spec, inheritance.guest.as_fd(), state.as_fd())?;
     watch.lap("privileges given up");
     execute(spec, inheritance, &[(&listener, LISTEN_FD), (&state, STATE_FD)])
+}
+
+fn raise_loopback() -> Result<(), LaunchError> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .named("opening a socket")?;
+    sys::raise_loopback(&socket).named("raising the loopback device")
 }
 
 /// Becomes user 0 of the namespace.

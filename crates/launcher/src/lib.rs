@@ -1,8 +1,10 @@
 //! The small program that enters namespaces and owns one sandbox, and the types by which it is told what to do.
 //!
-//! One process, one thread. [`run`] reads a [`LaunchSpec`], makes the namespaces, becomes the parent of the guest and
-//! stays until the guest is gone. [`remove`] deletes what a sandbox has left, [`probe`] tries what a sandbox needs. Who
-//! starts it needs only [`spec`], [`launch_file`], [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`].
+//! Processes of one thread. [`stand_by`] takes orders; for each it forks a process that reads a [`LaunchSpec`], makes the
+//! namespaces, becomes the parent of the guest and stays until the guest is gone. [`remove`] deletes what a sandbox has
+//! left, [`probe`] tries what a sandbox needs. Who starts it needs only [`spec`], [`standby`], [`launch_file`],
+//! [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`]; who
+//! lends networks, [`network`].
 
 pub mod cgroup;
 mod channel;
@@ -17,6 +19,7 @@ mod layers;
 mod log;
 pub mod mark;
 mod mounts;
+pub mod network;
 mod owner;
 mod privileges;
 mod probe;
@@ -25,14 +28,16 @@ mod removal;
 mod shelter;
 mod slot;
 pub mod spec;
+pub mod standby;
 mod sys;
 mod trace;
 mod users;
 
 pub use error::LaunchError;
-pub use owner::{fail, run};
+pub use owner::fail;
 pub use privileges::landlock_version;
 pub use probe::probe;
 pub use removal::remove;
 pub use shelter::LEAST_LANDLOCK;
 pub use spec::LaunchSpec;
+pub use standby::stand_by;

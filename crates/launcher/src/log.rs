@@ -2,10 +2,11 @@
 //! word: most sandboxes never have one.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::spec::LOG_FILE;
+use crate::sys;
 
 /// The most bytes of the guest's own messages that are kept.
 const LIMIT: usize = 1 << 20;
@@ -36,6 +37,11 @@ impl Log {
         if let Some(file) = &mut self.file {
             let _ = file.write_all(&bytes[..kept]);
         }
+    }
+
+    /// All that this program says for people to read goes there, from its beginning on.
+    pub(crate) fn take_complaints(&self) -> io::Result<()> {
+        sys::place_descriptor(&OpenOptions::new().create(true).append(true).open(&self.path)?, 2)
     }
 
     /// What is said of a failure in this program itself goes there too.

@@ -1,24 +1,27 @@
-//! `caisson-launcher FILE`: makes the sandbox that the launch specification in FILE describes, and stays as its owner.
+//! `caisson-launcher --stand-by`: makes a sandbox for each order that comes through standard input, a socket, and an owner
+//! that stays with it.
 //!
 //! `caisson-launcher --remove` and `--probe` read what to do as JSON from standard input.
 
+use std::ffi::OsStr;
 use std::io;
 use std::process::ExitCode;
 
 use launcher::LaunchError;
 
-const USAGE: &str = "usage: caisson-launcher FILE | --remove | --probe";
+const USAGE: &str = "usage: caisson-launcher --stand-by | --remove | --probe";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    let (Some(argument), None) = (arguments.next(), arguments.next()) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    let result = match argument.to_str() {
-        Some("--remove") => read().and_then(|removal| launcher::remove(&removal)),
-        Some("--probe") => read().and_then(|probe| launcher::probe(&probe)),
-        _ => launcher::run(argument.as_ref()),
+    let (argument, further) = (arguments.next(), arguments.next());
+    let result = match (argument.as_deref().and_then(OsStr::to_str), further) {
+        (Some("--stand-by"), None) => launcher::stand_by(),
+        (Some("--remove"), None) => read().and_then(|removal| launcher::remove(&removal)),
+        (Some("--probe"), None) => read().and_then(|probe| launcher::probe(&probe)),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

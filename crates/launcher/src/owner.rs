@@ -27,8 +27,8 @@ use crate::process;
 use crate::shelter;
 use crate::slot::Slot;
 use crate::spec::{
-    ENTRANCE_FD, EndRecord, FILES_FILE, FileAuditing, GuestEnd, LISTEN_FD, LaunchSpec, Report, Running,
-    STATE_FD, Seal, Shelter, Users,
+    ENTRANCE_FD, EndRecord, FILES_FILE, FileAuditing, GuestEnd, LISTEN_FD, LaunchSpec, Network, Report,
+    Running, STATE_FD, Seal, Shelter, Trace, Users,
 };
 use crate::sys::{self, Cloned, Namespaces};
 use crate::trace::Stopwatch;
@@ -59,19 +59,23 @@ impl Child {
 ///
 /// # Errors
 /// The sandbox could not be made; nothing is left of it but its directory.
-pub fn run(file: &Path) -> Result<(), LaunchError> {
-    let null = keep_numbers_free().named("opening /dev/null")?;
-    // A session of its own: signals to the server's terminal do not come here.
-    let _ = rustix::process::setsid();
+pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, network: Option<OwnedFd>) -> Result<(), LaunchError> {
     let (spec, mut held) = Held::take(file)?;
     let mut log = Log::of(&spec.directory);
     log.take_panics();
+    if spec.trace == Trace::On {
+        log.take_complaints().named("opening the log")?;
+    }
     let _image = hold_image(&spec)?;
     let mut watch = Stopwatch::start("owner", spec.trace);
     let slot = users::take(&spec.users)?;
+    if spec.network == Network::Lent {
+        let lent = network.ok_or_else(|| io::Error::other("none came")).named("taking the lent network")?;
+        enter_network(&lent)?;
+    }
     let child = match &spec.seal {
-        Seal::Namespaces => give_birth(&spec, null.as_fd(), &watch)?,
-        Seal::Shelter(shelter) => shelter::give_birth(&spec, shelter, slot.as_ref(), null.as_fd())?,
+        Seal::Namespaces => give_birth(&spec, null, &watch)?,
+        Seal::Shelter(shelter) => shelter::give_birth(&spec, shelter, slot.as_ref(), null)?,
     };
     watch.lap("child born");
     let mut audit = None;
@@ -92,7 +96,7 @@ pub fn run(file: &Path) -> Result<(), LaunchError> {
     let requests = sys::request_descriptor().named("listening for signals")?;
     let signals = Signals { termination, requests };
     tell(&Report::Ready);
-    sys::place_descriptor(&null, 1).named("closing standard output")?;
+    sys::place_descriptor(null, 1).named("closing standard output")?;
     watch.lap("ready");
     sys::release_own_code();
     wait(&held, &child, &signals, &mut asked, &mut log, audit.as_mut()).named("waiting for the guest")?;
@@ -116,7 +120,7 @@ fn tell(report: &Report) {
 }
 
 /// Descriptors opened later must not get the numbers that the guest's own will have.
-fn keep_numbers_free() -> io::Result<OwnedFd> {
+pub(crate) fn keep_numbers_free() -> io::Result<OwnedFd> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // Above all: whatever has such a number already stays open only here, and is replaced.
     let null = rustix::io::fcntl_dupfd_cloexec(null, ENTRANCE_FD + 1)?;
@@ -151,7 +155,11 @@ fn give_birth(spec: &LaunchSpec, null: BorrowedFd<'_>, watch: &Stopwatch) -> Res
         birthplace = group.birthplace()?;
     }
     let null = null.try_clone_to_owned().named("copying /dev/null")?;
-    match sys::clone_into_namespaces(Namespaces::All, birthplace.as_ref().map(AsFd::as_fd))
+    let kinds = match spec.network {
+        Network::Own => Namespaces::All,
+        Network::Lent => Namespaces::AllButNetwork,
+    };
+    match sys::clone_into_namespaces(kinds, birthplace.as_ref().map(AsFd::as_fd))
         .named("making namespaces")?
     {
         Cloned::Owner { pid, pidfd } => Ok(Child { pid, pidfd, channel: ours, log }),
@@ -217,9 +225,9 @@ fn send_layers(
     let users = open_namespace(child.pid, "user")?;
     // A socket belongs to the network namespace that it was made in, and its holder can look into that one. So the owner
     // enters the sandbox's first, and stays there: it needs no network.
-    let network = open_namespace(child.pid, "net")?;
-    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
-        .named("entering the sandbox's network")?;
+    if spec.network == Network::Own {
+        enter_network(&open_namespace(child.pid, "net")?)?;
+    }
     let layers = Layers::open(spec, Ids::Mapped { users: users.as_fd(), first_uid })?;
     watch.lap("layers opened");
     if spec.file_audit == FileAuditing::WherePossible && layers.loop_device.is_some() {
@@ -228,6 +236,11 @@ fn send_layers(
     }
     child.channel.say(Word::Layers, &layers.descriptors()).named("handing over layers")?;
     Ok(layers.loop_device)
+}
+
+fn enter_network(network: &OwnedFd) -> Result<(), LaunchError> {
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        .named("entering the sandbox's network")
 }
 
 fn open_namespace(pid: i32, kind: &str) -> Result<OwnedFd, LaunchError> {

@@ -65,6 +65,20 @@ pub struct LaunchSpec {
     /// Whether the files that its processes touch are listed.
     #[serde(default)]
     pub file_audit: FileAuditing,
+    /// Where the sandbox has its network from.
+    #[serde(default)]
+    pub network: Network,
+}
+
+/// Where a sandbox has its network from. Either way it has nothing but a loopback device, and nobody else has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// It is made for the sandbox and goes with it.
+    #[default]
+    Own,
+    /// It comes with the order, as a descriptor.
+    Lent,
 }
 
 /// Whether files that are touched are listed, in [`FILES_FILE`].

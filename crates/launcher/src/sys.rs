@@ -24,6 +24,8 @@ pub(crate) enum Cloned {
 pub(crate) enum Namespaces {
     /// Every kind but cgroup.
     All,
+    /// The same but for the network: the new process is in that of its owner.
+    AllButNetwork,
     /// Only that of user ids.
     User,
 }
@@ -49,6 +51,7 @@ pub(crate) fn clone_into_namespaces(kinds: Namespaces, cgroup: Option<BorrowedFd
     let mut arguments: libc::clone_args = unsafe { zeroed() };
     let namespaces = match kinds {
         Namespaces::All => NAMESPACES,
+        Namespaces::AllButNetwork => NAMESPACES & !libc::CLONE_NEWNET,
         Namespaces::User => libc::CLONE_NEWUSER,
     };
     arguments.flags = (namespaces | libc::CLONE_PIDFD) as u64;
@@ -75,6 +78,28 @@ pub(crate) fn fork() -> io::Result<Option<rustix::process::Pid>> {
     // SAFETY: this process has one thread, so no lock can be held by another one at this moment.
     let pid = check(i64::from(unsafe { libc::fork() }))?;
     Ok(rustix::process::Pid::from_raw(pid as i32))
+}
+
+/// Who collects the processes that this one has made, when they have ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Collection {
+    /// Nobody has to.
+    ByKernel,
+    /// This process.
+    ByParent,
+}
+
+/// Says who collects ended processes. It is inherited.
+pub(crate) fn set_collection(by: Collection) -> io::Result<()> {
+    let action = match by {
+        Collection::ByKernel => libc::SIG_IGN,
+        Collection::ByParent => libc::SIG_DFL,
+    };
+    // SAFETY: no handler of this program is involved.
+    match unsafe { libc::signal(libc::SIGCHLD, action) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Changes a detached mount and what is mounted below it: attributes to set, and the user namespace whose ids it shows.
@@ -164,6 +189,13 @@ pub(crate) fn raise_loopback(socket: impl AsFd) -> io::Result<()> {
     check(i64::from(unsafe {
         libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request)
     }))?;
+    Ok(())
+}
+
+/// Takes this thread into a new network.
+pub(crate) fn enter_new_network() -> io::Result<()> {
+    // SAFETY: a new network changes nothing that Rust relies on.
+    check(i64::from(unsafe { libc::unshare(libc::CLONE_NEWNET) }))?;
     Ok(())
 }
 

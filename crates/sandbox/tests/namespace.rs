@@ -7,14 +7,15 @@ mod namespace_host;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use launcher::launch_file::LaunchText;
 use namespace_host::{Host, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use sandbox::conformance::{Guest, make, remove, spec};
 use sandbox::namespace::NamespaceBackend;
 use sandbox::{Backend, CheckState, EndedReason, Image, LimitKind, Phase, SandboxError, SandboxId};
@@ -172,6 +173,54 @@ async fn a_sandbox_of_an_earlier_version_is_told_to_be_lost_and_ended() {
     // Asked of the process itself: one that has ended has a folder in /proc until its parent looks.
     let ended = poll(&mut [PollFd::new(&launcher, PollFlags::IN)], Some(&Timespec::default())).unwrap();
     assert_eq!(ended, 1, "the launcher lives on");
+}
+
+#[tokio::test]
+async fn a_launcher_that_stood_ready_and_died_is_replaced_and_its_sandboxes_live_on() {
+    let host = Host::new();
+    let first = make(&host, &spec()).await;
+    let parent = |pid: i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+        line.trim().parse::<i32>().unwrap()
+    };
+    let standby = parent(host.launcher_pid(first));
+    kill_process(Pid::from_raw(standby).unwrap(), Signal::KILL).unwrap();
+    let second = make(&host, &spec()).await;
+    assert_ne!(parent(host.launcher_pid(second)), standby);
+    for id in [first, second] {
+        Guest::of(&host.backend, id).await.expect("true").await;
+        remove(&host, id).await;
+    }
+}
+
+#[tokio::test]
+async fn a_network_is_lent_again_only_when_nobody_used_it() {
+    let host = Host::new();
+    let network = |id| fs::File::open(format!("/proc/{}/ns/net", host.guest_pid(id))).unwrap();
+    // Numbers of namespaces are used again, so both are held while they are compared.
+    let is_same =
+        |one: &fs::File, other: &fs::File| one.metadata().unwrap().ino() == other.metadata().unwrap().ino();
+    let mut unused = None;
+    let end = Instant::now() + Duration::from_secs(60);
+    let (id, lent) = loop {
+        let id = make(&host, &spec()).await;
+        let lent = network(id);
+        if unused.as_ref().is_some_and(|unused| is_same(unused, &lent)) {
+            break (id, lent);
+        }
+        assert!(Instant::now() < end, "no network was lent twice");
+        Guest::of(&host.backend, id).await.expect("true").await;
+        remove(&host, id).await;
+        unused = Some(lent);
+    };
+    Guest::of(&host.backend, id).await.expect("bash -c 'echo x > /dev/udp/127.0.0.1/9'").await;
+    remove(&host, id).await;
+    for _ in 0..5 {
+        let id = make(&host, &spec()).await;
+        assert!(!is_same(&network(id), &lent), "a used network was lent again");
+        remove(&host, id).await;
+    }
 }
 
 /// Somebody who still holds the device may still write to the file below it, which is to be another sandbox's disk.

@@ -1,9 +1,8 @@
 //! Making a sandbox: its directory and disk, then the launcher, which does the rest.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::io::{self, PipeReader};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +10,11 @@ use launcher::LaunchSpec;
 use launcher::cgroup::Group;
 use launcher::launch_file::{self, LAUNCH_FILE, LaunchText};
 use launcher::spec::{
-    AGENT_ID, Disk, GUEST_DIRECTORY, LISTEN_FD, LOG_FILE, Report, Root, STATE_FD, Seal, Trace, Users,
+    AGENT_ID, Disk, GUEST_DIRECTORY, LISTEN_FD, Network, Report, Root, STATE_FD, Seal, Users,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::net::unix::pipe::Receiver;
 
 use super::layout::{failed, make_private_directory};
 use super::shelter::{self, HOW_TO_ACCEPT};
@@ -50,17 +49,18 @@ fn namespaces() -> Isolation {
     Isolation::Namespaces
 }
 
-/// A sandbox that only needs its launcher.
-pub(super) struct Prepared {
-    directory: PathBuf,
+/// A sandbox that its launcher is making.
+pub(super) struct Ordered {
+    /// Where the launcher's one line comes.
+    answer: PipeReader,
 }
 
-/// Checks the wish and makes directory and disk. `None` when the sandbox runs already.
-pub(super) fn prepare(
+/// Checks the wish, makes directory and disk, and has a launcher do the rest. `None` when the sandbox runs already.
+pub(super) fn order(
     inner: &Inner,
     id: SandboxId,
     spec: &SandboxSpec,
-) -> Result<Option<Prepared>, SandboxError> {
+) -> Result<Option<Ordered>, SandboxError> {
     if spec.isolation > ISOLATION {
         return Err(SandboxError::TooWeak { asked: spec.isolation, given: ISOLATION });
     }
@@ -72,7 +72,7 @@ pub(super) fn prepare(
         Isolation::Landlock => {
             let plan = inner.shelter_offer.plan(&spec.limits)?;
             refuse_images(spec)?;
-            lay_out_shelter(inner, id, spec, &plan, &directory)
+            lay_out_shelter(inner, id, spec, &plan, &directory).map(|()| None)
         }
         Isolation::Namespaces | Isolation::MicroVm => {
             let plan = inner.offer.plan(&spec.limits)?;
@@ -80,8 +80,14 @@ pub(super) fn prepare(
             lay_out(inner, id, spec, &plan, root, &directory)
         }
     };
-    match laid_out {
-        Ok(()) => Ok(Some(Prepared { directory })),
+    let ordered = laid_out.and_then(|network| {
+        inner.standby.order(&directory.join(LAUNCH_FILE), network.as_ref()).map_err(|source| {
+            let step = "starting the launcher".into();
+            SandboxError::Setup { id, step, source: Some(source) }
+        })
+    });
+    match ordered {
+        Ok(answer) => Ok(Some(Ordered { answer })),
         Err(error) => Err(give_up(inner, id, spec.isolation, error)),
     }
 }
@@ -208,12 +214,22 @@ fn lay_out(
     plan: &Plan,
     root: Root,
     directory: &Path,
-) -> Result<(), SandboxError> {
+) -> Result<Option<OwnedFd>, SandboxError> {
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
     let disk = make_disk(inner, plan, directory)?;
     let root = own_ca::add(inner, spec, root, directory)?;
-    let launch = describe(inner, id, plan, root, disk, directory)?;
-    write_records(spec, plan, Isolation::Namespaces, &launch, directory)
+    let lent = lend_network(inner, id);
+    let network = if lent.is_some() { Network::Lent } else { Network::Own };
+    let launch = LaunchSpec { network, ..describe(inner, id, plan, root, disk, directory)? };
+    write_records(spec, plan, Isolation::Namespaces, &launch, directory)?;
+    Ok(lent)
+}
+
+/// A network that this server has made, where it may: an ordinary user's sandbox makes its own.
+fn lend_network(inner: &Inner, id: SandboxId) -> Option<OwnedFd> {
+    let Users::Ranges(_) = inner.identity.users else { return None };
+    let refused = |error: &io::Error| tracing::debug!(%error, "the sandbox makes its network itself");
+    inner.networks.lend(id).inspect_err(refused).ok()
 }
 
 fn write_records(
@@ -270,6 +286,7 @@ fn describe(
         trace: config.trace,
         seal: Seal::Namespaces,
         file_audit: config.file_audit,
+        network: Network::Own,
     })
 }
 
@@ -325,30 +342,12 @@ fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
     words.map(String::from).to_vec()
 }
 
-/// Starts the launcher and waits for its one line.
-pub(super) async fn start(inner: &Inner, id: SandboxId, prepared: Prepared) -> Result<(), SandboxError> {
+/// Waits for the launcher's one line.
+pub(super) async fn wait(inner: &Inner, id: SandboxId, ordered: Ordered) -> Result<(), SandboxError> {
     let setup =
         |step: &str, source: io::Error| SandboxError::Setup { id, step: step.into(), source: Some(source) };
-    // Times of its steps are all that it says there.
-    let complaints = match inner.config.trace {
-        Trace::Off => Stdio::null(),
-        Trace::On => {
-            let log = fs::File::create(prepared.directory.join(LOG_FILE));
-            log.map_err(|e| setup("opening the log", e))?.into()
-        }
-    };
-    let mut child = Command::new(&inner.config.launcher)
-        .arg(prepared.directory.join(LAUNCH_FILE))
-        .env_clear()
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(complaints)
-        .spawn()
-        .map_err(|source| setup("starting the launcher", source))?;
-    let output =
-        child.stdout.take().ok_or_else(|| setup("starting the launcher", io::Error::other("no output")))?;
-    // Collects the launcher's exit status whenever it comes. The launcher itself does not depend on us.
-    tokio::spawn(async move { child.wait().await });
+    let output = Receiver::from_owned_fd(ordered.answer.into())
+        .map_err(|source| setup("hearing from the launcher", source))?;
     let mut answer = Vec::new();
     let read = async { output.take(REPORT_BYTES).read_to_end(&mut answer).await };
     match tokio::time::timeout(inner.config.start_timeout, read).await {

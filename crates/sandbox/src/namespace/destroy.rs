@@ -40,6 +40,7 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     end_stragglers(ran.as_ref(), group.as_ref(), patience)
         .and_then(|()| mark.map_or(Ok(()), |mark| launcher::mark::end_all(mark, patience)))
         .map_err(ending)?;
+    inner.networks.take_back(id);
     wait_for_disk(&directory, ran.and_then(|ran| ran.loop_device), patience)?;
     if let Some(group) = &group {
         group

@@ -14,6 +14,7 @@ mod host_image;
 pub(crate) mod layout;
 mod limits;
 mod named_image;
+mod networks;
 mod observe;
 mod old_groups;
 mod old_layers;
@@ -23,6 +24,7 @@ pub(crate) mod preflight;
 mod probe;
 pub(crate) mod seccomp;
 mod shelter;
+mod standby;
 mod users;
 
 use std::io;
@@ -37,6 +39,8 @@ use self::host_image::HostImages;
 use self::layout::{Layout, failed};
 use self::limits::Offer;
 use self::named_image::{AgentIs, NamedImages};
+use self::networks::Networks;
+use self::standby::Standby;
 use self::users::Identity;
 use crate::background::Background;
 use crate::error::SandboxError;
@@ -60,6 +64,8 @@ struct Inner {
     config: NamespaceConfig,
     layout: Layout,
     disks: DiskStore,
+    standby: Standby,
+    networks: Networks,
     /// Removes what destroyed sandboxes have left.
     trash: Background,
     host_images: HostImages,
@@ -103,6 +109,8 @@ impl NamespaceBackend {
         let inner = Arc::new(Inner {
             shelter_offer: preflight::offer_without_namespaces(&offer, &identity),
             disks: DiskStore::new(layout.disks(), config.ready_disks),
+            standby: Standby::new(config.launcher.clone()),
+            networks: Networks::new(),
             trash: Background::new("trash"),
             host_images: HostImages::new(layout.images(), "/", identity.owners()),
             named_images: NamedImages::new(
@@ -149,10 +157,9 @@ impl Backend for NamespaceBackend {
         let turn = self.locks.turn(id).await;
         let (backend, wanted, asked) = (self.clone(), spec.clone(), spec.isolation);
         let made = async move {
-            let prepared = backend.blocking(move |inner| create::prepare(inner, id, &wanted)).await?;
-            let Some(prepared) = prepared else { return Ok(()) };
-            let started = create::start(&backend.inner, id, prepared).await;
-            let Err(error) = started else { return Ok(()) };
+            let ordered = backend.blocking(move |inner| create::order(inner, id, &wanted)).await?;
+            let Some(ordered) = ordered else { return Ok(()) };
+            let Err(error) = create::wait(&backend.inner, id, ordered).await else { return Ok(()) };
             Err(backend.blocking(move |inner| Ok(create::give_up(inner, id, asked, error))).await?)
         };
         turn.see_through(made).await

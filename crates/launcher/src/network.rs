@@ -1,0 +1,114 @@
+//! Networks for sandboxes, made ahead by whoever starts launchers.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::sys;
+
+const OWN_NETWORK: &str = "/proc/thread-self/ns/net";
+/// What the kernel tells of a network: counters of everything that was ever sent or refused, and what outlives its socket.
+const TOLD: [&str; 6] = ["dev", "snmp", "snmp6", "netstat", "ip6_flowlabel", "unix"];
+/// Its first line counts the sockets of the network; the others count those of the whole host.
+const SOCKETS: &str = "sockstat";
+
+/// All that a network tells of what was done in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Traces(String);
+
+/// A new network with nothing but its loopback device.
+///
+/// # Errors
+/// This process may not make one.
+pub fn make() -> io::Result<OwnedFd> {
+    elsewhere(|| {
+        sys::enter_new_network()?;
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        sys::raise_loopback(&socket)?;
+        Ok(open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    })
+}
+
+/// Looks at a network. The calling thread must be one that needs no network: it stays in that one if it cannot go back.
+///
+/// # Errors
+/// The network cannot be entered, looked at or left.
+pub fn traces(network: impl AsFd) -> io::Result<Traces> {
+    let own = open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let told = read();
+    move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network))?;
+    told
+}
+
+fn read() -> io::Result<Traces> {
+    let file = |name: &str| format!("/proc/thread-self/net/{name}");
+    let sockets = fs::read_to_string(file(SOCKETS))?;
+    let mut text = sockets.lines().next().unwrap_or_default().to_owned();
+    for name in TOLD {
+        match fs::read_to_string(file(name)) {
+            // Not every kernel has all of them.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => text.push_str(&other?),
+        }
+    }
+    Ok(Traces(text))
+}
+
+/// Works on a thread of its own, which is gone afterwards.
+fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    let thread = std::thread::Builder::new().spawn(work)?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    use super::*;
+
+    /// What a network tells after something was done in it, and before.
+    fn after<T: 'static>(deed: impl FnOnce() -> T + Send + 'static) -> (Traces, Traces) {
+        elsewhere(|| {
+            let network = make()?;
+            let before = traces(&network)?;
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+            let result = deed();
+            let after = read()?;
+            drop(result);
+            Ok((after, before))
+        })
+        .expect("networks are made by root")
+    }
+
+    #[test]
+    fn a_network_that_nobody_used_tells_the_same_as_a_new_one() {
+        let (after, before) = after(|| drop(TcpListener::bind("127.0.0.1:0").unwrap()));
+        assert_eq!(after, before);
+        assert_eq!(traces(make().unwrap()).unwrap(), before);
+    }
+
+    #[test]
+    fn whatever_was_sent_or_refused_is_told() {
+        let sent = || UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", "127.0.0.1:9").map(drop);
+        let refused = || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", "192.0.2.1:9").map(drop);
+        for (after, before) in [after(sent), after(refused)] {
+            assert_ne!(after, before);
+        }
+    }
+
+    #[test]
+    fn whatever_is_still_open_is_told() {
+        let (port, before) = after(|| TcpListener::bind("127.0.0.1:0").unwrap());
+        assert_ne!(port, before);
+        let name = SocketAddr::from_abstract_name("caisson").unwrap();
+        let (name, before) = after(move || UnixListener::bind_addr(&name).unwrap());
+        assert_ne!(name, before);
+    }
+}

@@ -1,0 +1,75 @@
+//! The launcher that stands ready on behalf of this server, and makes the owner of each sandbox by forking.
+
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use launcher::standby::Orders;
+
+/// One launcher that stands ready; it is started with the first order, and again should it have died.
+pub(super) struct Standby {
+    launcher: PathBuf,
+    process: Mutex<Option<Process>>,
+}
+
+struct Process {
+    /// `None` only while it is being ended.
+    orders: Option<Orders>,
+    child: Child,
+}
+
+impl Standby {
+    /// No process yet.
+    pub(super) fn new(launcher: PathBuf) -> Self {
+        Self { launcher, process: Mutex::default() }
+    }
+
+    /// Has the sandbox of a launch file made; gives where its owner's one line will come.
+    pub(super) fn order(&self, file: &Path, network: Option<&OwnedFd>) -> io::Result<PipeReader> {
+        let (reader, writer) = io::pipe()?;
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(process) = process.as_ref() {
+            match process.give(file, &writer, network) {
+                Err(error) if is_gone(&error) => {}
+                other => return other.map(|()| reader),
+            }
+        }
+        let new = Process::start(&self.launcher)?;
+        let given = new.give(file, &writer, network);
+        *process = Some(new);
+        given.map(|()| reader)
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+impl Process {
+    fn start(launcher: &Path) -> io::Result<Self> {
+        let (orders, theirs) = Orders::new()?;
+        let child = Command::new(launcher)
+            .arg("--stand-by")
+            .env_clear()
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { orders: Some(orders), child })
+    }
+
+    fn give(&self, file: &Path, answer: &PipeWriter, network: Option<&OwnedFd>) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        self.orders.as_ref().ok_or_else(gone)?.give(file, answer.as_fd(), network.map(AsFd::as_fd))
+    }
+}
+
+impl Drop for Process {
+    /// It ends by itself when nobody can order any more. The owners that it has made stay.
+    fn drop(&mut self) {
+        self.orders = None;
+        let _ = self.child.wait();
+    }
+}
