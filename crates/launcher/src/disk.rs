@@ -34,6 +34,10 @@ pub struct OpenDisk {
 pub fn open(disk: &Disk) -> Result<OpenDisk, LaunchError> {
     match disk {
         Disk::Image(file) => open_image(file),
+        Disk::Mounted(device) => {
+            let mount = mount_ext4(&format!("/dev/loop{device}"))?;
+            Ok(OpenDisk { mount, loop_device: Some(*device) })
+        }
         Disk::Directory(directory) => {
             let mount =
                 open_tree(CWD, directory, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)

@@ -207,7 +207,7 @@ fn set_up(
     }
     let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
     let guest_started = started.named("looking at the guest")?;
-    Ok(Running { guest_pid: child.pid.unsigned_abs(), guest_started, loop_device })
+    Ok(Running { guest_pid: child.pid.unsigned_abs(), guest_started, loop_device, network: spec.network })
 }
 
 fn complain_of_list(error: &io::Error) {

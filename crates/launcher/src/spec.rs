@@ -146,6 +146,8 @@ pub struct Bind {
 pub enum Disk {
     /// A file with an ext4 file system; its size is the limit.
     Image(PathBuf),
+    /// The number of a loop device with such a file, which whoever ordered the sandbox has mounted until it runs.
+    Mounted(u32),
     /// A directory of the host, without a limit.
     Directory(PathBuf),
 }
@@ -251,6 +253,9 @@ pub struct Running {
     pub guest_started: u64,
     /// Number of the loop device under the disk.
     pub loop_device: Option<u32>,
+    /// Where its network is from.
+    #[serde(default)]
+    pub network: Network,
 }
 
 /// How a sandbox ended that nobody asked to end; written after the last process is gone.

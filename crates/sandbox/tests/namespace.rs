@@ -20,6 +20,9 @@ use sandbox::conformance::{Guest, make, remove, spec};
 use sandbox::namespace::NamespaceBackend;
 use sandbox::{Backend, CheckState, EndedReason, Image, LimitKind, Phase, SandboxError, SandboxId};
 
+/// What `ls -A` says of four empty directories.
+const EMPTY: &str = "/app:\n\n/tmp:\n\n/var/tmp:\n\n/workspace:";
+
 sandbox::conformance_suite!(Host::new());
 
 #[tokio::test]
@@ -201,18 +204,18 @@ async fn a_network_is_lent_again_only_when_nobody_used_it() {
     // Numbers of namespaces are used again, so both are held while they are compared.
     let is_same =
         |one: &fs::File, other: &fs::File| one.metadata().unwrap().ino() == other.metadata().unwrap().ino();
-    let mut unused = None;
+    let mut unused: Vec<fs::File> = Vec::new();
     let end = Instant::now() + Duration::from_secs(60);
     let (id, lent) = loop {
         let id = make(&host, &spec()).await;
         let lent = network(id);
-        if unused.as_ref().is_some_and(|unused| is_same(unused, &lent)) {
+        if unused.iter().any(|unused| is_same(unused, &lent)) {
             break (id, lent);
         }
         assert!(Instant::now() < end, "no network was lent twice");
         Guest::of(&host.backend, id).await.expect("true").await;
         remove(&host, id).await;
-        unused = Some(lent);
+        unused.push(lent);
     };
     Guest::of(&host.backend, id).await.expect("bash -c 'echo x > /dev/udp/127.0.0.1/9'").await;
     remove(&host, id).await;
@@ -220,6 +223,31 @@ async fn a_network_is_lent_again_only_when_nobody_used_it() {
         let id = make(&host, &spec()).await;
         assert!(!is_same(&network(id), &lent), "a used network was lent again");
         remove(&host, id).await;
+    }
+}
+
+#[tokio::test]
+async fn a_disk_stays_mounted_for_the_next_sandbox_which_finds_nothing_on_it() {
+    let host = Host::new();
+    let file = |id| fs::metadata(host.sandbox(id).join("disk.img")).unwrap().ino();
+    let device = |id| {
+        let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
+        running.loop_device.unwrap()
+    };
+    let mut seen = BTreeSet::new();
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let id = make(&host, &spec()).await;
+        let guest = Guest::of(&host.backend, id).await;
+        assert_eq!(guest.expect("ls -A /workspace /app /tmp /var/tmp").await, EMPTY);
+        guest.expect("test -w /workspace && echo secret | tee /workspace/a /tmp/b /var/tmp/c").await;
+        guest.expect("chmod 500 /workspace && mkdir -p ~/d/e && ln -s /etc /tmp/etc").await;
+        let now = (file(id), device(id));
+        remove(&host, id).await;
+        if !seen.insert(now) {
+            break;
+        }
+        assert!(Instant::now() < end, "no disk was used twice");
     }
 }
 
@@ -231,6 +259,8 @@ async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
     std::os::unix::fs::symlink(real.path(), &link).unwrap();
     let mut host = Host::with(&program("caisson-launcher"), &program("caisson-guest"), &link);
     host.config.stop_timeout = Duration::from_secs(5);
+    // One that is kept is not waited for.
+    host.config.ready_disks = 0;
     host.backend = NamespaceBackend::new(host.config.clone()).unwrap();
     let id = make(&host, &spec()).await;
     let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();

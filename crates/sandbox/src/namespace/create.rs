@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
+use super::kept_disks::HeldDisk;
 use super::layout::{failed, make_private_directory};
 use super::shelter::{self, HOW_TO_ACCEPT};
 use super::users::Obstacle;
@@ -51,8 +52,16 @@ fn namespaces() -> Isolation {
 
 /// A sandbox that its launcher is making.
 pub(super) struct Ordered {
+    lent: Lent,
     /// Where the launcher's one line comes.
     answer: PipeReader,
+}
+
+/// What a sandbox has from this server, which holds it until the sandbox runs.
+#[derive(Default)]
+struct Lent {
+    network: Option<OwnedFd>,
+    disk: Option<HeldDisk>,
 }
 
 /// Checks the wish, makes directory and disk, and has a launcher do the rest. `None` when the sandbox runs already.
@@ -72,7 +81,7 @@ pub(super) fn order(
         Isolation::Landlock => {
             let plan = inner.shelter_offer.plan(&spec.limits)?;
             refuse_images(spec)?;
-            lay_out_shelter(inner, id, spec, &plan, &directory).map(|()| None)
+            lay_out_shelter(inner, id, spec, &plan, &directory).map(|()| Lent::default())
         }
         Isolation::Namespaces | Isolation::MicroVm => {
             let plan = inner.offer.plan(&spec.limits)?;
@@ -80,16 +89,15 @@ pub(super) fn order(
             lay_out(inner, id, spec, &plan, root, &directory)
         }
     };
-    let ordered = laid_out.and_then(|network| {
-        inner.standby.order(&directory.join(LAUNCH_FILE), network.as_ref()).map_err(|source| {
+    let ordered = laid_out.and_then(|lent| {
+        let answer = inner.standby.order(&directory.join(LAUNCH_FILE), lent.network.as_ref());
+        let answer = answer.map_err(|source| {
             let step = "starting the launcher".into();
             SandboxError::Setup { id, step, source: Some(source) }
-        })
+        })?;
+        Ok(Ordered { lent, answer })
     });
-    match ordered {
-        Ok(answer) => Ok(Some(Ordered { answer })),
-        Err(error) => Err(give_up(inner, id, spec.isolation, error)),
-    }
+    ordered.map(Some).map_err(|error| give_up(inner, id, spec.isolation, error))
 }
 
 /// What the sandbox gets: namespaces where the host has them, less only for those who accept less.
@@ -214,22 +222,29 @@ fn lay_out(
     plan: &Plan,
     root: Root,
     directory: &Path,
-) -> Result<Option<OwnedFd>, SandboxError> {
+) -> Result<Lent, SandboxError> {
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
-    let disk = make_disk(inner, plan, directory)?;
+    let lent = lend(inner, plan, directory);
+    let disk = match &lent.disk {
+        Some(held) => Disk::Mounted(held.device()),
+        None => make_disk(inner, plan, directory)?,
+    };
     let root = own_ca::add(inner, spec, root, directory)?;
-    let lent = lend_network(inner, id);
-    let network = if lent.is_some() { Network::Lent } else { Network::Own };
+    let network = if lent.network.is_some() { Network::Lent } else { Network::Own };
     let launch = LaunchSpec { network, ..describe(inner, id, plan, root, disk, directory)? };
     write_records(spec, plan, Isolation::Namespaces, &launch, directory)?;
     Ok(lent)
 }
 
-/// A network that this server has made, where it may: an ordinary user's sandbox makes its own.
-fn lend_network(inner: &Inner, id: SandboxId) -> Option<OwnedFd> {
-    let Users::Ranges(_) = inner.identity.users else { return None };
+/// What this server has ready, where it may: an ordinary user's sandbox makes everything itself.
+fn lend(inner: &Inner, plan: &Plan, directory: &Path) -> Lent {
+    let Users::Ranges(_) = inner.identity.users else { return Lent::default() };
     let refused = |error: &io::Error| tracing::debug!(%error, "the sandbox makes its network itself");
-    inner.networks.lend(id).inspect_err(refused).ok()
+    let image = directory.join(disk::DISK_FILE);
+    Lent {
+        network: inner.networks.lend().inspect_err(refused).ok(),
+        disk: plan.disk_mib.and_then(|mib| inner.kept_disks.take(mib, &image)),
+    }
 }
 
 fn write_records(
@@ -354,6 +369,8 @@ pub(super) async fn wait(inner: &Inner, id: SandboxId, ordered: Ordered) -> Resu
         Ok(result) => result.map_err(|source| setup("hearing from the launcher", source))?,
         Err(_) => return Err(setup("waiting for the launcher", io::ErrorKind::TimedOut.into())),
     };
+    // The sandbox holds them itself now, or is no more.
+    drop(ordered.lent);
     match serde_json::from_slice(&answer) {
         Ok(Report::Ready) => Ok(()),
         Ok(Report::Failed { step, cause, errno }) => {

@@ -3,18 +3,20 @@
 //! Processes go first, then what hangs on them goes by itself (mounts, the loop device) and is waited for, then the
 //! control group and the directories. Every step succeeds when there is nothing left to do.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use launcher::cgroup::{Frozen, Group};
 use launcher::launch_file::{self, LaunchText};
-use launcher::spec::{Removal, Running, Users};
+use launcher::spec::{Network, Removal, Running, Users};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::create::{Record, group_of};
 use super::disk::DISK_FILE;
+use super::kept_disks::HeldDisk;
 use super::layout::failed;
 use super::{Inner, owner, shelter};
 use crate::error::SandboxError;
@@ -28,8 +30,10 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     let directory = inner.layout.sandbox(id);
     let patience = inner.config.stop_timeout;
     let text = LaunchText::read(&directory).ok().flatten();
+    let ran_before = text.as_ref().and_then(LaunchText::running);
     let record: Option<Record> = text.and_then(|text| text.record().ok().flatten());
     let group = group_of(inner, id, record.as_ref());
+    let reusable = Reusable::hold(&directory, ran_before.as_ref());
     let mark = record
         .filter(|record| record.isolation == Isolation::Landlock)
         .map(|_| launcher::mark::of(id.as_u128()));
@@ -40,8 +44,13 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     end_stragglers(ran.as_ref(), group.as_ref(), patience)
         .and_then(|()| mark.map_or(Ok(()), |mark| launcher::mark::end_all(mark, patience)))
         .map_err(ending)?;
-    inner.networks.take_back(id);
-    wait_for_disk(&directory, ran.and_then(|ran| ran.loop_device), patience)?;
+    if let Some(network) = reusable.network {
+        inner.networks.take_back(network);
+    }
+    let image = directory.join(DISK_FILE);
+    if !reusable.disk.is_some_and(|disk| inner.kept_disks.keep(disk, &image)) {
+        wait_for_disk(&directory, ran.and_then(|ran| ran.loop_device), patience)?;
+    }
     if let Some(group) = &group {
         group
             .remove(patience)
@@ -54,6 +63,29 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
         throw_away(inner, &tree, &inner.config.shelter_dir.join(name))?;
     }
     throw_away(inner, &directory, &inner.layout.trash().join(id.to_string()))
+}
+
+/// What a running sandbox has and a later one can use.
+#[derive(Default)]
+struct Reusable {
+    network: Option<OwnedFd>,
+    disk: Option<HeldDisk>,
+}
+
+impl Reusable {
+    /// Takes hold of it while the sandbox still has it.
+    fn hold(directory: &Path, ran: Option<&Running>) -> Self {
+        let Some(ran) = ran else { return Self::default() };
+        let network = || {
+            let network = File::open(format!("/proc/{}/ns/net", ran.guest_pid)).ok()?;
+            // After it was opened: then it is of that process and of no later one.
+            is_guest(ran).then(|| network.into())
+        };
+        Self {
+            network: if ran.network == Network::Lent { network() } else { None },
+            disk: ran.loop_device.and_then(|device| HeldDisk::of(device, &directory.join(DISK_FILE))),
+        }
+    }
 }
 
 fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
@@ -100,11 +132,17 @@ fn end_stragglers(ran: Option<&Running>, group: Option<&Group>, patience: Durati
 }
 
 /// The guest's process, if the number still means that process.
-fn guest_handle(ran: &Running) -> Option<std::os::fd::OwnedFd> {
+fn guest_handle(ran: &Running) -> Option<OwnedFd> {
     let number = i32::try_from(ran.guest_pid).ok()?;
     let handle = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
     // After the handle was opened: what it means now it means for ever.
-    (launcher::process::started(number) == Some(ran.guest_started)).then_some(handle)
+    is_guest(ran).then_some(handle)
+}
+
+/// Whether the number of the guest's process still means that process.
+fn is_guest(ran: &Running) -> bool {
+    let number = i32::try_from(ran.guest_pid).ok();
+    number.and_then(launcher::process::started) == Some(ran.guest_started)
 }
 
 fn running(directory: &Path) -> Option<Running> {
@@ -117,11 +155,19 @@ pub(crate) fn wait_for_disk(
     device: Option<u32>,
     patience: Duration,
 ) -> Result<(), SandboxError> {
-    let image = directory.join(DISK_FILE);
+    wait_for_image(&directory.join(DISK_FILE), device, patience)
+}
+
+/// Waits until no loop device holds a file.
+pub(super) fn wait_for_image(
+    image: &Path,
+    device: Option<u32>,
+    patience: Duration,
+) -> Result<(), SandboxError> {
     // The kernel knows it by its name without links.
-    let image = match fs::canonicalize(&image) {
+    let image = match fs::canonicalize(image) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(|source| failed("looking at", &image, source))?,
+        other => other.map_err(|source| failed("looking at", image, source))?,
     };
     let end = Instant::now() + patience;
     while holds(device, &image) {
@@ -134,7 +180,7 @@ pub(crate) fn wait_for_disk(
 }
 
 /// Whether a loop device still holds an image: the one that is known, or any.
-fn holds(device: Option<u32>, image: &Path) -> bool {
+pub(super) fn holds(device: Option<u32>, image: &Path) -> bool {
     let backing =
         |name: &str| fs::read_to_string(Path::new(LOOP_DEVICES).join(name).join("loop/backing_file"));
     let is_image = |name: &str| backing(name).is_ok_and(|file| Path::new(file.trim_end()) == image);

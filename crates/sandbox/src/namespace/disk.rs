@@ -28,7 +28,9 @@ use crate::error::SandboxError;
 pub(crate) const DISK_FILE: &str = "disk.img";
 /// Part of a template's name; changes with what a template is made of.
 const FORMAT: &str = "ext4-2";
-const MEBIBYTE: u64 = 1 << 20;
+pub(super) const MEBIBYTE: u64 = 1 << 20;
+/// How the name of a disk ends that stays mounted.
+const KEPT: &str = "kept";
 const COPIED_AT_ONCE: usize = 256 << 10;
 /// Sparse and quick to mount: no journal, metadata in one place and no second copy of it, tables that the kernel may take
 /// for zeros.
@@ -51,6 +53,13 @@ pub(crate) fn format_program() -> Option<PathBuf> {
         .iter()
         .map(|directory| Path::new(directory).join(FORMAT_PROGRAM))
         .find(|path| path.exists())
+}
+
+/// What is free on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) blocks: u64,
+    pub(super) inodes: u64,
 }
 
 /// Disks on one host.
@@ -91,6 +100,31 @@ impl DiskStore {
                 tracing::warn!(error = %error, "no disk could be made ready");
             }
         });
+    }
+
+    /// Whether anything is kept that a later sandbox may use.
+    pub(super) fn keeps_any(&self) -> bool {
+        self.shelf.ready > 0
+    }
+
+    /// A place for the file of a disk that stays mounted.
+    pub(super) fn kept_file(&self, mib: u64, number: u64) -> PathBuf {
+        self.shelf.directory.join(format!("{FORMAT}-{mib}.{number}.{KEPT}"))
+    }
+
+    /// Deletes the files of disks that an earlier server has kept: they are mounted no more.
+    pub(super) fn remove_kept(&self) {
+        for entry in fs::read_dir(&self.shelf.directory).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == KEPT) {
+                // Another may have been faster.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// What is free on a new disk.
+    pub(super) fn new_room(&self, mib: u64) -> io::Result<Room> {
+        superblock_room(&File::open(self.shelf.template(mib))?)
     }
 
     /// Takes the file of a disk back whose sandbox is gone. What is not taken is left where it is.
@@ -207,6 +241,17 @@ impl Shelf {
         self.remove_other_formats();
         result
     }
+}
+
+/// What the superblock of an ext4 says.
+fn superblock_room(file: &File) -> io::Result<Room> {
+    let mut superblock = [0; 1024];
+    file.read_exact_at(&mut superblock, 1024)?;
+    let number = |at: usize| {
+        let bytes = superblock[at..at + 4].try_into().unwrap_or_default();
+        u64::from(u32::from_le_bytes(bytes))
+    };
+    Ok(Room { blocks: number(0x158) << 32 | number(0xC), inodes: number(0x10) })
 }
 
 /// The directories that the launcher expects at the root of a disk.

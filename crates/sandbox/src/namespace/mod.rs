@@ -11,6 +11,7 @@ pub(crate) mod disk;
 mod file_list;
 mod freeze;
 mod host_image;
+mod kept_disks;
 pub(crate) mod layout;
 mod limits;
 mod named_image;
@@ -36,6 +37,7 @@ use tokio::net::UnixStream;
 
 use self::disk::DiskStore;
 use self::host_image::HostImages;
+use self::kept_disks::KeptDisks;
 use self::layout::{Layout, failed};
 use self::limits::Offer;
 use self::named_image::{AgentIs, NamedImages};
@@ -64,6 +66,7 @@ struct Inner {
     config: NamespaceConfig,
     layout: Layout,
     disks: DiskStore,
+    kept_disks: KeptDisks,
     standby: Standby,
     networks: Networks,
     /// Removes what destroyed sandboxes have left.
@@ -86,6 +89,7 @@ impl NamespaceBackend {
     pub fn new(config: NamespaceConfig) -> Result<Self, SandboxError> {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         let backend = Self::with_layout(config, layout)?;
+        backend.inner.disks.remove_kept();
         old_layers::throw_away(&backend.inner.layout);
         old_groups::sweep(&backend.inner);
         destroy::empty_trash(&backend.inner);
@@ -106,9 +110,11 @@ impl NamespaceBackend {
         layout.prepare()?;
         let identity = Identity::find(&config, &layout);
         let offer = preflight::offer(&config, &identity);
+        let disks = DiskStore::new(layout.disks(), config.ready_disks);
         let inner = Arc::new(Inner {
             shelter_offer: preflight::offer_without_namespaces(&offer, &identity),
-            disks: DiskStore::new(layout.disks(), config.ready_disks),
+            kept_disks: KeptDisks::new(disks.clone()),
+            disks,
             standby: Standby::new(config.launcher.clone()),
             networks: Networks::new(),
             trash: Background::new("trash"),
