@@ -345,13 +345,20 @@ impl Server {
     /// Something is still there after a minute.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
-        let server = self.process.lock().unwrap().as_ref().map_or(0, Child::id).to_string();
-        let own_process = format!("process {server} ");
+        let server = self.process.lock().unwrap().as_ref().map(Child::id);
+        let own_process = format!("process {} ", server.unwrap_or_default());
+        // What a server has ready for the next sandbox goes with the server.
+        let is_ready = |line: &String| {
+            let is_launcher = line.starts_with("process ") && line.ends_with(" --stand-by");
+            server.is_some() && (is_launcher || line.starts_with("loop device ") && line.ends_with(".kept"))
+        };
         let mut found = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             found = leftovers::find(&self.words());
-            found.retain(|line| !line.starts_with(&own_process) && !self.is_mount_of_the_test(line));
+            found.retain(|line| {
+                !line.starts_with(&own_process) && !is_ready(line) && !self.is_mount_of_the_test(line)
+            });
             if found.is_empty() {
                 return;
             }

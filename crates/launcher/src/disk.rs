@@ -1,6 +1,6 @@
 //! The disk of a sandbox as a detached mount: nobody else sees it, and it is gone with its last user.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -34,10 +34,7 @@ pub struct OpenDisk {
 pub fn open(disk: &Disk) -> Result<OpenDisk, LaunchError> {
     match disk {
         Disk::Image(file) => open_image(file),
-        Disk::Mounted(device) => {
-            let mount = mount_ext4(&format!("/dev/loop{device}"))?;
-            Ok(OpenDisk { mount, loop_device: Some(*device) })
-        }
+        Disk::Mounted { device, image } => open_mounted(*device, image),
         Disk::Directory(directory) => {
             let mount =
                 open_tree(CWD, directory, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
@@ -59,6 +56,28 @@ fn open_image(path: &Path) -> Result<OpenDisk, LaunchError> {
     let (number, _device) = attach(&image)?;
     let mount = mount_ext4(&format!("/dev/loop{number}"))?;
     Ok(OpenDisk { mount, loop_device: Some(number) })
+}
+
+/// The number may be another file's by now, should whoever had it mounted be gone.
+fn open_mounted(device: u32, image: &Path) -> Result<OpenDisk, LaunchError> {
+    let image = fs::canonicalize(image).step(|| format!("looking for {}", image.display()))?;
+    let check = || match is_under(device, &image) {
+        true => Ok(()),
+        false => Err(io::Error::from(io::ErrorKind::NotFound)),
+    };
+    let checking = || format!("looking for {} under loop device {device}", image.display());
+    check().step(checking)?;
+    let mount = mount_ext4(&format!("/dev/loop{device}"))?;
+    // Again: from now on it cannot change.
+    check().step(checking)?;
+    Ok(OpenDisk { mount, loop_device: Some(device) })
+}
+
+/// Whether a file is under a loop device. The kernel knows it by its name without links.
+#[must_use]
+pub fn is_under(device: u32, image: &Path) -> bool {
+    let told = fs::read_to_string(format!("/sys/block/loop{device}/loop/backing_file"));
+    told.is_ok_and(|file| Path::new(file.trim_end()) == image)
 }
 
 fn attach(image: &File) -> Result<(u32, File), LaunchError> {

@@ -30,6 +30,7 @@ mod slot;
 pub mod spec;
 pub mod standby;
 mod sys;
+mod title;
 mod trace;
 mod users;
 

@@ -8,16 +8,17 @@ use std::io;
 use std::process::ExitCode;
 
 use launcher::LaunchError;
+use launcher::standby::STAND_BY;
 
 const USAGE: &str = "usage: caisson-launcher --stand-by | --remove | --probe";
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
-    let (argument, further) = (arguments.next(), arguments.next());
-    let result = match (argument.as_deref().and_then(OsStr::to_str), further) {
-        (Some("--stand-by"), None) => launcher::stand_by(),
-        (Some("--remove"), None) => read().and_then(|removal| launcher::remove(&removal)),
-        (Some("--probe"), None) => read().and_then(|probe| launcher::probe(&probe)),
+    let mut arguments = std::env::args_os();
+    let (name, argument) = (arguments.next().unwrap_or_default(), arguments.next());
+    let result = match argument.as_deref().and_then(OsStr::to_str) {
+        Some(STAND_BY) => launcher::stand_by(&name),
+        Some("--remove") => read().and_then(|removal| launcher::remove(&removal)),
+        Some("--probe") => read().and_then(|probe| launcher::probe(&probe)),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -59,7 +59,7 @@ impl Child {
 ///
 /// # Errors
 /// The sandbox could not be made; nothing is left of it but its directory.
-pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, network: Option<OwnedFd>) -> Result<(), LaunchError> {
+pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Result<(), LaunchError> {
     let (spec, mut held) = Held::take(file)?;
     let mut log = Log::of(&spec.directory);
     log.take_panics();
@@ -69,9 +69,11 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, network: Option<OwnedFd>) -
     let _image = hold_image(&spec)?;
     let mut watch = Stopwatch::start("owner", spec.trace);
     let slot = users::take(&spec.users)?;
+    let mut lent = lent.into_iter();
     if spec.network == Network::Lent {
-        let lent = network.ok_or_else(|| io::Error::other("none came")).named("taking the lent network")?;
-        enter_network(&lent)?;
+        let network =
+            lent.next().ok_or_else(|| io::Error::other("none came")).named("taking the lent network")?;
+        enter_network(&network)?;
     }
     let child = match &spec.seal {
         Seal::Namespaces => give_birth(&spec, null, &watch)?,
@@ -83,6 +85,8 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, network: Option<OwnedFd>) -
         Seal::Namespaces => set_up(&spec, slot.as_ref(), &child, &mut watch, &mut audit),
         Seal::Shelter(_) => shelter::set_up(&spec, &child),
     };
+    // The sandbox has it now.
+    drop(lent);
     let result = result.and_then(|running| held.add(&Note::Running(running)));
     if let Err(error) = result {
         // The process may be gone already, which is what is wanted.

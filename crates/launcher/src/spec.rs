@@ -146,8 +146,13 @@ pub struct Bind {
 pub enum Disk {
     /// A file with an ext4 file system; its size is the limit.
     Image(PathBuf),
-    /// The number of a loop device with such a file, which whoever ordered the sandbox has mounted until it runs.
-    Mounted(u32),
+    /// The same, where whoever ordered the sandbox has it mounted until it runs.
+    Mounted {
+        /// The number of its loop device.
+        device: u32,
+        /// The file.
+        image: PathBuf,
+    },
     /// A directory of the host, without a limit.
     Directory(PathBuf),
 }

@@ -12,6 +12,12 @@ use crate::error::{LaunchError, Step};
 use crate::owner;
 use crate::spec::Report;
 use crate::sys;
+use crate::title::Title;
+
+/// Its argument.
+pub const STAND_BY: &str = "--stand-by";
+/// A second argument of so many blanks: there an owner shows the path of its launch file.
+pub const TITLE_BYTES: usize = 512;
 
 /// Where orders are given. The launcher ends when this is gone; the owners that it has made stay.
 pub struct Orders(Channel);
@@ -26,33 +32,29 @@ impl Orders {
         Ok((Self(ours), theirs.into()))
     }
 
-    /// Has the sandbox of a launch file made, in a network where that file says that it is lent one. The one line of its
-    /// owner goes to `answer`.
+    /// Has the sandbox of a launch file made. The one line of its owner goes to `answer`. What is lent comes along: first the
+    /// network, where the file says so; then whatever has to stay open until the sandbox has it.
     ///
     /// # Errors
     /// The launcher is gone, or the path is too long.
-    pub fn give(
-        &self,
-        file: &Path,
-        answer: BorrowedFd<'_>,
-        network: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
+    pub fn give(&self, file: &Path, answer: BorrowedFd<'_>, lent: &[BorrowedFd<'_>]) -> io::Result<()> {
         let path = file.as_os_str().as_bytes();
         if path.len() > MAX_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long"));
         }
-        let descriptors: Vec<_> = [Some(answer), network].into_iter().flatten().collect();
+        let descriptors: Vec<_> = [answer].iter().chain(lent).copied().collect();
         self.0.send(path, &descriptors)
     }
 }
 
-/// Takes orders from standard input until nobody can give any more.
+/// Takes orders from standard input until nobody can give any more. `name` is the program's name as it was started.
 ///
 /// # Errors
 /// The host refuses what every launcher needs.
-pub fn stand_by() -> Result<(), LaunchError> {
+pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
     // A session of its own: signals to the server's terminal do not come here.
     let _ = rustix::process::setsid();
+    let title = Title::of(name.as_bytes());
     let null = owner::keep_numbers_free().named("opening /dev/null")?;
     let orders = io::stdin().as_fd().try_clone_to_owned().named("opening standard input")?;
     sys::place_descriptor(&null, 0).named("closing standard input")?;
@@ -60,21 +62,25 @@ pub fn stand_by() -> Result<(), LaunchError> {
     let orders = Channel::from(orders);
     loop {
         let (path, descriptors) = match orders.receive() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            // Nothing came, or not all of it: who ordered sees that nobody answers.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted || error.raw_os_error().is_none() => {
+                continue;
+            }
             other => other.named("waiting for an order")?,
         };
         if path.is_empty() {
             return Ok(());
         }
-        // Whoever ordered sees that nobody answers.
         let mut descriptors = descriptors.into_iter();
         let Some(answer) = descriptors.next() else { continue };
-        let network = descriptors.next();
         match sys::fork() {
             Ok(Some(_)) => {}
             Ok(None) => {
                 drop(orders);
-                own(Path::new(OsStr::from_bytes(&path)), null.as_fd(), answer, network)
+                if let Some(title) = title {
+                    title.show(&path);
+                }
+                own(Path::new(OsStr::from_bytes(&path)), null.as_fd(), answer, descriptors.collect())
             }
             Err(error) => refuse(&answer, &LaunchError::new("forking the launcher", error)),
         }
@@ -82,7 +88,7 @@ pub fn stand_by() -> Result<(), LaunchError> {
 }
 
 /// The life of an owner, in a process of its own.
-fn own(file: &Path, null: BorrowedFd<'_>, answer: OwnedFd, network: Option<OwnedFd>) -> ! {
+fn own(file: &Path, null: BorrowedFd<'_>, answer: OwnedFd, lent: Vec<OwnedFd>) -> ! {
     let run = || {
         // A session for each: what one sandbox sends to its process group must not come to another.
         let _ = rustix::process::setsid();
@@ -90,7 +96,7 @@ fn own(file: &Path, null: BorrowedFd<'_>, answer: OwnedFd, network: Option<Owned
         // Whoever reads it waits for the end of the last copy.
         drop(answer);
         sys::set_collection(sys::Collection::ByParent).named("waiting for own processes")?;
-        owner::run(file, null, network)
+        owner::run(file, null, lent)
     };
     let result = run();
     if let Err(error) = &result {

@@ -1,4 +1,4 @@
-//! System calls that rustix has no safe form for. The only file of this crate with `unsafe`.
+//! System calls that rustix has no safe form for.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

@@ -1,7 +1,7 @@
 //! Making a sandbox: its directory and disk, then the launcher, which does the rest.
 
 use std::io::{self, PipeReader};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,14 +52,14 @@ fn namespaces() -> Isolation {
 
 /// A sandbox that its launcher is making.
 pub(super) struct Ordered {
-    lent: Lent,
+    pub(super) lent: Lent,
     /// Where the launcher's one line comes.
-    answer: PipeReader,
+    pub(super) answer: PipeReader,
 }
 
 /// What a sandbox has from this server, which holds it until the sandbox runs.
 #[derive(Default)]
-struct Lent {
+pub(super) struct Lent {
     network: Option<OwnedFd>,
     disk: Option<HeldDisk>,
 }
@@ -90,7 +90,9 @@ pub(super) fn order(
         }
     };
     let ordered = laid_out.and_then(|lent| {
-        let answer = inner.standby.order(&directory.join(LAUNCH_FILE), lent.network.as_ref());
+        let descriptors = [lent.network.as_ref().map(AsFd::as_fd), lent.disk.as_ref().map(AsFd::as_fd)];
+        let descriptors: Vec<_> = descriptors.into_iter().flatten().collect();
+        let answer = inner.standby.order(&directory.join(LAUNCH_FILE), &descriptors);
         let answer = answer.map_err(|source| {
             let step = "starting the launcher".into();
             SandboxError::Setup { id, step, source: Some(source) }
@@ -226,7 +228,7 @@ fn lay_out(
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
     let lent = lend(inner, plan, directory);
     let disk = match &lent.disk {
-        Some(held) => Disk::Mounted(held.device()),
+        Some(held) => Disk::Mounted { device: held.device(), image: directory.join(disk::DISK_FILE) },
         None => make_disk(inner, plan, directory)?,
     };
     let root = own_ca::add(inner, spec, root, directory)?;
@@ -239,10 +241,9 @@ fn lay_out(
 /// What this server has ready, where it may: an ordinary user's sandbox makes everything itself.
 fn lend(inner: &Inner, plan: &Plan, directory: &Path) -> Lent {
     let Users::Ranges(_) = inner.identity.users else { return Lent::default() };
-    let refused = |error: &io::Error| tracing::debug!(%error, "the sandbox makes its network itself");
     let image = directory.join(disk::DISK_FILE);
     Lent {
-        network: inner.networks.lend().inspect_err(refused).ok(),
+        network: inner.networks.lend(),
         disk: plan.disk_mib.and_then(|mib| inner.kept_disks.take(mib, &image)),
     }
 }
@@ -358,10 +359,10 @@ fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
 }
 
 /// Waits for the launcher's one line.
-pub(super) async fn wait(inner: &Inner, id: SandboxId, ordered: Ordered) -> Result<(), SandboxError> {
+pub(super) async fn wait(inner: &Inner, id: SandboxId, answer: PipeReader) -> Result<(), SandboxError> {
     let setup =
         |step: &str, source: io::Error| SandboxError::Setup { id, step: step.into(), source: Some(source) };
-    let output = Receiver::from_owned_fd(ordered.answer.into())
+    let output = Receiver::from_owned_fd(answer.into())
         .map_err(|source| setup("hearing from the launcher", source))?;
     let mut answer = Vec::new();
     let read = async { output.take(REPORT_BYTES).read_to_end(&mut answer).await };
@@ -369,8 +370,6 @@ pub(super) async fn wait(inner: &Inner, id: SandboxId, ordered: Ordered) -> Resu
         Ok(result) => result.map_err(|source| setup("hearing from the launcher", source))?,
         Err(_) => return Err(setup("waiting for the launcher", io::ErrorKind::TimedOut.into())),
     };
-    // The sandbox holds them itself now, or is no more.
-    drop(ordered.lent);
     match serde_json::from_slice(&answer) {
         Ok(Report::Ready) => Ok(()),
         Ok(Report::Failed { step, cause, errno }) => {

@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use launcher::cgroup::{Frozen, Group};
+use launcher::disk::is_under;
 use launcher::launch_file::{self, LaunchText};
 use launcher::spec::{Network, Removal, Running, Users};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::create::{Record, group_of};
 use super::disk::DISK_FILE;
-use super::kept_disks::HeldDisk;
 use super::layout::failed;
 use super::{Inner, owner, shelter};
 use crate::error::SandboxError;
 use crate::spec::{Isolation, SandboxId};
 
-const LOOP_DEVICES: &str = "/sys/block";
+const BLOCK_DEVICES: &str = "/sys/block";
 const TICK: Duration = Duration::from_micros(500);
 
 /// Ends a sandbox and removes it; returns when nothing is left but garbage that is deleted in the background.
@@ -33,7 +33,8 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     let ran_before = text.as_ref().and_then(LaunchText::running);
     let record: Option<Record> = text.and_then(|text| text.record().ok().flatten());
     let group = group_of(inner, id, record.as_ref());
-    let reusable = Reusable::hold(&directory, ran_before.as_ref());
+    let image = directory.join(DISK_FILE);
+    let reusable = Reusable::hold(inner, &image, ran_before.as_ref());
     let mark = record
         .filter(|record| record.isolation == Isolation::Landlock)
         .map(|_| launcher::mark::of(id.as_u128()));
@@ -47,9 +48,10 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     if let Some(network) = reusable.network {
         inner.networks.take_back(network);
     }
-    let image = directory.join(DISK_FILE);
-    if !reusable.disk.is_some_and(|disk| inner.kept_disks.keep(disk, &image)) {
-        wait_for_disk(&directory, ran.and_then(|ran| ran.loop_device), patience)?;
+    let device = ran.and_then(|ran| ran.loop_device);
+    let keep = |(disk, device)| inner.kept_disks.keep(disk, device, &image);
+    if !reusable.disk.zip(device).is_some_and(keep) {
+        wait_for_disk(&directory, device, patience)?;
     }
     if let Some(group) = &group {
         group
@@ -69,22 +71,21 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
 #[derive(Default)]
 struct Reusable {
     network: Option<OwnedFd>,
-    disk: Option<HeldDisk>,
+    /// A directory on it.
+    disk: Option<OwnedFd>,
 }
 
 impl Reusable {
     /// Takes hold of it while the sandbox still has it.
-    fn hold(directory: &Path, ran: Option<&Running>) -> Self {
+    fn hold(inner: &Inner, image: &Path, ran: Option<&Running>) -> Self {
         let Some(ran) = ran else { return Self::default() };
-        let network = || {
-            let network = File::open(format!("/proc/{}/ns/net", ran.guest_pid)).ok()?;
-            // After it was opened: then it is of that process and of no later one.
-            is_guest(ran).then(|| network.into())
+        let network = || File::open(format!("/proc/{}/ns/net", ran.guest_pid)).ok();
+        let held = Self {
+            network: if ran.network == Network::Lent { network().map(OwnedFd::from) } else { None },
+            disk: ran.loop_device.and_then(|_| inner.kept_disks.hold(ran.guest_pid, image)),
         };
-        Self {
-            network: if ran.network == Network::Lent { network() } else { None },
-            disk: ran.loop_device.and_then(|device| HeldDisk::of(device, &directory.join(DISK_FILE))),
-        }
+        // After they were opened: then they are of that process and of no later one.
+        if is_guest(ran) { held } else { Self::default() }
     }
 }
 
@@ -113,7 +114,9 @@ fn end_stragglers(ran: Option<&Running>, group: Option<&Group>, patience: Durati
     let end = Instant::now() + patience;
     if let Some(guest) = ran.and_then(guest_handle) {
         let _ = pidfd_send_signal(&guest, Signal::KILL);
-        owner::wait_for_exit(&guest, patience)?;
+        if !owner::wait_for_exit(&guest, patience)? {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the guest does not die"));
+        }
     }
     let Some(group) = group else { return Ok(()) };
     loop {
@@ -180,15 +183,12 @@ pub(super) fn wait_for_image(
 }
 
 /// Whether a loop device still holds an image: the one that is known, or any.
-pub(super) fn holds(device: Option<u32>, image: &Path) -> bool {
-    let backing =
-        |name: &str| fs::read_to_string(Path::new(LOOP_DEVICES).join(name).join("loop/backing_file"));
-    let is_image = |name: &str| backing(name).is_ok_and(|file| Path::new(file.trim_end()) == image);
+fn holds(device: Option<u32>, image: &Path) -> bool {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("loop")?.parse().ok();
     match device {
-        Some(number) => is_image(&format!("loop{number}")),
-        None => fs::read_dir(LOOP_DEVICES).is_ok_and(|entries| {
-            entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(is_image))
-        }),
+        Some(number) => is_under(number, image),
+        None => fs::read_dir(BLOCK_DEVICES)
+            .is_ok_and(|entries| entries.flatten().filter_map(number).any(|number| is_under(number, image))),
     }
 }
 

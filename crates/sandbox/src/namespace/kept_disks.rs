@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use launcher::spec::Disk;
-use rustix::fs::{Mode, OFlags, fstatvfs, openat, syncfs};
+use rustix::fs::{Mode, OFlags, fstatvfs, open, openat, syncfs};
 
-use super::destroy::{holds, wait_for_image};
+use super::destroy::wait_for_image;
 use super::disk::{DiskStore, MEBIBYTE, Room, make_directories};
 use super::host_image::Owners;
 use crate::background::Background;
 
-/// So many are kept: those that end and those that begin take turns.
+/// So many are kept, and so many are emptied at a time: those that end and those that begin take turns.
 const MOST_KEPT: usize = 8;
 /// What may have been used of a disk that is emptied file by file.
-const MOST_USED: Room = Room { blocks: 1024, inodes: 512 };
+const MOST_USED: Room = Room { blocks: 1024, inodes: 128 };
 /// What its file may have on the host's disk: blocks that were used once stay there.
 const MOST_ALLOCATED: u64 = 32 * MEBIBYTE;
 /// Nobody inside can see these. Were there anything in them after all, less would be free than on a new disk.
@@ -34,6 +34,8 @@ const OUT_OF_SIGHT: [&str; 3] = ["lower", "root", "lost+found"];
 const PATIENCE: Duration = Duration::from_millis(100);
 const DEVICE_PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_micros(500);
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A mounted disk that nobody can take down.
 pub(super) struct HeldDisk {
@@ -48,11 +50,18 @@ struct Kept {
     mib: u64,
 }
 
+#[derive(Default)]
+struct Shelf {
+    kept: Vec<Kept>,
+    /// How many are being emptied.
+    pending: usize,
+}
+
 /// Disks that are mounted and empty. Clones share them.
 #[derive(Clone)]
 pub(super) struct KeptDisks {
     files: DiskStore,
-    kept: Arc<Mutex<Vec<Kept>>>,
+    shelf: Arc<Mutex<Shelf>>,
     /// Empties them.
     thread: Background,
     names: Arc<AtomicU64>,
@@ -61,28 +70,16 @@ pub(super) struct KeptDisks {
 }
 
 impl HeldDisk {
-    /// Takes hold of the disk that is mounted from a device; `None` when that device has another file, or none.
-    pub(super) fn of(device: u32, image: &Path) -> Option<Self> {
-        let image = fs::canonicalize(image).ok()?;
-        let is_it = || holds(Some(device), &image);
-        if !is_it() {
-            return None;
-        }
-        let mount = launcher::disk::open(&Disk::Mounted(device)).ok()?.mount;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(&mount, ".", flags, Mode::empty()).ok()?;
-        // Again: from now on it cannot change.
-        is_it().then_some(Self { root, device })
+    /// Mounts the disk that a device has mounted already.
+    fn of(device: u32, image: &Path) -> io::Result<Self> {
+        let disk = Disk::Mounted { device, image: image.to_path_buf() };
+        let mount = launcher::disk::open(&disk).map_err(|error| error.source)?.mount;
+        Ok(Self { root: openat(&mount, ".", DIRECTORY, Mode::empty())?, device })
     }
 
     /// Its loop device.
     pub(super) fn device(&self) -> u32 {
         self.device
-    }
-
-    fn room(&self) -> io::Result<Room> {
-        let told = fstatvfs(&self.root)?;
-        Ok(Room { blocks: told.f_bfree, inodes: told.f_ffree })
     }
 
     /// Deletes everything on it and makes it as it was; an error where it is not.
@@ -101,16 +98,36 @@ impl HeldDisk {
         }
         make_directories(&root, Owners::AsInside)?;
         let end = Instant::now() + PATIENCE;
-        while self.room()? != new {
+        while room(&self.root)? != new {
             if Instant::now() > end {
                 return Err(io::Error::other("something is left on it"));
             }
             std::thread::sleep(TICK);
         }
-        // Tells of everything that could not be written since it was opened.
+        // Tells of what could not be written since it was opened.
         syncfs(&self.root)?;
         let errors = fs::read_to_string(format!("/sys/fs/ext4/loop{}/errors_count", self.device))?;
         if errors.trim() == "0" { Ok(()) } else { Err(io::Error::other("its file system has errors")) }
+    }
+}
+
+impl AsFd for HeldDisk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
+impl Shelf {
+    fn has_room_for(&self, mib: u64) -> bool {
+        let is_other = |kept: &Kept| kept.mib != mib;
+        self.pending < MOST_KEPT && (self.kept.len() < MOST_KEPT || self.kept.iter().any(is_other))
+    }
+
+    /// Adds one and gives back what is too much then: one of another size, if there is any.
+    fn add(&mut self, kept: Kept) -> Option<Kept> {
+        let place = self.kept.iter().position(|other| other.mib != kept.mib).unwrap_or_default();
+        self.kept.push(kept);
+        (self.kept.len() > MOST_KEPT).then(|| self.kept.remove(place))
     }
 }
 
@@ -118,7 +135,7 @@ impl KeptDisks {
     pub(super) fn new(files: DiskStore) -> Self {
         Self {
             files,
-            kept: Arc::default(),
+            shelf: Arc::default(),
             thread: Background::new("kept disks"),
             names: Arc::default(),
             new: Arc::default(),
@@ -127,45 +144,71 @@ impl KeptDisks {
 
     /// Puts the file of a kept disk at a path, where there is one of this size.
     pub(super) fn take(&self, mib: u64, target: &Path) -> Option<HeldDisk> {
-        let mut kept = lock(&self.kept);
-        let place = kept.iter().rposition(|kept| kept.mib == mib)?;
-        let Kept { disk, file, .. } = kept.swap_remove(place);
-        drop(kept);
-        fs::rename(file, target).ok()?;
+        let Kept { disk, file, .. } = {
+            let mut shelf = lock(&self.shelf);
+            let place = shelf.kept.iter().rposition(|kept| kept.mib == mib)?;
+            shelf.kept.swap_remove(place)
+        };
+        if let Err(error) = fs::rename(&file, target) {
+            tracing::warn!(path = %file.display(), %error, "a kept disk is lost");
+            let _ = fs::remove_file(file);
+            return None;
+        }
         Some(disk)
     }
 
+    /// Keeps a disk mounted, by a directory that the first process of a sandbox sees on it, while the sandbox is ended. `None` when
+    /// it shall go its usual way. Nothing is waited for: whoever writes to the disk may do so for long.
+    pub(super) fn hold(&self, guest: u32, image: &Path) -> Option<OwnedFd> {
+        let directory = open(format!("/proc/{guest}/root/workspace"), DIRECTORY, Mode::empty()).ok()?;
+        self.is_worth_keeping(&directory, image).ok()?.then_some(directory)
+    }
+
+    fn is_worth_keeping(&self, disk: impl AsFd, image: &Path) -> io::Result<bool> {
+        let facts = fs::metadata(image)?;
+        let mib = facts.len() / MEBIBYTE;
+        if !self.files.keeps_any() || !lock(&self.shelf).has_room_for(mib) {
+            return Ok(false);
+        }
+        let (new, left) = (self.new_room(mib)?, room(disk)?);
+        Ok(left.blocks.saturating_add(MOST_USED.blocks) >= new.blocks
+            && left.inodes.saturating_add(MOST_USED.inodes) >= new.inodes
+            && facts.blocks() * 512 <= MOST_ALLOCATED)
+    }
+
     /// Keeps the disk of a sandbox whose processes are gone. False when it shall go its usual way.
-    pub(super) fn keep(&self, disk: HeldDisk, image: &Path) -> bool {
-        self.try_to_keep(disk, image).unwrap_or_else(|error| {
+    pub(super) fn keep(&self, held: OwnedFd, device: u32, image: &Path) -> bool {
+        self.try_to_keep(held, device, image).unwrap_or_else(|error| {
             tracing::warn!(path = %image.display(), %error, "a disk is not kept");
             false
         })
     }
 
-    fn try_to_keep(&self, disk: HeldDisk, image: &Path) -> io::Result<bool> {
-        if !self.files.keeps_any() || lock(&self.kept).len() >= MOST_KEPT {
+    fn try_to_keep(&self, held: OwnedFd, device: u32, image: &Path) -> io::Result<bool> {
+        let disk = HeldDisk::of(device, image)?;
+        drop(held);
+        if !self.is_worth_keeping(&disk, image)? {
             return Ok(false);
         }
-        let facts = fs::metadata(image)?;
-        let mib = facts.len() / MEBIBYTE;
-        let (new, left) = (self.new_room(mib)?, disk.room()?);
-        let is_much = left.blocks.saturating_add(MOST_USED.blocks) < new.blocks
-            || left.inodes.saturating_add(MOST_USED.inodes) < new.inodes
-            || facts.blocks() * 512 > MOST_ALLOCATED;
-        if is_much {
-            return Ok(false);
-        }
+        let mib = fs::metadata(image)?.len() / MEBIBYTE;
+        let new = self.new_room(mib)?;
         let file = self.files.kept_file(mib, self.names.fetch_add(1, Ordering::Relaxed));
         fs::rename(image, &file)?;
-        let (kept, files) = (Arc::clone(&self.kept), self.files.clone());
-        self.thread.later(move || match disk.empty(new) {
-            Ok(()) => lock(&kept).push(Kept { disk, file, mib }),
-            Err(error) => {
-                tracing::debug!(path = %file.display(), %error, "a disk is made anew");
-                let device = disk.device();
-                drop(disk);
-                give_up(&files, device, &file);
+        lock(&self.shelf).pending += 1;
+        let (shelf, files) = (Arc::clone(&self.shelf), self.files.clone());
+        self.thread.later(move || {
+            let result = disk.empty(new);
+            let kept = Kept { disk, file, mib };
+            let too_much = {
+                let mut shelf = lock(&shelf);
+                shelf.pending -= 1;
+                if result.is_ok() { shelf.add(kept) } else { Some(kept) }
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "a disk is made anew");
+            }
+            if let Some(kept) = too_much {
+                give_up(&files, kept);
             }
         });
         Ok(true)
@@ -182,10 +225,18 @@ impl KeptDisks {
     }
 }
 
+fn room(disk: impl AsFd) -> io::Result<Room> {
+    let told = fstatvfs(disk)?;
+    Ok(Room { blocks: told.f_bfree, inodes: told.f_ffree })
+}
+
 /// Makes the file below an empty disk again, or deletes it.
-fn give_up(files: &DiskStore, device: u32, file: &Path) {
-    if wait_for_image(file, Some(device), DEVICE_PATIENCE).is_ok() {
-        files.take_back(file);
+fn give_up(files: &DiskStore, kept: Kept) {
+    let Kept { disk, file, .. } = kept;
+    let device = disk.device();
+    drop(disk);
+    if wait_for_image(&file, Some(device), DEVICE_PATIENCE).is_ok() {
+        files.take_back(&file);
     }
     // Who takes it back has renamed it.
     let _ = fs::remove_file(file);
@@ -227,6 +278,12 @@ mod tests {
             HeldDisk::of(open.loop_device.unwrap(), &self.image()).unwrap()
         }
 
+        /// Keeps it as if a sandbox with it had just ended.
+        fn keep(&self, disk: HeldDisk) -> bool {
+            let device = disk.device();
+            self.disks.keep(disk.root, device, &self.image())
+        }
+
         /// Waits until all that was asked for is done.
         fn settle(&self) {
             let (sender, receiver) = mpsc::channel();
@@ -235,7 +292,9 @@ mod tests {
         }
 
         fn kept(&self) -> usize {
-            lock(&self.disks.kept).len()
+            let shelf = lock(&self.disks.shelf);
+            assert_eq!(shelf.pending, 0);
+            shelf.kept.len()
         }
 
         /// Files of disks that are or were kept.
@@ -259,7 +318,7 @@ mod tests {
         fs::create_dir_all(path(&disk, "work/work/#1")).unwrap();
         std::os::unix::fs::symlink("/etc", path(&disk, "upper/etc")).unwrap();
         fs::set_permissions(path(&disk, "workspace"), fs::Permissions::from_mode(0o700)).unwrap();
-        assert!(bench.disks.keep(disk, &bench.image()));
+        assert!(bench.keep(disk));
         assert!(!bench.image().exists());
         bench.settle();
         assert!(bench.disks.take(MIB * 2, &bench.image()).is_none());
@@ -272,7 +331,7 @@ mod tests {
             assert_eq!(fs::metadata(path(&disk, name)).unwrap().mode() & 0o7777, 0o755, "{name}");
         }
         assert_eq!(fs::metadata(path(&disk, "workspace")).unwrap().uid(), launcher::spec::AGENT_ID);
-        assert_eq!(disk.room().unwrap(), bench.disks.new_room(MIB).unwrap());
+        assert_eq!(room(&disk).unwrap(), bench.disks.new_room(MIB).unwrap());
         assert!(bench.disks.take(MIB, &bench.image()).is_none());
     }
 
@@ -281,10 +340,10 @@ mod tests {
         let bench = Bench::new(1);
         let disk = bench.mounted();
         fs::write(path(&disk, "workspace/large"), vec![7; 8 << 20]).unwrap();
-        assert!(!bench.disks.keep(disk, &bench.image()));
+        assert!(!bench.keep(disk));
         assert!(bench.image().exists());
         let without = Bench::new(0);
-        assert!(!without.disks.keep(without.mounted(), &without.image()));
+        assert!(!without.keep(without.mounted()));
     }
 
     #[test]
@@ -295,13 +354,33 @@ mod tests {
             fs::write(path(&disk, place), "x").unwrap();
             // Deleted and still there as long as this is open.
             let open = fs::File::open(path(&disk, place)).unwrap();
-            assert!(bench.disks.keep(disk, &bench.image()));
+            assert!(bench.keep(disk));
             // Long enough for the attempt, and short enough for who waits for the device.
             std::thread::sleep(PATIENCE * 2);
             drop(open);
             bench.settle();
             assert_eq!((bench.kept(), bench.kept_files()), (0, 0), "{place}");
         }
+    }
+
+    #[test]
+    fn no_more_are_kept_than_there_is_room_for_and_another_size_gives_way() {
+        let bench = Bench::new(MOST_KEPT + 2);
+        let shelf = |sizes: &[u64]| {
+            let shelf = lock(&bench.disks.shelf);
+            assert_eq!(shelf.kept.iter().map(|kept| kept.mib).collect::<Vec<_>>(), sizes);
+        };
+        for _ in 0..MOST_KEPT {
+            assert!(bench.keep(bench.mounted()));
+            bench.settle();
+        }
+        shelf(&[MIB; MOST_KEPT]);
+        assert!(!bench.keep(bench.mounted()));
+        lock(&bench.disks.shelf).kept[3].mib = MIB * 2;
+        assert!(bench.keep(bench.mounted()));
+        bench.settle();
+        shelf(&[MIB; MOST_KEPT]);
+        assert_eq!(bench.kept_files(), MOST_KEPT);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Each sandbox has a directory (`<state_dir>/sandboxes/<id>`) and a process of its own, the launcher, which makes the
 //! namespaces, is the parent of the guest, and outlives the server. Whatever is known of a sandbox is read from there:
-//! this backend remembers nothing.
+//! this backend remembers nothing of them.
 
 mod config;
 mod create;
@@ -35,13 +35,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::net::UnixStream;
 
+use self::create::Ordered;
 use self::disk::DiskStore;
 use self::host_image::HostImages;
 use self::kept_disks::KeptDisks;
 use self::layout::{Layout, failed};
 use self::limits::Offer;
 use self::named_image::{AgentIs, NamedImages};
-use self::networks::Networks;
+use self::networks::{Networks, REST};
 use self::standby::Standby;
 use self::users::Identity;
 use crate::background::Background;
@@ -116,7 +117,7 @@ impl NamespaceBackend {
             kept_disks: KeptDisks::new(disks.clone()),
             disks,
             standby: Standby::new(config.launcher.clone()),
-            networks: Networks::new(),
+            networks: Networks::new(REST),
             trash: Background::new("trash"),
             host_images: HostImages::new(layout.images(), "/", identity.owners()),
             named_images: NamedImages::new(
@@ -164,9 +165,15 @@ impl Backend for NamespaceBackend {
         let (backend, wanted, asked) = (self.clone(), spec.clone(), spec.isolation);
         let made = async move {
             let ordered = backend.blocking(move |inner| create::order(inner, id, &wanted)).await?;
-            let Some(ordered) = ordered else { return Ok(()) };
-            let Err(error) = create::wait(&backend.inner, id, ordered).await else { return Ok(()) };
-            Err(backend.blocking(move |inner| Ok(create::give_up(inner, id, asked, error))).await?)
+            let Some(Ordered { lent, answer }) = ordered else { return Ok(()) };
+            let Err(error) = create::wait(&backend.inner, id, answer).await else { return Ok(()) };
+            let give_up = move |inner: &Inner| {
+                let error = create::give_up(inner, id, asked, error);
+                // Here: nobody else may have the disk any more, and to take it down can take its time.
+                drop(lent);
+                Ok(error)
+            };
+            Err(backend.blocking(give_up).await?)
         };
         turn.see_through(made).await
     }

@@ -1,49 +1,80 @@
 //! Networks that are lent to sandboxes. One that was not used is lent again: making one and taking it down is what costs most
 //! of all that a short job needs of the kernel.
 //!
-//! Whether it was used is what the kernel says: every packet, every refused attempt, every socket is counted. A network of
-//! which it tells anything else than of a new one goes with its sandbox.
+//! Whether it was used is what the kernel says: packets, refused attempts and open sockets are counted. A network of which it tells
+//! anything else than of a new one goes with its sandbox. It is asked after a while: who has just joined or left a group of receivers is
+//! told to the others a moment later.
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use launcher::network::{self, Traces};
 
 use crate::background::Background;
 
-/// So many are kept: those that end and those that begin take turns.
-const MOST_KEPT: usize = 8;
+/// The kernel tells others of a group twice, within a second each.
+pub(super) const REST: Duration = Duration::from_secs(3);
+/// So many rest, of 0.2 MB each; the others go at once.
+const MOST_RESTING: usize = 256;
+/// So many are ready: those that have rested and those that are wanted take turns.
+const MOST_READY: usize = 8;
 
 /// Networks that nothing was done in.
 pub(super) struct Networks {
+    rest: Duration,
     ready: Arc<Mutex<Vec<OwnedFd>>>,
-    /// Looks at those that come back; it needs no network itself.
+    resting: Arc<AtomicUsize>,
+    /// Looks at those that have rested; it needs no network itself.
     thread: Background,
     /// What a new one tells.
     unused: Arc<OnceLock<Traces>>,
+    /// Whether this server was told that it may not make any.
+    refused: AtomicBool,
 }
 
 impl Networks {
-    pub(super) fn new() -> Self {
-        Self { ready: Arc::default(), thread: Background::new("networks"), unused: Arc::default() }
+    pub(super) fn new(rest: Duration) -> Self {
+        Self {
+            rest,
+            ready: Arc::default(),
+            resting: Arc::default(),
+            thread: Background::new("networks"),
+            unused: Arc::default(),
+            refused: AtomicBool::new(false),
+        }
     }
 
-    /// One for a new sandbox.
-    pub(super) fn lend(&self) -> io::Result<OwnedFd> {
+    /// One for a new sandbox; `None` where this server cannot make any.
+    pub(super) fn lend(&self) -> Option<OwnedFd> {
         let ready = lock(&self.ready).pop();
-        ready.map_or_else(network::make, Ok)
+        if ready.is_some() || self.refused.load(Ordering::Relaxed) {
+            return ready;
+        }
+        let refused = |error: &io::Error| {
+            tracing::debug!(%error, "sandboxes make their networks themselves");
+            self.refused.store(error.kind() == io::ErrorKind::PermissionDenied, Ordering::Relaxed);
+        };
+        network::make().inspect_err(refused).ok()
     }
 
     /// Takes back what was lent to a sandbox that is gone, and every process of it.
     pub(super) fn take_back(&self, network: OwnedFd) {
-        if lock(&self.ready).len() >= MOST_KEPT {
+        let (ready, resting) = (Arc::clone(&self.ready), Arc::clone(&self.resting));
+        if resting.fetch_add(1, Ordering::Relaxed) >= MOST_RESTING {
+            resting.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let (ready, unused) = (Arc::clone(&self.ready), Arc::clone(&self.unused));
+        let (unused, end) = (Arc::clone(&self.unused), Instant::now() + self.rest);
         self.thread.later(move || {
-            if is_unused(&network, &unused).unwrap_or(false) {
-                lock(&ready).push(network);
+            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+            let is_unused = is_unused(&network, &unused).unwrap_or(false);
+            resting.fetch_sub(1, Ordering::Relaxed);
+            let mut ready = lock(&ready);
+            if is_unused && ready.len() < MOST_READY {
+                ready.push(network);
             }
         });
     }
@@ -63,7 +94,7 @@ fn lock(ready: &Mutex<Vec<OwnedFd>>) -> MutexGuard<'_, Vec<OwnedFd>> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
     use std::os::fd::AsFd;
     use std::sync::mpsc;
 
@@ -81,18 +112,18 @@ mod tests {
 
     #[test]
     fn some_are_kept_and_no_more() {
-        let networks = Networks::new();
-        let lent: Vec<_> = (0..MOST_KEPT + 2).map(|_| networks.lend().unwrap()).collect();
+        let networks = Networks::new(Duration::ZERO);
+        let lent: Vec<_> = (0..MOST_READY + 2).map(|_| networks.lend().unwrap()).collect();
         assert!(lock(&networks.ready).is_empty());
         lent.into_iter().for_each(|network| take_back(&networks, network));
-        assert_eq!(lock(&networks.ready).len(), MOST_KEPT);
+        assert_eq!(lock(&networks.ready).len(), MOST_READY);
         networks.lend().unwrap();
-        assert_eq!(lock(&networks.ready).len(), MOST_KEPT - 1);
+        assert_eq!(lock(&networks.ready).len(), MOST_READY - 1);
     }
 
     #[test]
     fn one_that_something_is_still_open_in_is_not_kept() {
-        let networks = Networks::new();
+        let networks = Networks::new(Duration::ZERO);
         let network = networks.lend().unwrap();
         let copy = network.try_clone().unwrap();
         let open = std::thread::spawn(move || {
@@ -105,5 +136,30 @@ mod tests {
         drop(listener);
         take_back(&networks, network);
         assert_eq!(lock(&networks.ready).len(), 1);
+    }
+
+    #[test]
+    fn one_that_something_is_still_sent_in_is_not_kept() {
+        let networks = Networks::new(REST);
+        let network = networks.lend().unwrap();
+        let copy = network.try_clone().unwrap();
+        let join_and_leave = move || {
+            move_into_link_name_space(copy.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.join_multicast_v4(&Ipv4Addr::new(224, 1, 2, 3), &Ipv4Addr::LOCALHOST).unwrap();
+        };
+        std::thread::spawn(join_and_leave).join().unwrap();
+        take_back(&networks, network);
+        assert!(lock(&networks.ready).is_empty());
+    }
+
+    #[test]
+    fn a_crowd_is_let_go_at_once() {
+        let networks = Networks::new(Duration::from_secs(60));
+        let network = networks.lend().unwrap();
+        for _ in 0..MOST_RESTING + 10 {
+            networks.take_back(network.try_clone().unwrap());
+        }
+        assert_eq!(networks.resting.load(Ordering::Relaxed), MOST_RESTING);
     }
 }

@@ -1,12 +1,12 @@
 //! The launcher that stands ready on behalf of this server, and makes the owner of each sandbox by forking.
 
 use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use launcher::standby::Orders;
+use launcher::standby::{Orders, STAND_BY, TITLE_BYTES};
 
 /// One launcher that stands ready; it is started with the first order, and again should it have died.
 pub(super) struct Standby {
@@ -27,17 +27,17 @@ impl Standby {
     }
 
     /// Has the sandbox of a launch file made; gives where its owner's one line will come.
-    pub(super) fn order(&self, file: &Path, network: Option<&OwnedFd>) -> io::Result<PipeReader> {
+    pub(super) fn order(&self, file: &Path, lent: &[BorrowedFd<'_>]) -> io::Result<PipeReader> {
         let (reader, writer) = io::pipe()?;
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(process) = process.as_ref() {
-            match process.give(file, &writer, network) {
+            match process.give(file, &writer, lent) {
                 Err(error) if is_gone(&error) => {}
                 other => return other.map(|()| reader),
             }
         }
         let new = Process::start(&self.launcher)?;
-        let given = new.give(file, &writer, network);
+        let given = new.give(file, &writer, lent);
         *process = Some(new);
         given.map(|()| reader)
     }
@@ -51,7 +51,7 @@ impl Process {
     fn start(launcher: &Path) -> io::Result<Self> {
         let (orders, theirs) = Orders::new()?;
         let child = Command::new(launcher)
-            .arg("--stand-by")
+            .args([STAND_BY, &" ".repeat(TITLE_BYTES)])
             .env_clear()
             .stdin(theirs)
             .stdout(Stdio::null())
@@ -60,9 +60,9 @@ impl Process {
         Ok(Self { orders: Some(orders), child })
     }
 
-    fn give(&self, file: &Path, answer: &PipeWriter, network: Option<&OwnedFd>) -> io::Result<()> {
+    fn give(&self, file: &Path, answer: &PipeWriter, lent: &[BorrowedFd<'_>]) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
-        self.orders.as_ref().ok_or_else(gone)?.give(file, answer.as_fd(), network.map(AsFd::as_fd))
+        self.orders.as_ref().ok_or_else(gone)?.give(file, answer.as_fd(), lent)
     }
 }
 

@@ -79,25 +79,16 @@ impl Host {
 impl Drop for Host {
     /// A test that failed must not leave its sandboxes running.
     fn drop(&mut self) {
-        let ours = self.config.state_dir.join("sandboxes");
-        for pid in launchers(&ours.to_string_lossy()).into_iter().filter_map(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let ours = self.config.state_dir.join("sandboxes");
+            let is_launcher = String::from_utf8_lossy(&command).contains(&*ours.to_string_lossy());
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, Some(pid)) = (is_launcher, pid.and_then(rustix::process::Pid::from_raw)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
         }
     }
-}
-
-/// Launchers that have the launch file of a sandbox open, by a part of its path.
-fn launchers(part: &str) -> Vec<i32> {
-    let is_launch_file = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("launch") && path.to_string_lossy().contains(part)
-    };
-    let holds = |pid: &i32| {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|path| is_launch_file(&path))
-    };
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(holds).collect()
 }
 
 /// A static program that `./build-guest` has made.
@@ -160,15 +151,15 @@ impl Subject for Host {
                 found.insert(format!("{} holds {backing}", entry.path().display()));
             }
         }
-        found.extend(launchers(&name).iter().map(|pid| format!("launcher {pid}")));
         let marked = launcher::mark::processes(launcher::mark::of(id.as_u128()));
         for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let groups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
             if pid.is_some_and(|pid: i32| marked.contains(&pid)) {
                 found.insert(format!("marked process {}", entry.path().display()));
             }
-            if groups.contains(&name) {
+            if String::from_utf8_lossy(&command).contains(&name) || groups.contains(&name) {
                 found.insert(format!("process {}", entry.path().display()));
             }
         }
