@@ -30,7 +30,6 @@ mod slot;
 pub mod spec;
 pub mod standby;
 mod sys;
-mod title;
 mod trace;
 mod users;
 

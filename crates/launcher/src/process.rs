@@ -1,6 +1,7 @@
 //! Telling a process from a later one with the same id.
 
 use std::fs;
+use std::ops::Range;
 
 /// When a process started, in ticks since the host did; `None` when there is none.
 #[must_use]
@@ -8,11 +9,24 @@ pub fn started(pid: i32) -> Option<u64> {
     started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name may hold anything, brackets and spaces too; the last bracket ends it.
+/// Where in its memory this process has its arguments.
+pub(crate) fn own_arguments() -> Option<Range<usize>> {
+    arguments_in(&fs::read_to_string("/proc/self/stat").ok()?)
+}
+
 fn started_in(stat: &str) -> Option<u64> {
-    const FIELDS_AFTER_NAME: usize = 19;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(FIELDS_AFTER_NAME)?.parse().ok()
+    fields(stat)?.nth(19)?.parse().ok()
+}
+
+fn arguments_in(stat: &str) -> Option<Range<usize>> {
+    let mut addresses = fields(stat)?.skip(45).map_while(|field| field.parse().ok());
+    // Zero is what the kernel tells those who may not know.
+    Some(addresses.next().filter(|address| *address > 0)?..addresses.next()?)
+}
+
+/// What follows the name, which may hold anything, brackets and spaces too; the last bracket ends it.
+fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat.rsplit_once(')')?.1.split_whitespace())
 }
 
 #[cfg(test)]
@@ -24,5 +38,11 @@ mod tests {
         let stat = "42 (a) R 1 (x) S 7 42 41 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 9000 1 2\n";
         assert_eq!(started_in(stat), Some(9000));
         assert!(started(i32::try_from(std::process::id()).unwrap()).is_some());
+    }
+
+    #[test]
+    fn arguments_are_where_the_kernel_says() {
+        assert_eq!(own_arguments().unwrap().len(), fs::read("/proc/self/cmdline").unwrap().len());
+        assert_eq!(arguments_in("42 (a) b) S 7 42"), None);
     }
 }

@@ -12,7 +12,6 @@ use crate::error::{LaunchError, Step};
 use crate::owner;
 use crate::spec::Report;
 use crate::sys;
-use crate::title::Title;
 
 /// Its argument.
 pub const STAND_BY: &str = "--stand-by";
@@ -54,7 +53,7 @@ impl Orders {
 pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
     // A session of its own: signals to the server's terminal do not come here.
     let _ = rustix::process::setsid();
-    let title = Title::of(name.as_bytes());
+    let arguments = sys::OwnArguments::after(name.as_bytes());
     let null = owner::keep_numbers_free().named("opening /dev/null")?;
     let orders = io::stdin().as_fd().try_clone_to_owned().named("opening standard input")?;
     sys::place_descriptor(&null, 0).named("closing standard input")?;
@@ -77,8 +76,8 @@ pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
             Ok(Some(_)) => {}
             Ok(None) => {
                 drop(orders);
-                if let Some(title) = title {
-                    title.show(&path);
+                if let Some(arguments) = arguments {
+                    arguments.show(&path);
                 }
                 own(Path::new(OsStr::from_bytes(&path)), null.as_fd(), answer, descriptors.collect())
             }

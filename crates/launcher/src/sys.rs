@@ -1,9 +1,10 @@
-//! System calls that rustix has no safe form for.
+//! System calls that rustix has no safe form for, and this process's own memory.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::io;
 use std::mem::{size_of, zeroed};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Which of the two processes this is after [`clone_into_namespaces`].
@@ -309,6 +310,35 @@ pub(crate) fn release_own_code() {
     // nothing. A failure only means that the memory stays.
     unsafe {
         libc::madvise(start as *mut libc::c_void, end.saturating_sub(start), libc::MADV_DONTNEED);
+    }
+}
+
+/// The memory of this process's arguments after the program's name, which others see as its command line.
+pub(crate) struct OwnArguments {
+    room: Range<usize>,
+}
+
+impl OwnArguments {
+    /// Finds them. `name` is the program's name as it was started.
+    pub(crate) fn after(name: &[u8]) -> Option<Self> {
+        let all = crate::process::own_arguments()?;
+        let start = all.start + name.len() + 1;
+        (start < all.end).then_some(Self { room: start..all.end })
+    }
+
+    /// Shows a text in their place, where it fits.
+    pub(crate) fn show(&self, text: &[u8]) {
+        let room = self.room.len();
+        if text.len() >= room {
+            return;
+        }
+        let start = self.room.start as *mut u8;
+        // SAFETY: the kernel has told that these bytes are the arguments of this process, which has one thread. They are
+        // writable, and the standard library hands out copies of them only.
+        unsafe {
+            start.write_bytes(0, room);
+            start.copy_from_nonoverlapping(text.as_ptr(), text.len());
+        }
     }
 }
 

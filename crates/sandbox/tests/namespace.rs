@@ -18,7 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use sandbox::conformance::{Guest, make, remove, spec};
 use sandbox::namespace::NamespaceBackend;
-use sandbox::{Backend, CheckState, EndedReason, Image, LimitKind, Phase, SandboxError, SandboxId};
+use sandbox::{
+    Backend, CheckState, EndedReason, Image, LimitKind, Phase, SandboxError, SandboxId, SandboxSpec,
+};
 
 /// What `ls -A` says of four empty directories.
 const EMPTY: &str = "/app:\n\n/tmp:\n\n/var/tmp:\n\n/workspace:";
@@ -248,6 +250,34 @@ async fn a_disk_stays_mounted_for_the_next_sandbox_which_finds_nothing_on_it() {
             break;
         }
         assert!(Instant::now() < end, "no disk was used twice");
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_fails_with_a_kept_disk_leaves_nothing() {
+    let host = Host::new();
+    let kept = || {
+        let files = fs::read_dir(host.config.state_dir.join("disks")).unwrap().flatten();
+        files.filter(|file| file.path().extension().is_some_and(|end| end == "kept")).count()
+    };
+    let image = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/etc", image.path().join("workspace")).unwrap();
+    let unfit = SandboxSpec { image: Image::Directory(image.path().into()), ..spec() };
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let id = make(&host, &spec()).await;
+        remove(&host, id).await;
+        let before = kept();
+        let id = SandboxId::generate();
+        let error = host.backend.create(id, &unfit).await.unwrap_err();
+        assert!(matches!(error, SandboxError::Setup { .. }), "{error:?}");
+        assert!(!host.sandbox(id).exists(), "the sandbox is left");
+        remove(&host, id).await;
+        // It may have been too early, while the disk was still being emptied.
+        if kept() < before {
+            break;
+        }
+        assert!(Instant::now() < end, "no kept disk was used");
     }
 }
 

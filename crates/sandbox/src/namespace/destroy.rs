@@ -182,6 +182,11 @@ pub(super) fn wait_for_image(
     Ok(())
 }
 
+/// Whether any loop device holds a file.
+pub(super) fn is_held(file: &Path) -> bool {
+    fs::canonicalize(file).is_ok_and(|file| holds(None, &file))
+}
+
 /// Whether a loop device still holds an image: the one that is known, or any.
 fn holds(device: Option<u32>, image: &Path) -> bool {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("loop")?.parse().ok();

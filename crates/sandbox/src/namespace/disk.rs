@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use launcher::spec::{AGENT_ID, DISK_DIRECTORIES};
@@ -107,19 +108,18 @@ impl DiskStore {
         self.shelf.ready > 0
     }
 
-    /// A place for the file of a disk that stays mounted.
-    pub(super) fn kept_file(&self, mib: u64, number: u64) -> PathBuf {
-        self.shelf.directory.join(format!("{FORMAT}-{mib}.{number}.{KEPT}"))
+    /// A place for the file of a disk that stays mounted, with a name that nobody else uses.
+    pub(super) fn kept_file(&self, mib: u64) -> PathBuf {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let (process, number) = (std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        self.shelf.directory.join(format!("{FORMAT}-{mib}.{process}-{number}.{KEPT}"))
     }
 
-    /// Deletes the files of disks that an earlier server has kept: they are mounted no more.
-    pub(super) fn remove_kept(&self) {
-        for entry in fs::read_dir(&self.shelf.directory).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|extension| extension == KEPT) {
-                // Another may have been faster.
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+    /// Files of disks that stay mounted, or were when their server ended.
+    pub(super) fn kept_files(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(&self.shelf.directory).into_iter().flatten().flatten();
+        let is_kept = |path: &PathBuf| path.extension().is_some_and(|extension| extension == KEPT);
+        files.map(|file| file.path()).filter(is_kept).collect()
     }
 
     /// What is free on a new disk.

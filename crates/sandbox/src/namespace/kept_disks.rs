@@ -10,14 +10,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use launcher::spec::Disk;
 use rustix::fs::{Mode, OFlags, fstatvfs, open, openat, syncfs};
 
-use super::destroy::wait_for_image;
+use super::destroy::{is_held, wait_for_image};
 use super::disk::{DiskStore, MEBIBYTE, Room, make_directories};
 use super::host_image::Owners;
 use crate::background::Background;
@@ -64,7 +63,6 @@ pub(super) struct KeptDisks {
     shelf: Arc<Mutex<Shelf>>,
     /// Empties them.
     thread: Background,
-    names: Arc<AtomicU64>,
     /// What new disks of each size have, once it was asked for.
     new: Arc<Mutex<HashMap<u64, Room>>>,
 }
@@ -117,6 +115,15 @@ impl AsFd for HeldDisk {
     }
 }
 
+/// A place of one that is being emptied; given back when this is dropped.
+struct Place(Arc<Mutex<Shelf>>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.0).pending -= 1;
+    }
+}
+
 impl Shelf {
     fn has_room_for(&self, mib: u64) -> bool {
         let is_other = |kept: &Kept| kept.mib != mib;
@@ -133,12 +140,16 @@ impl Shelf {
 
 impl KeptDisks {
     pub(super) fn new(files: DiskStore) -> Self {
-        Self {
-            files,
-            shelf: Arc::default(),
-            thread: Background::new("kept disks"),
-            names: Arc::default(),
-            new: Arc::default(),
+        Self { files, shelf: Arc::default(), thread: Background::new("kept disks"), new: Arc::default() }
+    }
+
+    /// Deletes the files of disks that an earlier server has kept: they are mounted no more.
+    pub(super) fn remove_old(&self) {
+        for file in self.files.kept_files() {
+            // Another server may use the same disks.
+            if !is_held(&file) {
+                let _ = fs::remove_file(file);
+            }
         }
     }
 
@@ -170,7 +181,11 @@ impl KeptDisks {
         if !self.files.keeps_any() || !lock(&self.shelf).has_room_for(mib) {
             return Ok(false);
         }
-        let (new, left) = (self.new_room(mib)?, room(disk)?);
+        self.is_little_used(disk, &facts)
+    }
+
+    fn is_little_used(&self, disk: impl AsFd, facts: &fs::Metadata) -> io::Result<bool> {
+        let (new, left) = (self.new_room(facts.len() / MEBIBYTE)?, room(disk)?);
         Ok(left.blocks.saturating_add(MOST_USED.blocks) >= new.blocks
             && left.inodes.saturating_add(MOST_USED.inodes) >= new.inodes
             && facts.blocks() * 512 <= MOST_ALLOCATED)
@@ -187,23 +202,21 @@ impl KeptDisks {
     fn try_to_keep(&self, held: OwnedFd, device: u32, image: &Path) -> io::Result<bool> {
         let disk = HeldDisk::of(device, image)?;
         drop(held);
-        if !self.is_worth_keeping(&disk, image)? {
+        let facts = fs::metadata(image)?;
+        let mib = facts.len() / MEBIBYTE;
+        let Some(place) = self.reserve(mib).filter(|_| self.files.keeps_any()) else { return Ok(false) };
+        if !self.is_little_used(&disk, &facts)? {
             return Ok(false);
         }
-        let mib = fs::metadata(image)?.len() / MEBIBYTE;
         let new = self.new_room(mib)?;
-        let file = self.files.kept_file(mib, self.names.fetch_add(1, Ordering::Relaxed));
+        let file = self.files.kept_file(mib);
         fs::rename(image, &file)?;
-        lock(&self.shelf).pending += 1;
         let (shelf, files) = (Arc::clone(&self.shelf), self.files.clone());
         self.thread.later(move || {
             let result = disk.empty(new);
             let kept = Kept { disk, file, mib };
-            let too_much = {
-                let mut shelf = lock(&shelf);
-                shelf.pending -= 1;
-                if result.is_ok() { shelf.add(kept) } else { Some(kept) }
-            };
+            let too_much = if result.is_ok() { lock(&shelf).add(kept) } else { Some(kept) };
+            drop(place);
             if let Err(error) = result {
                 tracing::debug!(%error, "a disk is made anew");
             }
@@ -212,6 +225,15 @@ impl KeptDisks {
             }
         });
         Ok(true)
+    }
+
+    fn reserve(&self, mib: u64) -> Option<Place> {
+        let mut shelf = lock(&self.shelf);
+        if !shelf.has_room_for(mib) {
+            return None;
+        }
+        shelf.pending += 1;
+        Some(Place(Arc::clone(&self.shelf)))
     }
 
     fn new_room(&self, mib: u64) -> io::Result<Room> {
@@ -299,8 +321,7 @@ mod tests {
 
         /// Files of disks that are or were kept.
         fn kept_files(&self) -> usize {
-            let files = fs::read_dir(self.directory.path()).unwrap().flatten();
-            files.filter(|file| file.path().extension().is_some_and(|end| end == "kept")).count()
+            self.disks.files.kept_files().len()
         }
     }
 
@@ -386,10 +407,13 @@ mod tests {
     #[test]
     fn what_an_earlier_server_kept_is_deleted() {
         let bench = Bench::new(1);
-        fs::write(bench.disks.files.kept_file(MIB, 3), "").unwrap();
-        fs::write(bench.image(), "").unwrap();
-        bench.disks.files.remove_kept();
-        assert_eq!(bench.kept_files(), 0);
-        assert!(bench.image().exists());
+        assert!(bench.keep(bench.mounted()));
+        fs::write(bench.disks.files.kept_file(MIB), "").unwrap();
+        bench.settle();
+        assert_eq!(bench.kept_files(), 2);
+        bench.disks.remove_old();
+        // That of a server that lives, here of this one, stays.
+        assert_eq!((bench.kept(), bench.kept_files()), (1, 1));
+        assert!(bench.disks.take(MIB, &bench.image()).is_some());
     }
 }

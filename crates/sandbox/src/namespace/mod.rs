@@ -90,7 +90,7 @@ impl NamespaceBackend {
     pub fn new(config: NamespaceConfig) -> Result<Self, SandboxError> {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         let backend = Self::with_layout(config, layout)?;
-        backend.inner.disks.remove_kept();
+        backend.inner.kept_disks.remove_old();
         old_layers::throw_away(&backend.inner.layout);
         old_groups::sweep(&backend.inner);
         destroy::empty_trash(&backend.inner);
@@ -168,10 +168,9 @@ impl Backend for NamespaceBackend {
             let Some(Ordered { lent, answer }) = ordered else { return Ok(()) };
             let Err(error) = create::wait(&backend.inner, id, answer).await else { return Ok(()) };
             let give_up = move |inner: &Inner| {
-                let error = create::give_up(inner, id, asked, error);
-                // Here: nobody else may have the disk any more, and to take it down can take its time.
+                // Nobody else may have the disk any more: to take it down can take its time, and what is left is waited for.
                 drop(lent);
-                Ok(error)
+                Ok(create::give_up(inner, id, asked, error))
             };
             Err(backend.blocking(give_up).await?)
         };
@@ -210,8 +209,10 @@ impl Backend for NamespaceBackend {
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
-        let _turn = self.locks.turn(id).await;
-        self.blocking(move |inner| destroy::destroy(inner, id)).await
+        let turn = self.locks.turn(id).await;
+        let backend = self.clone();
+        turn.see_through(async move { backend.blocking(move |inner| destroy::destroy(inner, id)).await })
+            .await
     }
 
     async fn images(&self) -> Result<Vec<String>, SandboxError> {

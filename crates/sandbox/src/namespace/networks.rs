@@ -62,21 +62,37 @@ impl Networks {
 
     /// Takes back what was lent to a sandbox that is gone, and every process of it.
     pub(super) fn take_back(&self, network: OwnedFd) {
-        let (ready, resting) = (Arc::clone(&self.ready), Arc::clone(&self.resting));
-        if resting.fetch_add(1, Ordering::Relaxed) >= MOST_RESTING {
-            resting.fetch_sub(1, Ordering::Relaxed);
+        let place = Place::new(&self.resting);
+        if self.resting.load(Ordering::Relaxed) > MOST_RESTING {
             return;
         }
+        let ready = Arc::clone(&self.ready);
         let (unused, end) = (Arc::clone(&self.unused), Instant::now() + self.rest);
         self.thread.later(move || {
             std::thread::sleep(end.saturating_duration_since(Instant::now()));
             let is_unused = is_unused(&network, &unused).unwrap_or(false);
-            resting.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
             let mut ready = lock(&ready);
             if is_unused && ready.len() < MOST_READY {
                 ready.push(network);
             }
         });
+    }
+}
+
+/// The place of one that rests; given back when this is dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn new(taken: &Arc<AtomicUsize>) -> Self {
+        taken.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(taken))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
