@@ -80,6 +80,14 @@ pub fn is_under(device: u32, image: &Path) -> bool {
     told.is_ok_and(|file| Path::new(file.trim_end()) == image)
 }
 
+/// Makes holes in the file below a mounted disk wherever the disk is free: what was deleted on it is no longer in the file.
+///
+/// # Errors
+/// The host cannot make holes.
+pub fn forget_deleted(file_system: impl AsFd) -> io::Result<()> {
+    sys::discard_free_blocks(file_system)
+}
+
 fn attach(image: &File) -> Result<(u32, File), LaunchError> {
     let control = open_device("/dev/loop-control").named("opening /dev/loop-control")?;
     for _ in 0..ATTEMPTS {

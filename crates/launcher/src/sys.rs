@@ -179,6 +179,17 @@ pub(crate) fn configure_loop_device(device: impl AsFd, file: impl AsFd) -> io::R
     Ok(())
 }
 
+const FITRIM: libc::Ioctl = 0xC018_5879_u32 as libc::Ioctl;
+
+/// Has a file system tell the device below it what is free there.
+pub(crate) fn discard_free_blocks(file_system: impl AsFd) -> io::Result<()> {
+    // `struct fstrim_range` of linux/fs.h: everything, however short.
+    let mut range: [u64; 3] = [0, u64::MAX, 0];
+    // SAFETY: the array has the kernel's layout and outlives the call.
+    check(i64::from(unsafe { libc::ioctl(file_system.as_fd().as_raw_fd(), FITRIM, range.as_mut_ptr()) }))?;
+    Ok(())
+}
+
 /// Brings the loopback device of this network namespace up.
 pub(crate) fn raise_loopback(socket: impl AsFd) -> io::Result<()> {
     // SAFETY: all-zero is a valid ifreq.

@@ -28,16 +28,19 @@ use crate::error::SandboxError;
 /// The name of a disk in its sandbox's directory.
 pub(crate) const DISK_FILE: &str = "disk.img";
 /// Part of a template's name; changes with what a template is made of.
-const FORMAT: &str = "ext4-2";
+const FORMAT: &str = "ext4-3";
 pub(super) const MEBIBYTE: u64 = 1 << 20;
 /// How the name of a disk ends that stays mounted.
 const KEPT: &str = "kept";
 const COPIED_AT_ONCE: usize = 256 << 10;
 /// Sparse and quick to mount: no journal, metadata in one place and no second copy of it, tables that the kernel may take
 /// for zeros.
-const FORMAT_OPTIONS: [&str; 8] = [
+const FORMAT_OPTIONS: [&str; 10] = [
     "-q",
     "-F",
+    // Of the size that holes in the file below have, also on small disks.
+    "-b",
+    "4096",
     "-O",
     "^has_journal,^resize_inode,sparse_super2",
     "-m0",

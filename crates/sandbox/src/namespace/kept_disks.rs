@@ -104,6 +104,7 @@ impl HeldDisk {
         }
         // Tells of what could not be written since it was opened.
         syncfs(&self.root)?;
+        launcher::disk::forget_deleted(&self.root)?;
         let errors = fs::read_to_string(format!("/sys/fs/ext4/loop{}/errors_count", self.device))?;
         if errors.trim() == "0" { Ok(()) } else { Err(io::Error::other("its file system has errors")) }
     }
@@ -171,7 +172,12 @@ impl KeptDisks {
     /// Keeps a disk mounted, by a directory that the first process of a sandbox sees on it, while the sandbox is ended. `None` when
     /// it shall go its usual way. Nothing is waited for: whoever writes to the disk may do so for long.
     pub(super) fn hold(&self, guest: u32, image: &Path) -> Option<OwnedFd> {
-        let directory = open(format!("/proc/{guest}/root/workspace"), DIRECTORY, Mode::empty()).ok()?;
+        let directory = open(
+            Path::new("/proc").join(guest.to_string()).join("root").join("workspace"),
+            DIRECTORY,
+            Mode::empty(),
+        )
+        .ok()?;
         self.is_worth_keeping(&directory, image).ok()?.then_some(directory)
     }
 
@@ -325,6 +331,10 @@ mod tests {
         }
     }
 
+    fn contains(file: &Path, text: &[u8]) -> bool {
+        fs::read(file).unwrap().windows(text.len()).any(|part| part == text)
+    }
+
     fn path(disk: &HeldDisk, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", disk.root.as_raw_fd()))
     }
@@ -334,9 +344,11 @@ mod tests {
         let bench = Bench::new(1);
         let disk = bench.mounted();
         let device = disk.device();
-        fs::write(path(&disk, "workspace/secret"), "x").unwrap();
-        fs::create_dir_all(path(&disk, "upper/home/agent/.cache")).unwrap();
-        fs::create_dir_all(path(&disk, "work/work/#1")).unwrap();
+        fs::write(path(&disk, "workspace/secret"), "only here").unwrap();
+        syncfs(&disk.root).unwrap();
+        assert!(contains(&bench.image(), b"only here"));
+        fs::create_dir_all(path(&disk, "upper/var/tmp/.cache")).unwrap();
+        fs::create_dir_all(path(&disk, "work/index/a")).unwrap();
         std::os::unix::fs::symlink("/etc", path(&disk, "upper/etc")).unwrap();
         fs::set_permissions(path(&disk, "workspace"), fs::Permissions::from_mode(0o700)).unwrap();
         assert!(bench.keep(disk));
@@ -346,6 +358,7 @@ mod tests {
         let disk = bench.disks.take(MIB, &bench.image()).unwrap();
         assert_eq!(disk.device(), device);
         assert!(bench.image().exists());
+        assert!(!contains(&bench.image(), b"only here"), "it is still in the file below");
         assert_eq!((bench.kept(), bench.kept_files()), (0, 0));
         for name in ["workspace", "upper", "work", "lower", "root"] {
             assert_eq!(fs::read_dir(path(&disk, name)).unwrap().count(), 0, "{name}");
