@@ -159,6 +159,34 @@ async fn an_image_that_was_removed_meanwhile_is_made_ready_again() {
 }
 
 #[tokio::test]
+async fn what_a_killed_server_was_making_an_image_of_is_removed_and_made_again() {
+    let host = Host::new();
+    let id = make(&host, &wish(&host)).await;
+    let image = Host::inspect(id)["Config"]["Image"].as_str().unwrap().to_owned();
+    remove(&host, id).await;
+    let server = host.server();
+    let labels = serde_json::json!({ "caisson.server": &server });
+    let name = |key: &str| format!("caisson-image-{server}-{key}");
+
+    // Nobody asks for that image again: it goes when the engine is first asked, and before a server ends.
+    Engine::make_container(&name("other"), &labels);
+    host.restarted().preflight().await.unwrap();
+    assert!(!Engine::has_container(&name("other")));
+    Engine::make_container(&name("other"), &labels);
+    host.backend.settle().await.unwrap();
+    assert!(!Engine::has_container(&name("other")));
+
+    // The engine comes to make it only later, when the next server is about to make it too.
+    Engine::ask("DELETE", &format!("/images/{image}?force=true")).expect("the image is there");
+    let (_, key) = image.split_once(':').unwrap();
+    let left = Engine::make_container(&name(key), &serde_json::json!({}));
+    let id = make(&host, &wish(&host)).await;
+    assert!(!Engine::has_container(&left));
+    assert!(!Engine::has_container(&name(key)));
+    remove(&host, id).await;
+}
+
+#[tokio::test]
 async fn a_runtime_is_used_by_name_and_an_unknown_one_is_refused_by_name() {
     let host = Host::with(|config| config.runtime = Some("runc".into()));
     let id = make(&host, &wish(&host)).await;

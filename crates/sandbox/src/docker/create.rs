@@ -4,14 +4,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum};
-use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, InspectContainerOptions, LogsOptionsBuilder, StartContainerOptions,
-};
+use bollard::query_parameters::{InspectContainerOptions, LogsOptionsBuilder, StartContainerOptions};
 use futures::StreamExt;
 
 use super::engine::{self, NOT_FOUND};
 use super::reach::Reach;
-use super::{DockerBackend, Inner, Ready, container, destroy, disk, image, layout, link, own_ca};
+use super::{DockerBackend, Inner, Ready, container, destroy, disk, image, layout, link, named, own_ca};
 use crate::error::SandboxError;
 use crate::limits::{Obstacles as _, Plan};
 use crate::locks::Turn;
@@ -109,9 +107,8 @@ async fn make(
     let mut is_second = false;
     loop {
         let body = container::describe(inner, ready, id, spec, plan, &prepared.reference)?;
-        let options = CreateContainerOptionsBuilder::new().name(&name).build();
-        match ready.client.create_container(Some(options), body).await {
-            Ok(_) => break,
+        match named::create(&inner.config, &ready.client, &name, &body).await {
+            Ok(()) => break,
             // Somebody has removed the image that was made ready.
             Err(error) if engine::status(&error) == Some(NOT_FOUND) && !is_second => {
                 image::forget(inner).await;

@@ -3,21 +3,16 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use bollard::query_parameters::{
-    ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
-};
+use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptions};
 
-use super::engine::{self, CONFLICT, NOT_FOUND};
+use super::engine::{self, NOT_FOUND};
 use super::layout::{self, SANDBOX_LABEL};
-use super::{DockerBackend, Inner, Ready, disk};
+use super::{DockerBackend, Inner, Ready, disk, named};
 use crate::error::SandboxError;
 use crate::namespace::destroy::wait_for_disk;
 use crate::namespace::layout::failed;
 use crate::spec::SandboxId;
-
-const TICK: Duration = Duration::from_millis(5);
 
 /// Ends a sandbox and removes it; returns when nothing is left but garbage that is deleted in the background.
 pub(super) async fn destroy(
@@ -26,7 +21,8 @@ pub(super) async fn destroy(
     id: SandboxId,
 ) -> Result<(), SandboxError> {
     let inner = &backend.inner;
-    remove_container(inner, ready, id).await?;
+    let removed = named::remove(&inner.config, &ready.client, &layout::container(id)).await;
+    removed.map_err(|error| engine::explain(&inner.config, &format!("removing sandbox {id}"), error))?;
     for volume in volumes(inner, ready, Some(id)).await? {
         let removed = ready.client.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await;
         match removed {
@@ -37,24 +33,6 @@ pub(super) async fn destroy(
         }
     }
     backend.blocking(move |inner| remove_directory(inner, id)).await
-}
-
-async fn remove_container(inner: &Inner, ready: &Ready, id: SandboxId) -> Result<(), SandboxError> {
-    let end = Instant::now() + inner.config.stop_timeout;
-    let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-    loop {
-        match ready.client.remove_container(&layout::container(id), Some(options.clone())).await {
-            Ok(()) => return Ok(()),
-            Err(error) if engine::status(&error) == Some(NOT_FOUND) => return Ok(()),
-            // Somebody else is removing it already.
-            Err(error) if engine::status(&error) == Some(CONFLICT) && Instant::now() < end => {
-                tokio::time::sleep(TICK).await;
-            }
-            Err(error) => {
-                return Err(engine::explain(&inner.config, &format!("removing sandbox {id}"), error));
-            }
-        }
-    }
 }
 
 /// A volume of this server.

@@ -1,45 +1,25 @@
 //! Images as containers need them: the chosen one with the guest, the agent's user, mount points and certificates added.
-//!
-//! Made once for each image, with the engine's own means: a container that never runs is given the files and kept as an
-//! image. So any image works, an engine far away too, and a start copies nothing.
 
-use std::collections::HashMap;
-use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use bollard::Docker;
-use bollard::errors::Error;
-use bollard::models::{ContainerConfig, ContainerCreateBody, HostConfig, ImageInspect};
-use bollard::query_parameters::{
-    CommitContainerOptionsBuilder, CreateContainerOptions, CreateImageOptionsBuilder,
-    DownloadFromContainerOptionsBuilder, ListImagesOptionsBuilder, RemoveContainerOptionsBuilder,
-    RemoveImageOptions, UploadToContainerOptionsBuilder,
-};
+use bollard::models::ImageInspect;
+use bollard::query_parameters::{CreateImageOptionsBuilder, ListImagesOptionsBuilder};
 use futures::StreamExt;
 
 use super::config::Pull;
 use super::engine::{self, NOT_FOUND};
-use super::image_files::{self, Additions};
-use super::layout::{GUEST_PROGRAM, SERVER_LABEL};
+use super::prepare::{REPOSITORY, Work};
 use super::{Inner, Ready};
 use crate::error::SandboxError;
-use crate::namespace::layout::failed;
 use crate::spec::Image;
 
-/// Where images are kept that were made here.
-const REPOSITORY: &str = "caisson-prepared";
-/// On those images: what they were made of.
-const BASE_LABEL: &str = "caisson.base";
 /// Changes with what is added to an image.
 const RECIPE: u32 = 3;
-/// The most bytes of a file that is read from an image.
-const MAX_FILE_BYTES: usize = 16 << 20;
-/// The most bytes of a home that is copied to every disk.
-const MAX_HOME_BYTES: usize = 64 << 20;
 pub(super) const HOME: &str = "/home/agent";
-const MAX_LINKS: usize = 4;
 
 /// An image that is ready.
 #[derive(Debug, Clone)]
@@ -84,9 +64,10 @@ fn is_reference(text: &str) -> bool {
         && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
 }
 
-/// Finds an image, makes it ready where it is not yet, and says what to make containers of.
+/// Finds an image, makes it ready where it is not yet, and says what to make containers of. Whoever stops waiting has
+/// stopped the search; what is being made ready is made to its end.
 pub(super) async fn get(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     ready: &Ready,
     image: &Image,
     extra_ca: &[String],
@@ -102,16 +83,29 @@ pub(super) async fn get(
         home: inner.layout.disks().join(format!("home-{key}.tar")),
         bundle: inner.layout.disks().join(format!("bundle-{key}.pem")),
     };
-    let mut known = inner.images.lock().await;
+    let mut known = Arc::clone(&inner.images).lock_owned().await;
     if known.contains(&key) {
         return Ok(prepared);
     }
-    let is_there = ready.client.inspect_image(&prepared.reference).await.is_ok();
-    if !is_there || !prepared.home.exists() || !prepared.bundle.exists() {
-        make(inner, ready, &reference, &id, extra_ca, &key, &prepared).await?;
-    }
-    known.insert(key);
-    Ok(prepared)
+    let work = Work {
+        inner: Arc::clone(inner),
+        client: ready.client.clone(),
+        reference,
+        base: id,
+        extra_ca: extra_ca.to_vec(),
+        key: key.clone(),
+        prepared: prepared.clone(),
+    };
+    let whole = async move {
+        if !work.is_done().await {
+            work.make().await?;
+        }
+        known.insert(key);
+        Ok(prepared)
+    };
+    tokio::spawn(whole).await.unwrap_or_else(|error| {
+        Err(SandboxError::Io { doing: "preparing an image".into(), source: io::Error::other(error) })
+    })
 }
 
 /// The names that jobs can use: the default, short names, and the references of images that the engine has.
@@ -166,136 +160,6 @@ pub(super) async fn find(
 fn default_tag(reference: &str) -> &'static str {
     let name = reference.rsplit('/').next().unwrap_or_default();
     if name.contains([':', '@']) { "" } else { "latest" }
-}
-
-async fn make(
-    inner: &Inner,
-    ready: &Ready,
-    reference: &str,
-    base: &str,
-    extra_ca: &[String],
-    key: &str,
-    prepared: &Prepared,
-) -> Result<(), SandboxError> {
-    let client = &ready.client;
-    let explain = |error| engine::explain(&inner.config, &format!("preparing the image {reference}"), error);
-    tracing::info!(reference, "preparing an image for sandboxes, once");
-    let labels = HashMap::from([
-        (BASE_LABEL.to_owned(), reference.to_owned()),
-        (SERVER_LABEL.to_owned(), inner.layout.server.clone()),
-    ]);
-    let body = ContainerCreateBody {
-        image: Some(base.to_owned()),
-        entrypoint: Some(vec![GUEST_PROGRAM.to_owned()]),
-        labels: Some(labels.clone()),
-        host_config: Some(HostConfig { network_mode: Some("none".into()), ..HostConfig::default() }),
-        ..ContainerCreateBody::default()
-    };
-    let made = client.create_container(None::<CreateContainerOptions>, body).await.map_err(explain)?;
-    let work = async {
-        let additions = read(client, &made.id, extra_ca).await.map_err(explain)?;
-        let guest =
-            fs::read(&inner.config.guest).map_err(|source| failed("reading", &inner.config.guest, source))?;
-        let archive = image_files::archive(&additions, &guest)
-            .map_err(|source| SandboxError::Io { doing: "packing the guest".into(), source })?;
-        let options = UploadToContainerOptionsBuilder::new().path("/").build();
-        let upload = client.upload_to_container(&made.id, Some(options), bollard::body_full(archive.into()));
-        upload.await.map_err(explain)?;
-        fs::write(&prepared.home, &additions.home)
-            .map_err(|source| failed("writing", &prepared.home, source))?;
-        fs::write(&prepared.bundle, &additions.trusted)
-            .map_err(|source| failed("writing", &prepared.bundle, source))?;
-        let options = CommitContainerOptionsBuilder::new()
-            .container(&made.id)
-            .repo(REPOSITORY)
-            .tag(key)
-            .comment("made ready for sandboxes by caisson")
-            .pause(false)
-            .build();
-        let config = ContainerConfig { labels: Some(labels), ..ContainerConfig::default() };
-        client.commit_container(options, config).await.map_err(explain)?;
-        Ok(())
-    };
-    let result = work.await;
-    let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-    let removed = client.remove_container(&made.id, Some(options)).await;
-    if result.is_ok() {
-        removed.map_err(explain)?;
-        remove_older(inner, client, reference, key).await;
-    }
-    result
-}
-
-/// Removes what was made of the same image before. What is still in use stays.
-async fn remove_older(inner: &Inner, client: &Docker, reference: &str, key: &str) {
-    let mut filter = inner.layout.filter();
-    filter.entry("label".into()).or_default().push(format!("{BASE_LABEL}={reference}"));
-    let options = ListImagesOptionsBuilder::new().filters(&filter).build();
-    for image in client.list_images(Some(options)).await.unwrap_or_default() {
-        for tag in image.repo_tags.iter().filter(|tag| !tag.ends_with(key)) {
-            let _ = client.remove_image(tag, None::<RemoveImageOptions>, None).await;
-        }
-    }
-}
-
-/// Reads what is added to.
-async fn read(client: &Docker, container: &str, extra_ca: &[String]) -> Result<Additions, Error> {
-    let (_, users) = read_file(client, container, image_files::USERS).await?;
-    let (_, groups) = read_file(client, container, image_files::GROUPS).await?;
-    let (bundle_path, bundle) = read_file(client, container, image_files::BUNDLE).await?;
-    let home = download(client, container, HOME, MAX_HOME_BYTES).await?.unwrap_or_default();
-    let trusted = image_files::with_certificates(&bundle, extra_ca);
-    Ok(Additions {
-        trusted: trusted.clone(),
-        users: image_files::with_agent(&users, image_files::USER_LINE),
-        groups: image_files::with_agent(&groups, image_files::GROUP_LINE),
-        bundle: (!extra_ca.is_empty()).then_some((bundle_path, trusted)),
-        home,
-    })
-}
-
-/// Reads a file of a container, following links; empty where it is missing. Gives the path that it really has.
-async fn read_file(client: &Docker, container: &str, path: &str) -> Result<(String, String), Error> {
-    let mut path = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        let Some(archive) = download(client, container, &path, MAX_FILE_BYTES).await? else { break };
-        let mut archive = tar::Archive::new(archive.as_slice());
-        let Some(entry) = archive.entries()?.next() else { break };
-        let mut entry = entry?;
-        if let Some(target) = entry.link_name()? {
-            let above = Path::new(&path).parent().unwrap_or(Path::new("/"));
-            path = image_files::clean(&above.join(target));
-            continue;
-        }
-        let mut text = Vec::new();
-        entry.read_to_end(&mut text)?;
-        return Ok((path, String::from_utf8_lossy(&text).into_owned()));
-    }
-    Ok((path, String::new()))
-}
-
-/// A path of a container as a tar archive; `None` where it is missing or too large.
-async fn download(
-    client: &Docker,
-    container: &str,
-    path: &str,
-    max_bytes: usize,
-) -> Result<Option<Vec<u8>>, Error> {
-    let options = DownloadFromContainerOptionsBuilder::new().path(path).build();
-    let mut pieces = std::pin::pin!(client.download_from_container(container, Some(options)));
-    let mut bytes = Vec::new();
-    while let Some(piece) = pieces.next().await {
-        match piece {
-            Ok(piece) if bytes.len() + piece.len() > max_bytes => {
-                tracing::warn!(path, "too large in the image to be taken over");
-                return Ok(None);
-            }
-            Ok(piece) => bytes.extend_from_slice(&piece),
-            Err(error) if engine::status(&error) == Some(NOT_FOUND) => return Ok(None),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Some(bytes))
 }
 
 #[cfg(test)]

@@ -107,6 +107,11 @@ pub(super) fn container(id: SandboxId) -> String {
     format!("caisson-{id}")
 }
 
+/// The name of the container of which an image is made.
+pub(super) fn image_container(server: &str, key: &str) -> String {
+    format!("caisson-image-{server}-{key}")
+}
+
 /// The name of a sandbox's volume.
 pub(super) fn volume(id: SandboxId, part: &str) -> String {
     format!("caisson-{id}-{part}")

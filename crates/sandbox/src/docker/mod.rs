@@ -18,9 +18,11 @@ mod layout;
 mod limits;
 mod link;
 mod list;
+mod named;
 mod observe;
 mod own_ca;
 mod preflight;
+mod prepare;
 mod reach;
 mod seccomp;
 
@@ -64,7 +66,7 @@ struct Inner {
     layout: Layout,
     disks: DiskStore,
     /// Images that are known to be ready, by their keys.
-    images: Mutex<HashSet<String>>,
+    images: Arc<Mutex<HashSet<String>>>,
 }
 
 /// What is known once the engine has answered.
@@ -99,7 +101,7 @@ impl DockerBackend {
     fn with_layout(config: DockerConfig, layout: Layout) -> Self {
         let inner = Arc::new(Inner {
             disks: DiskStore::new(layout.disks(), config.ready_disks),
-            images: Mutex::default(),
+            images: Arc::default(),
             layout,
             config,
         });
@@ -117,6 +119,9 @@ impl DockerBackend {
         let info = client.info().await;
         let info =
             info.map_err(|error| engine::explain(&inner.config, "asking what the engine can do", error))?;
+        if let Err(error) = prepare::remove_unfinished(inner, &client).await {
+            tracing::warn!(error = %error, "what an earlier server did not finish is left in the engine");
+        }
         let reach = reach::find(&client, &info, &inner.config.host, &inner.layout).await;
         let (no_disk, open_files) = match &reach {
             Reach::Shared => {
@@ -187,6 +192,12 @@ impl Backend for DockerBackend {
     }
 
     async fn settle(&self) -> Result<(), SandboxError> {
+        if let Some(ready) = self.ready.get() {
+            // Whoever makes an image ready holds this.
+            let _nobody = self.inner.images.lock().await;
+            let removed = prepare::remove_unfinished(&self.inner, &ready.client).await;
+            removed.map_err(|error| engine::explain(&self.inner.config, "removing containers", error))?;
+        }
         self.blocking(destroy::empty_trash_now).await
     }
 

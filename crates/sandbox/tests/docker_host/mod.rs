@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use sandbox::conformance::Subject;
 use sandbox::docker::{DockerBackend, DockerConfig, LinkChoice};
 use sandbox::{Backend, Image, Limit, Limits, SandboxId};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Where the shared engine lives.
 const FOLDER: &str = "/tmp/caisson-test-engine";
@@ -43,12 +43,31 @@ impl Engine {
 
     /// Asks the engine; `None` for what it does not have.
     pub(crate) fn ask(method: &str, path: &str) -> Option<Value> {
-        let output = Command::new("curl")
+        Self::send(method, path, &Value::Null)
+    }
+
+    /// Sends the engine a document; `None` when it refuses.
+    fn send(method: &str, path: &str, body: &Value) -> Option<Value> {
+        let mut command = Command::new("curl");
+        command
             .args(["--silent", "--fail", "--noproxy", "*", "--unix-socket", &format!("{FOLDER}/docker.sock")])
-            .args(["-X", method, &format!("http://docker{path}")])
-            .output()
-            .unwrap();
+            .args(["-X", method, &format!("http://docker{path}")]);
+        if !body.is_null() {
+            command.args(["-H", "Content-Type: application/json", "-d", &body.to_string()]);
+        }
+        let output = command.output().unwrap();
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
+    }
+
+    /// Makes a container that never runs, and says its id.
+    pub(crate) fn make_container(name: &str, labels: &Value) -> String {
+        let body = json!({ "Image": "caisson/agent", "Cmd": ["true"], "Labels": labels });
+        let made = Self::send("POST", &format!("/containers/create?name={name}"), &body).expect("made");
+        made["Id"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn has_container(name: &str) -> bool {
+        Self::ask("GET", &format!("/containers/{name}/json")).is_some()
     }
 }
 
@@ -86,6 +105,11 @@ impl Host {
         Self { directory, config, backend, engine }
     }
 
+    /// What this server calls itself.
+    pub(crate) fn server(&self) -> String {
+        fs::read_to_string(self.config.state_dir.join("docker-server")).unwrap_or_default()
+    }
+
     /// What the engine knows of a sandbox.
     pub(crate) fn inspect(id: SandboxId) -> Value {
         Engine::ask("GET", &format!("/containers/caisson-{id}/json")).expect("a container")
@@ -107,7 +131,7 @@ impl Host {
 impl Drop for Host {
     /// A test that failed must not leave its sandboxes running, and none its images.
     fn drop(&mut self) {
-        let server = fs::read_to_string(self.config.state_dir.join("docker-server")).unwrap_or_default();
+        let server = self.server();
         let filter = format!("filters=%7B%22label%22%3A%5B%22caisson.server%3D{server}%22%5D%7D");
         let all = |kind: &str, key: &str| {
             let answer = Engine::ask("GET", &format!("/{kind}?all=true&{filter}")).unwrap_or_default();
