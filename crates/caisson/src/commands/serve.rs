@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use futures::FutureExt;
 use orchestrator::{DataFolder, Orchestrator};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,6 +24,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
     for unknown in config_check::unknown_variables(&arguments.host) {
         tracing::warn!("{unknown}");
     }
+    open_as_many_files_as_allowed();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     if let Some(exporter) = exporter {
@@ -34,6 +36,15 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
     }
     runtime.block_on(serve(arguments, config, level))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A shell lets programs open 1,024 files, for the sake of old ones that count on it, and more where they ask. Each job that runs has two,
+/// each connection one. What runs in sandboxes has limits of its own.
+fn open_as_many_files_as_allowed() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the number of open files stays limited as it was");
+    }
 }
 
 async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Result<()> {
@@ -114,5 +125,18 @@ async fn wait_for_stop() {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_opens_as_many_files_as_it_is_allowed_to() {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(100), maximum }).unwrap();
+        open_as_many_files_as_allowed();
+        assert_eq!(getrlimit(Resource::Nofile).current, maximum);
     }
 }
