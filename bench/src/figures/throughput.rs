@@ -36,6 +36,8 @@ struct Rounds {
     memory: Vec<f64>,
     /// Milliseconds of processor time that a job took in each round.
     processor: Samples,
+    /// Percent of the processors' time that the machine's own host gave to others in each round.
+    stolen: Samples,
 }
 
 /// Measures in turns: a thousand jobs, twenty containers at once.
@@ -62,10 +64,16 @@ fn rate(rounds: &Rounds) -> Figure {
             against: None,
             target: Target::None,
         }],
-        notes: vec![format!(
-            "a job took {:.1} ms of processor time, of all that ran on the machine: this program, which hands the jobs in, too",
-            rounds.processor.summary().median
-        )],
+        notes: vec![
+            format!(
+                "a job took {:.1} ms of processor time, of all that ran on the machine: this program, which hands the jobs in, too",
+                rounds.processor.summary().median
+            ),
+            format!(
+                "the host of this machine withheld {:.0} % of the processors' time meanwhile",
+                rounds.stolen.summary().median
+            ),
+        ],
     }
 }
 
@@ -97,11 +105,12 @@ fn memory(rounds: &Rounds) -> Figure {
 async fn in_turns(stage: &Stage, server: &Server) -> Result<Rounds> {
     let mut rounds = Rounds::default();
     for round in 1..=ROUNDS {
-        let before = processor_ticks()?;
+        let before = ProcessorTime::now()?;
         let rate = f64::from(JOBS) / one_round(server, round * JOBS).await?;
         rounds.ours.add(rate);
-        let ticks = processor_ticks()? - before;
-        rounds.processor.add(ticks / TICKS * 1e3 / f64::from(JOBS));
+        let after = ProcessorTime::now()?;
+        rounds.processor.add((after.used - before.used) / TICKS * 1e3 / f64::from(JOBS));
+        rounds.stolen.add((after.stolen - before.stolen) / (after.all - before.all) * 1e2);
         rounds.memory.push(resident_bytes(server.pid()?)?);
         let start = Instant::now();
         run_containers(stage, AT_ONCE).await?;
@@ -110,16 +119,28 @@ async fn in_turns(stage: &Stage, server: &Server) -> Result<Rounds> {
     Ok(rounds)
 }
 
-/// Processor time of all that ran on this machine. A launcher is nobody's child whose time the server would be told.
-fn processor_ticks() -> Result<f64> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    let all = stat.lines().next().unwrap_or_default();
-    let fields: Vec<f64> = all.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-    // User, nice, system, idle, waiting for disks, interrupts, soft interrupts.
-    let &[user, nice, system, _, _, interrupts, soft, ..] = fields.as_slice() else {
-        bail!("no processor times in /proc/stat")
-    };
-    Ok(user + nice + system + interrupts + soft)
+/// Processor time of the whole machine since it was started, in ticks. A launcher is nobody's child whose time the server
+/// would be told.
+struct ProcessorTime {
+    /// By all that ran.
+    used: f64,
+    /// In which something wanted to run, and the host of a virtual machine let others.
+    stolen: f64,
+    /// With what nobody used.
+    all: f64,
+}
+
+impl ProcessorTime {
+    fn now() -> Result<Self> {
+        let stat = std::fs::read_to_string("/proc/stat")?;
+        let line = stat.lines().next().unwrap_or_default();
+        let fields: Vec<f64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let &[user, nice, system, idle, disks, interrupts, soft, stolen, ..] = fields.as_slice() else {
+            bail!("no processor times in /proc/stat")
+        };
+        let used = user + nice + system + interrupts + soft;
+        Ok(Self { used, stolen, all: used + idle + disks + stolen })
+    }
 }
 
 /// Hands all in and waits for their end; gives the seconds.

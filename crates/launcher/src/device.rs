@@ -24,6 +24,15 @@ pub(crate) struct Devices {
     terminals: OwnedFd,
     shared_memory: OwnedFd,
     nodes: Vec<(&'static str, OwnedFd)>,
+    /// The directory below the terminals: nothing else leads to it.
+    empty: OwnedFd,
+}
+
+impl Devices {
+    /// An empty directory, once `/dev` is mounted: before Linux 6.15 a part of what is not mounted cannot be mounted elsewhere.
+    pub(crate) fn empty(&self) -> BorrowedFd<'_> {
+        self.empty.as_fd()
+    }
 }
 
 /// Prepares `/dev`. Needs the host's `/dev`, so it comes before the old root is left.
@@ -42,6 +51,8 @@ pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices
     for name in ["pts", "shm"] {
         mkdirat(&directory, name, Mode::from_raw_mode(0o755)).step(|| format!("making /dev/{name}"))?;
     }
+    let empty = openat(&directory, "pts", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .named("opening the place of /dev/pts")?;
     for (name, target) in LINKS {
         symlinkat(target, &directory, name).step(|| format!("making /dev/{name}"))?;
     }
@@ -58,7 +69,7 @@ pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices
         let node = open_tree(CWD, format!("/dev/{name}"), flags).step(|| format!("opening /dev/{name}"))?;
         nodes.push((name, node));
     }
-    Ok(Devices { directory, terminals, shared_memory, nodes })
+    Ok(Devices { directory, terminals, shared_memory, nodes, empty })
 }
 
 /// Mounts `/dev` in the new root.

@@ -36,7 +36,7 @@ mod users;
 pub use error::LaunchError;
 pub use owner::fail;
 pub use privileges::landlock_version;
-pub use probe::probe;
+pub use probe::{has_file_system, probe};
 pub use removal::remove;
 pub use shelter::LEAST_LANDLOCK;
 pub use spec::LaunchSpec;

@@ -30,6 +30,9 @@ const RUN_BYTES: &str = "16m";
 const HIDDEN_FILES: [&str; 6] =
     ["proc/kcore", "proc/keys", "proc/timer_list", "proc/sched_debug", "proc/latency_stats", "proc/kmsg"];
 const HIDDEN_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
+/// What covers hidden directories.
+const EMPTY_ATTRIBUTES: u64 =
+    libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
 /// Parts of `/proc` that change the kernel when written to.
 const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
 
@@ -38,7 +41,6 @@ pub(crate) struct Parts {
     devices: Devices,
     processes: OwnedFd,
     run: OwnedFd,
-    empty: OwnedFd,
 }
 
 /// How many layers lie below what is written.
@@ -138,7 +140,6 @@ pub(crate) fn prepare(spec: &LaunchSpec) -> Result<Parts, LaunchError> {
             &[("size", RUN_BYTES), ("mode", "0755")],
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
         )?,
-        empty: tmpfs(&[("size", "4k"), ("mode", "0555")], sealed | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
     })
 }
 
@@ -203,10 +204,17 @@ pub(crate) fn move_to_path(mount: BorrowedFd<'_>, path: &str) -> Result<(), Laun
 
 fn seal_proc(root: BorrowedFd<'_>, parts: &Parts) -> Result<(), LaunchError> {
     for path in HIDDEN_FILES {
-        hide(root, path, || open_below(root, "dev/null").and_then(|null| clone_mount(null.as_fd(), "")))?;
+        hide(root, path, || {
+            let null = open_below(root, "dev/null")?;
+            Ok(clone_mount(null.as_fd(), "")?)
+        })?;
     }
     for path in HIDDEN_DIRECTORIES {
-        hide(root, path, || clone_mount(parts.empty.as_fd(), ""))?;
+        hide(root, path, || {
+            let empty = clone_mount(parts.devices.empty(), "")?;
+            sys::set_mount_attributes(&empty, EMPTY_ATTRIBUTES, None)?;
+            Ok(empty)
+        })?;
     }
     for path in READ_ONLY {
         let Some(place) = open_if_there(root, path)? else { continue };
@@ -229,7 +237,7 @@ fn open_if_there(root: BorrowedFd<'_>, path: &str) -> Result<Option<OwnedFd>, La
 fn hide(
     root: BorrowedFd<'_>,
     path: &str,
-    cover: impl FnOnce() -> rustix::io::Result<OwnedFd>,
+    cover: impl FnOnce() -> io::Result<OwnedFd>,
 ) -> Result<(), LaunchError> {
     if open_if_there(root, path)?.is_none() {
         return Ok(());

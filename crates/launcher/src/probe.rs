@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_change};
+use rustix::mount::{FsOpenFlags, MountAttrFlags, MountPropagationFlags, fsopen, mount_change};
 
 use crate::error::{LaunchError, Step};
 use crate::layers::clone_tree;
@@ -10,6 +10,16 @@ use crate::mounts::{self, Lowers, STAGE};
 use crate::removal::in_user_namespace;
 use crate::spec::{DISK_DIRECTORIES, Probe, Users};
 use crate::sys::Namespaces;
+
+/// Whether the kernel has a file system. Many keep it in a module, which is loaded when root asks for it.
+#[must_use]
+pub fn has_file_system(kind: &str) -> bool {
+    let is_listed = || {
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        known.lines().any(|line| line.split_whitespace().next_back() == Some(kind))
+    };
+    is_listed() || (fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).is_ok() && is_listed())
+}
 
 /// Makes namespaces with mapped ids, and mounts in them what a sandbox has. Nothing stays.
 ///

@@ -188,8 +188,7 @@ fn lingering(run_dir: &Path, identity: &Identity) -> Option<Check> {
 
 fn overlay() -> Check {
     let name = "overlay file system";
-    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    if known.lines().any(|line| line.ends_with("\toverlay")) {
+    if launcher::has_file_system("overlay") {
         return good(name, "present");
     }
     flawed(CheckState::Missing, name, "not in this kernel", "modprobe overlay")
