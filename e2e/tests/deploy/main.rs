@@ -47,7 +47,7 @@ fn the_debian_package_has_everything_and_a_configuration_that_changes_nothing() 
         "usr/share/fish/vendor_completions.d/caisson.fish",
         "usr/share/doc/caisson/copyright",
         "usr/share/doc/caisson/systemd/user.conf",
-        "etc/apparmor.d/caisson",
+        "usr/share/caisson/apparmor/caisson",
         "etc/apparmor.d/caisson-sandbox",
     ] {
         assert!(tree.join(path).is_file(), "{path} is not in the package");

@@ -113,6 +113,13 @@ impl Machine {
         Processes(place)
     }
 
+    /// Has a version of AppArmor there that knows user namespaces.
+    fn with_new_apparmor(&self) {
+        let abi = self.root.join("etc/apparmor.d/abi/4.0");
+        fs::create_dir_all(abi.parent().unwrap()).unwrap();
+        fs::write(abi, "").unwrap();
+    }
+
     fn text(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root.join(path)).ok()
     }
@@ -157,6 +164,7 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
     let later = later(&package, folder.path());
     let (package, later) = (package.to_str().unwrap(), later.to_str().unwrap());
     let machine = Machine::new(folder.path().join("root"));
+    machine.with_new_apparmor();
 
     let told = machine.expect(&["-i", package]);
     assert_eq!(told, ["daemon-reload", "try-restart caisson.service"], "nothing is started that did not run");
@@ -176,6 +184,7 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
     let told = machine.expect(&["-r", "caisson"]);
     assert_eq!(told, ["disable --now caisson.service", "daemon-reload"]);
     assert!(!machine.root.join("usr/bin/caisson").exists());
+    assert!(!machine.root.join("etc/apparmor.d/caisson").exists(), "it names a program that is gone");
     assert!(machine.text(configuration).is_some(), "a removal keeps what the operator has written");
 
     machine.expect(&["-P", "caisson"]);
@@ -185,6 +194,20 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
     );
     assert!(machine.root.join("var/lib/caisson/jobs").is_dir(), "jobs are the operator's");
     assert!(!machine.root.join("usr/share/doc/caisson").exists());
+}
+
+#[test]
+fn an_apparmor_that_knows_no_user_namespaces_is_not_given_the_profile_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = build(folder.path());
+    let machine = Machine::new(folder.path().join("root"));
+    machine.expect(&["-i", package.to_str().unwrap()]);
+    assert_eq!(machine.text("apparmor.log").as_deref(), Some("-r -W /etc/apparmor.d/caisson-sandbox\n"));
+    assert!(!machine.root.join("etc/apparmor.d/caisson").exists(), "apparmor.service would fail");
+    // The machine was upgraded, and so is the package.
+    machine.with_new_apparmor();
+    machine.expect(&["-i", package.to_str().unwrap()]);
+    assert!(machine.text("etc/apparmor.d/caisson").unwrap().contains("userns,"));
 }
 
 #[test]

@@ -14,10 +14,11 @@ use super::{Inner, UseNamespaces, destroy, owner};
 const RESTRICTED_BY_APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 /// The profile that this process runs under.
 const OWN_PROFILE: &str = "/proc/self/attr/current";
-/// The shipped profile that allows them: its name, where the package puts it and for which program, and its place in the
-/// repository.
+/// The shipped profile that allows them: its name, where the package puts it (into use, where AppArmor understands it, and to be
+/// copied from) and for which program, and its place in the repository.
 const PROFILE: &str = "caisson";
 const INSTALLED_PROFILE: &str = "/etc/apparmor.d/caisson";
+const PACKAGED_PROFILE: &str = "/usr/share/caisson/apparmor/caisson";
 const INSTALLED_PROGRAM: &str = "/usr/bin/caisson";
 const SHIPPED_PROFILE: &str = "deploy/apparmor/caisson";
 /// What is left where the profile does not help.
@@ -104,11 +105,13 @@ fn allow_by_profile(program: &Path, read: impl Fn(&str) -> Option<String>) -> St
     if is_under_it {
         return LIFT_RESTRICTION.into();
     }
-    let is_installed = read(INSTALLED_PROFILE).is_some();
-    if program == Path::new(INSTALLED_PROGRAM) && is_installed {
-        return format!("apparmor_parser -r {INSTALLED_PROFILE}");
+    let found = [INSTALLED_PROFILE, PACKAGED_PROFILE].into_iter().find(|file| read(file).is_some());
+    if program == Path::new(INSTALLED_PROGRAM)
+        && let Some(profile) = found
+    {
+        return format!("apparmor_parser -r {profile}");
     }
-    let profile = if is_installed { INSTALLED_PROFILE } else { SHIPPED_PROFILE };
+    let profile = found.unwrap_or(SHIPPED_PROFILE);
     format!("sed 's|{INSTALLED_PROGRAM}|{}|' {profile} | sudo apparmor_parser -r", program.display())
 }
 
@@ -146,6 +149,8 @@ mod tests {
         let installed = (INSTALLED_PROFILE, "profile");
         let remedy = advised(&Users::Single, &[on, installed]);
         assert_eq!(remedy, "apparmor_parser -r /etc/apparmor.d/caisson");
+        let remedy = advised(&Users::Single, &[on, (PACKAGED_PROFILE, "profile")]);
+        assert_eq!(remedy, "apparmor_parser -r /usr/share/caisson/apparmor/caisson");
         let remedy = advised_for("/opt/caisson", &Users::Single, &[on]);
         let command =
             "sed 's|/usr/bin/caisson|/opt/caisson|' deploy/apparmor/caisson | sudo apparmor_parser -r";
