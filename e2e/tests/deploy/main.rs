@@ -109,6 +109,18 @@ fn the_profile_that_doctor_advises_lets_the_installed_program_make_namespaces() 
 }
 
 #[test]
+fn the_server_may_end_what_has_the_profile_of_sandboxes() {
+    let own = read("deploy/apparmor/caisson");
+    let name = own.lines().find_map(|line| line.strip_prefix("profile ")?.split(' ').next()).unwrap();
+    let inner = read("deploy/apparmor/caisson-sandbox");
+    // Where the server has no profile, and where it has its own.
+    for peer in ["unconfined", name] {
+        let rule = format!("signal receive peer={peer},");
+        assert!(inner.lines().any(|line| line.trim() == rule), "{rule} is missing");
+    }
+}
+
+#[test]
 fn a_server_that_is_not_roots_can_be_started_again_and_may_lend_ids() {
     let unit = read("deploy/systemd/caisson.service");
     let drop_in = read("deploy/systemd/user.conf");
