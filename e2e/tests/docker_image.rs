@@ -125,6 +125,21 @@ fn names(list: &str) -> BTreeSet<&str> {
 }
 
 #[test]
+fn a_folder_for_packages_may_be_empty() {
+    let made = "mount -t tmpfs none /run && mkdir /run/caisson-build && cp -r \"$0\" /run/caisson-build/recipe \
+        && mkdir -p /run/caisson-build/recipe/access/archives";
+    // As the Dockerfile has it.
+    let used = ". /run/caisson-build/recipe/docker-access && echo \"$CAISSON_SECURITY_MIRROR\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &format!("{made} && {used}")])
+        .arg(source::root().join("image"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.trim().ends_with("-security"), "{said}{output:?}");
+}
+
+#[test]
 fn docker_build_gives_the_same_packages_as_image_build() {
     let root = default_images().join("default/rootfs");
     let engine = Engine::start();
