@@ -66,6 +66,21 @@ fn every_budget_pauses_the_job_and_says_which_it_was() {
 }
 
 #[test]
+fn a_call_is_blamed_for_the_memory_that_it_used_up_itself() {
+    let eat = "python3 -c 'x = b\"x\" * (600 << 20)'";
+    let answers = vec![shell(&format!("{eat}; echo $?")), shell("exit 3"), shell(eat), finish()];
+    let scripted = Scripted::turns(answers);
+    scripted.schedule(&json!({"task": "eat", "limits": {"memory_mib": 128}})).wait_for("complete");
+    let requests = scripted.model.requests();
+    let results = requests.last().unwrap().body["messages"].as_array().unwrap().iter();
+    let results: Vec<String> =
+        results.filter(|m| m["role"] == "tool").map(|m| m["content"].to_string()).collect();
+    let blamed: Vec<bool> = results.iter().map(|result| result.contains("memory was used up")).collect();
+    assert!(results[0].contains("137"), "the memory was not used up: {results:#?}");
+    assert_eq!(blamed, [false, false, true], "{results:#?}");
+}
+
+#[test]
 fn every_way_of_turning_in_circles_ends_the_job_as_stuck() {
     let malformed = ScriptedAnswer {
         calls: vec![ScriptedCall {

@@ -68,6 +68,16 @@ fn a_job_that_ran_out_of_memory_can_go_on_with_its_next_step() {
 }
 
 #[test]
+fn a_step_is_not_blamed_for_what_an_earlier_one_used_up() {
+    let server = Server::start();
+    let steps = [shell("python3 -c 'x = b\"x\" * (600 << 20)'; echo $?"), shell("exit 3")];
+    let (job, events) = run_with_limits(&server, &json!({"memory_mib": 128}), &steps);
+    job.wait_for_failure("step_failed");
+    assert_eq!(events.output("step-1.1", "stdout"), "137\n", "the memory was not used up");
+    assert_eq!(end_of(&events, "step-2.1")["code"], "exit_code", "{}", events.summary());
+}
+
+#[test]
 fn a_step_that_fills_the_disk_ends_as_disk_full() {
     let server = Server::start();
     let neighbour = Neighbour::start(&server);

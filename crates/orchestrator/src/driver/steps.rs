@@ -113,6 +113,7 @@ impl Driver {
             Captured::new(ERROR_BYTES),
         );
         sink.resume(&self.past);
+        self.settle_figures(call).await;
         let outcome = self.run_exec(&exec, &mut sink).await?;
         let after = self.usage_if_failed(&outcome).await;
         let end = explain_end(&Evidence {
@@ -158,6 +159,15 @@ impl Driver {
             terminal: None,
             timeout_ms: Some(timeout_ms),
             kill_grace_ms: 2000,
+        }
+    }
+
+    /// What was hit before a call begins is not to be blamed on it. A new sandbox has hit nothing, and a call that was begun
+    /// by another server may have.
+    async fn settle_figures(&mut self, call: &CallRef) {
+        let is_first = call.id == call_of_step(0) && call.attempt == 1;
+        if !is_first && self.past.is_empty() {
+            self.blamed = self.usage(self.blamed).await;
         }
     }
 

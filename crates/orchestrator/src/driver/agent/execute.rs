@@ -10,6 +10,7 @@ use protocol::{
     CallFollower, CallKey, CallStatus, Exec, ExecEvent, ExecOutcome, ExecUpdate, Follow, GuestClient,
     ProtocolError,
 };
+use sandbox::Usage;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::exec::{environment, plain_environment, wait_for_cancel};
@@ -42,10 +43,16 @@ impl AgentHost<'_> {
         );
         sink.start_at(order.from_chunk);
         let mut transcript = Transcript::default();
-        if let Some(past) = self.take_past(&order.call) {
-            sink.resume(&past);
-            read_past(&past, &mut transcript);
+        let past = self.take_past(&order.call);
+        if let Some(past) = &past {
+            sink.resume(past);
+            read_past(past, &mut transcript);
         }
+        let before = match (&order.start, past) {
+            // What was hit earlier is not to be blamed on what begins now.
+            (Some(_), None) => self.driver.usage(self.blamed()).await,
+            _ => self.blamed(),
+        };
         let exec = order.start.as_ref().map(|start| self.exec_of(start, &order.key, &call));
         loop {
             let client = self.driver.guest().await?;
@@ -56,7 +63,7 @@ impl AgentHost<'_> {
                     Ok(outcome) => {
                         sink.flush_all().await?;
                         self.forget(&client, &order);
-                        let end = self.end_of(&outcome, order.start.as_ref()).await;
+                        let end = self.end_of(&outcome, order.start.as_ref(), before).await;
                         let refused = self.driver.recorder.refusals_of(&call).await;
                         let images = transcript.take_images();
                         let mut output = transcript.into_text();
@@ -183,8 +190,7 @@ impl AgentHost<'_> {
     }
 
     /// How it ended, with the limit that explains it where there is one.
-    async fn end_of(&self, outcome: &ExecOutcome, start: Option<&ExecStart>) -> ExecEnd {
-        let before = self.blamed();
+    async fn end_of(&self, outcome: &ExecOutcome, start: Option<&ExecStart>, before: Usage) -> ExecEnd {
         let after = match outcome.end {
             protocol::ExecEnd::Code(0) => before,
             _ => self.driver.usage(before).await,
