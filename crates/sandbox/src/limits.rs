@@ -13,8 +13,6 @@ const PIDS: (u64, u64) = (8, 1 << 22);
 /// The most depends on the host.
 const OPEN_FILES: (u64, u64) = (64, u64::MAX);
 const DISK_MIB: (u64, u64) = (16, 1 << 24);
-const ALL: [LimitKind; 5] =
-    [LimitKind::Memory, LimitKind::Cpu, LimitKind::Pids, LimitKind::OpenFiles, LimitKind::Disk];
 
 /// A limit that does not hold, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +43,7 @@ pub(crate) trait Obstacles {
 
     /// The limits that are really enforced.
     fn enforced(&self) -> Vec<LimitKind> {
-        ALL.into_iter().filter(|kind| self.obstacle(*kind).is_none()).collect()
+        LimitKind::ALL.into_iter().filter(|kind| self.obstacle(*kind).is_none()).collect()
     }
 
     /// Checks what a sandbox asks for: what it named must hold, what it left open may be weaker, by name.

@@ -128,6 +128,11 @@ pub enum LimitKind {
     Disk,
 }
 
+impl LimitKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Memory, Self::Cpu, Self::Pids, Self::OpenFiles, Self::Disk];
+}
+
 impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -257,6 +262,13 @@ pub struct Capabilities {
     pub enforced: Vec<LimitKind>,
     /// Each thing that was looked at, for `doctor`.
     pub checks: Vec<Check>,
+}
+
+impl Capabilities {
+    /// Limits that sandboxes go without here.
+    pub fn unenforced(&self) -> Vec<LimitKind> {
+        LimitKind::ALL.into_iter().filter(|kind| !self.enforced.contains(kind)).collect()
+    }
 }
 
 /// One line of `doctor`.

@@ -58,6 +58,13 @@ async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Re
     embedded::sweep(&config.data);
     let capabilities = backend.preflight().await?;
     tracing::info!(isolation = %capabilities.isolation, data = %config.data.display(), "this host can run sandboxes");
+    let missing: Vec<String> = capabilities.unenforced().iter().map(ToString::to_string).collect();
+    if !missing.is_empty() {
+        tracing::warn!(
+            "limits that are not enforced here: {}; `caisson doctor` says why",
+            missing.join(", ")
+        );
+    }
     let wanted = config.jobs.defaults.isolation;
     if capabilities.isolation < wanted {
         tracing::warn!(

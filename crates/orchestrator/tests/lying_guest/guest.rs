@@ -67,8 +67,7 @@ impl Backend for Liar {
     }
 
     async fn preflight(&self) -> Result<Capabilities, SandboxError> {
-        let enforced =
-            vec![LimitKind::Memory, LimitKind::Cpu, LimitKind::Pids, LimitKind::OpenFiles, LimitKind::Disk];
+        let enforced = LimitKind::ALL.to_vec();
         Ok(Capabilities { isolation: Isolation::Namespaces, enforced, checks: Vec::new() })
     }
 

@@ -1,8 +1,9 @@
 //! Looking at the host: what it can do, what is missing, and what would change that.
 
 use std::fs;
-use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::thread;
 
 use launcher::cgroup::{Controller, Hierarchy};
 use launcher::delegation;
@@ -22,8 +23,10 @@ use crate::spec::{Capabilities, Check, CheckState, Isolation};
 const PROFILE: &str = "caisson-sandbox";
 /// Where its text is: of the package, and of the repository.
 const PROFILE_FILES: [&str; 2] = ["/etc/apparmor.d/caisson-sandbox", "deploy/apparmor/caisson-sandbox"];
-/// The profiles that are loaded, which only root may know.
+/// The profiles that are loaded, which only root may know, and in a container nobody.
 const LOADED_PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
+/// Where a thread chooses the profile of the program that it will run.
+const CHOICE_OF_PROFILE: &str = "/proc/thread-self/attr/apparmor/exec";
 /// Mapped ids on overlay layers.
 const OLDEST_KERNEL: (u32, u32) = (5, 19);
 const LANDLOCK_WITH_SCOPES: i32 = 6;
@@ -74,8 +77,28 @@ pub(crate) fn disk_obstacle() -> Option<String> {
 
 /// The profile to run guests under, where the host has AppArmor and the profile is loaded.
 pub(super) fn apparmor_profile() -> Option<String> {
-    let loaded = fs::read_to_string(LOADED_PROFILES).ok()?;
-    loaded.lines().any(|line| line.starts_with(&format!("{PROFILE} "))).then(|| PROFILE.into())
+    let is_loaded = match fs::read_to_string(LOADED_PROFILES) {
+        Ok(list) => list.lines().any(|line| line.starts_with(&format!("{PROFILE} "))),
+        Err(_) => can_choose_profile(),
+    };
+    is_loaded.then(|| PROFILE.into())
+}
+
+/// For those who may not know which profiles are loaded. The kernel lets everybody choose one, refuses one that is not there, and
+/// writes that to its log: so it is asked once. The choice ends with the thread.
+fn can_choose_profile() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let choose = || fs::write(CHOICE_OF_PROFILE, format!("exec {PROFILE}"));
+        let may_choose = Path::new(CHOICE_OF_PROFILE).exists() && own_profile().is_none();
+        may_choose && matches!(thread::spawn(choose).join(), Ok(Ok(())))
+    })
+}
+
+/// The profile that already holds this process, as Docker's does in a container.
+fn own_profile() -> Option<String> {
+    let current = fs::read_to_string("/proc/self/attr/apparmor/current").ok()?;
+    Some(current.trim().strip_suffix(" (enforce)")?.to_owned())
 }
 
 /// Checks the host and fails when something is missing that every sandbox needs.
@@ -283,10 +306,8 @@ fn apparmor() -> Check {
     if apparmor_profile().is_some() {
         return good(name, format!("profile {PROFILE} is loaded"));
     }
-    if let Err(error) = fs::File::open(LOADED_PROFILES)
-        && error.kind() == io::ErrorKind::PermissionDenied
-    {
-        return good(name, "for root's sandboxes alone; namespaces, Landlock and seccomp do not need it");
+    if let Some(own) = own_profile() {
+        return good(name, format!("this process has profile {own}, and so have its sandboxes"));
     }
     let profile = PROFILE_FILES.iter().find(|file| Path::new(file).exists()).unwrap_or(&PROFILE_FILES[1]);
     let remedy = format!("apparmor_parser -r {profile}");
