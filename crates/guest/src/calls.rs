@@ -1,7 +1,7 @@
 //! The journal: every call by its key, what it was asked, what became of it.
 //!
-//! A key never runs twice. The table in memory answers; in the state directory `calls/journal.jsonl` has a line for each
-//! request and each result, `calls/<key>` the output and what is too large for a line. A guest that starts anew begins
+//! A key never runs twice. The table in memory answers; in the state directory `journal.jsonl` has a line for each
+//! request and each result, `calls/<key>` output that is not short and what is too large for a line. A guest that starts anew begins
 //! an empty journal: its boot id tells the host.
 
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::desktop::GuiCall;
 use crate::error::GuestError;
 use crate::input::Input;
-use crate::output::{FULL_SHAPE, OutputStore};
+use crate::output::{Allowance, FULL_SHAPE, OutputStore};
 use crate::spawn::Watched;
 
 /// Results of file operations up to this size stay in memory.
@@ -225,6 +225,8 @@ pub(crate) struct Journal {
     log: Rc<JournalLog>,
     calls: RefCell<HashMap<CallKey, Call>>,
     running: Cell<u32>,
+    /// What outputs may have in memory.
+    allowance: Allowance,
 }
 
 impl Journal {
@@ -248,7 +250,8 @@ impl Journal {
         let file = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
         let file = file.map_err(GuestError::io(format!("opening the journal {}", path.display())))?;
         let log = Rc::new(JournalLog { file: RefCell::new(file), written: Cell::new(0) });
-        Ok(Self { folder, log, calls: RefCell::default(), running: Cell::new(0) })
+        let allowance = Allowance::full();
+        Ok(Self { folder, log, calls: RefCell::default(), running: Cell::new(0), allowance })
     }
 
     /// The call of a key.
@@ -279,7 +282,7 @@ impl Journal {
         let exec = Exec { stdin: None, environment: BTreeMap::new(), ..exec };
         self.log.write(&exec.key, "request", &exec);
         let call = Rc::new(ProcessCall {
-            store: RefCell::new(OutputStore::new(folder, FULL_SHAPE)),
+            store: RefCell::new(OutputStore::new(folder, FULL_SHAPE, self.allowance.clone())),
             log: Rc::clone(&self.log),
             phase: watch::Sender::new(Phase::Starting),
             printed: watch::Sender::new(0),

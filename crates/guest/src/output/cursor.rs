@@ -1,6 +1,6 @@
 //! Gives output out: where a follower is, and what comes next for it, chunks and gaps.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
@@ -149,12 +149,17 @@ impl OutputStore {
         if block.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let file = match segment.place {
-            Place::Head => &self.head,
-            Place::Tail => &self.tail,
-        };
-        let file = file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        file.read_exact_at(&mut block, segment.slot + offset)?;
+        let at = segment.slot + offset;
+        match (segment.place, &self.head, &self.tail) {
+            (Place::Head, Some(file), _) | (Place::Tail, _, Some(file)) => {
+                file.read_exact_at(&mut block, at)?
+            }
+            (Place::Head, None, _) => {
+                let early = usize::try_from(at).ok().and_then(|at| self.early.bytes().get(at..));
+                early.ok_or(io::ErrorKind::NotFound)?.read_exact(&mut block)?;
+            }
+            (Place::Tail, _, None) => return Err(io::ErrorKind::NotFound.into()),
+        }
         Ok(block.into())
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use protocol::OutputStream;
 use protocol::frame::MAX_OUTPUT_BYTES;
 
 use super::cursor::{Cursor, Next, Reach};
+use super::early::{Allowance, Early};
 
 /// Stream (one byte) and length (two bytes) before the bytes of a record.
 pub(super) const RECORD_HEADER_BYTES: usize = 3;
@@ -88,6 +90,8 @@ pub(super) struct Segment {
 pub(crate) struct OutputStore {
     shape: Shape,
     directory: PathBuf,
+    /// What comes before `head` is made, and is written to it then.
+    pub(super) early: Early,
     pub(super) head: Option<File>,
     pub(super) tail: Option<File>,
     pub(super) segments: VecDeque<Segment>,
@@ -102,11 +106,12 @@ pub(crate) struct OutputStore {
 }
 
 impl OutputStore {
-    /// An empty store with its files in a directory; they are made when something is printed.
-    pub(crate) fn new(directory: PathBuf, shape: Shape) -> Self {
+    /// An empty store with its files in a directory; they are made when more is printed than there may be in memory.
+    pub(crate) fn new(directory: PathBuf, shape: Shape, allowance: Allowance) -> Self {
         Self {
             shape,
             directory,
+            early: Early::new(allowance),
             head: None,
             tail: None,
             segments: VecDeque::new(),
@@ -256,20 +261,34 @@ impl OutputStore {
     }
 
     fn write(&mut self, segment: &Segment, stream: OutputStream, piece: &[u8]) -> io::Result<()> {
-        let (slot, name) = match segment.place {
-            Place::Head => (&mut self.head, "head"),
-            Place::Tail => (&mut self.tail, "tail"),
-        };
-        let file = match slot {
-            Some(file) => file,
-            None => slot.insert(create(&self.directory, name)?),
-        };
         let length = u16::try_from(piece.len()).map_err(io::Error::other)?.to_be_bytes();
         let header = [stream as u8, length[0], length[1]];
+        let at = segment.slot + segment.end;
+        let file = match segment.place {
+            Place::Head if self.head.is_none() && self.early.add(at, &header, piece) => return Ok(()),
+            Place::Head => self.head_file()?,
+            Place::Tail => match &mut self.tail {
+                Some(file) => file,
+                tail => tail.insert(create(&self.directory, "tail")?),
+            },
+        };
         let parts = [IoSlice::new(&header), IoSlice::new(piece)];
-        let written = rustix::io::pwritev(&*file, &parts, segment.slot + segment.end)?;
+        let written = rustix::io::pwritev(file, &parts, at)?;
         // A disk that fills up takes a part.
         if written == header.len() + piece.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+    }
+
+    /// The file of the head, with what was in memory before.
+    fn head_file(&mut self) -> io::Result<&mut File> {
+        match &mut self.head {
+            Some(file) => Ok(file),
+            head => {
+                let file = create(&self.directory, "head")?;
+                file.write_all_at(self.early.bytes(), 0)?;
+                self.early.clear();
+                Ok(head.insert(file))
+            }
+        }
     }
 
     /// Nothing more will come: gives up the oldest chunks beyond the size of the tail.
@@ -319,6 +338,7 @@ impl OutputStore {
     pub(crate) fn forget(&mut self) {
         self.segments.clear();
         self.is_open = false;
+        self.early.clear();
         for (file, name) in [(self.head.take(), "head"), (self.tail.take(), "tail")] {
             if file.is_some() {
                 let _ = std::fs::remove_file(self.directory.join(name));

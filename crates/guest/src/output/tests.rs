@@ -10,10 +10,25 @@ use super::*;
 
 const SMALL: Shape = Shape { segment_bytes: 64, header_bytes: 48, head_segments: 2, tail_segments: 2 };
 
+/// One that has nothing in memory.
 fn store(shape: Shape) -> (tempfile::TempDir, OutputStore) {
+    store_with(shape, &Allowance::of(0))
+}
+
+fn store_with(shape: Shape, allowance: &Allowance) -> (tempfile::TempDir, OutputStore) {
     let directory = tempfile::tempdir().unwrap();
-    let store = OutputStore::new(directory.path().to_owned(), shape);
+    let store = OutputStore::new(directory.path().to_owned(), shape, allowance.clone());
     (directory, store)
+}
+
+fn text(store: &OutputStore) -> Vec<u8> {
+    let (all, next) = collect(store, 0, Reach::All);
+    assert_eq!(next, store.next_sequence());
+    all.into_iter().map(|byte| byte.expect("a gap")).collect()
+}
+
+fn files(directory: &tempfile::TempDir) -> usize {
+    std::fs::read_dir(directory.path()).unwrap().count()
 }
 
 /// All that a follower gets: the bytes, with `None` for each missing one.
@@ -52,7 +67,7 @@ fn the_tail_is_held_back_from_those_who_may_only_have_the_head() {
 
 #[test]
 fn a_disk_that_cannot_be_written_drops_and_counts() {
-    let mut store = OutputStore::new(PathBuf::from("/proc/no/such/place"), SMALL);
+    let mut store = OutputStore::new(PathBuf::from("/proc/no/such/place"), SMALL, Allowance::of(0));
     store.append(OutputStream::Stdout, b"lost\n");
     store.seal();
     assert_eq!((store.total_bytes(), store.dropped_bytes(), store.next_sequence()), (5, 5, 1));
@@ -69,7 +84,52 @@ fn forgotten_output_is_one_gap() {
     let (all, next) = collect(&store, 0, Reach::All);
     assert_eq!((all.len(), next), (500, store.next_sequence()));
     assert!(all.iter().all(Option::is_none));
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    assert_eq!(files(&directory), 0);
+}
+
+#[test]
+fn short_output_makes_no_file_and_is_forgotten_all_the_same() {
+    let allowance = Allowance::of(1000);
+    let (directory, mut store) = store_with(FULL_SHAPE, &allowance);
+    store.append(OutputStream::Stdout, b"one\n");
+    store.append(OutputStream::Stderr, b"two\n");
+    assert_eq!((text(&store), files(&directory)), (b"one\ntwo\n".to_vec(), 0));
+    assert_eq!(allowance.left(), 1000 - 2 * (3 + 4));
+    store.seal();
+    store.forget();
+    assert_eq!((collect(&store, 0, Reach::All).0, allowance.left()), (vec![None; 8], 1000));
+}
+
+#[test]
+fn output_that_grows_goes_to_a_file_whole() {
+    let allowance = Allowance::full();
+    let before = allowance.left();
+    let (directory, mut store) = store_with(FULL_SHAPE, &allowance);
+    let mut printed = Vec::new();
+    for number in 0..2000 {
+        let line = format!("line {number}\n").into_bytes();
+        store.append(OutputStream::Stdout, &line);
+        printed.extend(line);
+        if number == 3 {
+            assert_eq!((text(&store), files(&directory)), (printed.clone(), 0));
+        }
+    }
+    assert_eq!((text(&store), files(&directory), allowance.left()), (printed, 1, before));
+}
+
+#[test]
+fn all_calls_together_have_no_more_in_memory_than_they_may() {
+    let allowance = Allowance::of(100);
+    let calls: Vec<_> = (0..3).map(|_| store_with(FULL_SHAPE, &allowance)).collect();
+    let print = |(directory, mut store): (tempfile::TempDir, OutputStore)| {
+        store.append(OutputStream::Stdout, &[7; 40]);
+        assert_eq!(text(&store), [7; 40]);
+        (files(&directory), store)
+    };
+    let printed: Vec<_> = calls.into_iter().map(print).collect();
+    assert_eq!(printed.iter().map(|(files, _)| *files).collect::<Vec<_>>(), [0, 0, 1]);
+    drop(printed);
+    assert_eq!(allowance.left(), 100);
 }
 
 #[test]
@@ -86,8 +146,8 @@ fn a_follower_that_falls_behind_gets_a_gap_and_the_newest() {
 
 proptest! {
     #[test]
-    fn head_and_tail_are_exact_and_files_stay_small(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..90), 0..60)) {
-        let (directory, mut store) = store(SMALL);
+    fn head_and_tail_are_exact_and_files_stay_small(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..90), 0..60), in_memory in 0usize..300) {
+        let (directory, mut store) = store_with(SMALL, &Allowance::of(in_memory));
         let mut everything = Vec::new();
         for piece in &pieces {
             store.append(OutputStream::Stdout, piece);
@@ -110,8 +170,8 @@ proptest! {
     }
 
     #[test]
-    fn following_from_any_number_gives_the_same_end(pieces in prop::collection::vec(1usize..40, 1..60), from in 0u64..60) {
-        let (_directory, mut store) = store(SMALL);
+    fn following_from_any_number_gives_the_same_end(pieces in prop::collection::vec(1usize..40, 1..60), from in 0u64..60, in_memory in 0usize..300) {
+        let (_directory, mut store) = store_with(SMALL, &Allowance::of(in_memory));
         for (index, length) in pieces.iter().enumerate() {
             store.append(OutputStream::Stderr, &vec![u8::try_from(index).unwrap(); *length]);
         }

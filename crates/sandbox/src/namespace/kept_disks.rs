@@ -21,8 +21,8 @@ use super::disk::{DiskStore, MEBIBYTE, Room, make_directories};
 use super::host_image::Owners;
 use crate::background::Background;
 
-/// So many are kept, and so many are emptied at a time: those that end and those that begin take turns.
-const MOST_KEPT: usize = 8;
+/// So many are kept, and so many are emptied at a time: those that end and those that begin take turns, in bursts.
+const MOST_KEPT: usize = 16;
 /// What may have been used of a disk that is emptied file by file.
 const MOST_USED: Room = Room { blocks: 1024, inodes: 128 };
 /// What its file may have on the host's disk: blocks that were used once stay there.
@@ -32,7 +32,7 @@ const OUT_OF_SIGHT: [&str; 3] = ["lower", "root", "lost+found"];
 /// The last mount of a sandbox goes a moment after its last process.
 const PATIENCE: Duration = Duration::from_millis(100);
 const DEVICE_PATIENCE: Duration = Duration::from_secs(10);
-const TICK: Duration = Duration::from_micros(500);
+const TICK: Duration = Duration::from_millis(1);
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -80,8 +80,8 @@ impl HeldDisk {
         self.device
     }
 
-    /// Deletes everything on it and makes it as it was; an error where it is not.
-    fn empty(&self, new: Room) -> io::Result<()> {
+    /// Deletes everything on it and makes its directories anew.
+    fn clear(&self) -> io::Result<()> {
         let root = PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()));
         for entry in fs::read_dir(&root)? {
             let entry = entry?;
@@ -94,19 +94,19 @@ impl HeldDisk {
                 fs::remove_file(entry.path())?;
             }
         }
-        make_directories(&root, Owners::AsInside)?;
-        let end = Instant::now() + PATIENCE;
-        while room(&self.root)? != new {
-            if Instant::now() > end {
-                return Err(io::Error::other("something is left on it"));
-            }
-            std::thread::sleep(TICK);
+        make_directories(&root, Owners::AsInside)
+    }
+
+    /// Whether it is as a new one. What was deleted on it is then no longer in the file below.
+    fn is_as_new(&self, new: Room) -> io::Result<bool> {
+        if room(&self.root)? != new {
+            return Ok(false);
         }
         // Tells of what could not be written since it was opened.
         syncfs(&self.root)?;
         launcher::disk::forget_deleted(&self.root)?;
         let errors = fs::read_to_string(format!("/sys/fs/ext4/loop{}/errors_count", self.device))?;
-        if errors.trim() == "0" { Ok(()) } else { Err(io::Error::other("its file system has errors")) }
+        if errors.trim() == "0" { Ok(true) } else { Err(io::Error::other("its file system has errors")) }
     }
 }
 
@@ -114,6 +114,15 @@ impl AsFd for HeldDisk {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
+}
+
+/// One that was cleared and is not yet seen to be as a new one.
+struct Cleared {
+    kept: Kept,
+    new: Room,
+    /// When it is given up.
+    end: Instant,
+    _place: Place,
 }
 
 /// A place of one that is being emptied; given back when this is dropped.
@@ -217,20 +226,41 @@ impl KeptDisks {
         let new = self.new_room(mib)?;
         let file = self.files.kept_file(mib);
         fs::rename(image, &file)?;
-        let (shelf, files) = (Arc::clone(&self.shelf), self.files.clone());
+        let kept = Kept { disk, file, mib };
+        let this = self.clone();
         self.thread.later(move || {
-            let result = disk.empty(new);
-            let kept = Kept { disk, file, mib };
-            let too_much = if result.is_ok() { lock(&shelf).add(kept) } else { Some(kept) };
-            drop(place);
-            if let Err(error) = result {
-                tracing::debug!(%error, "a disk is made anew");
-            }
-            if let Some(kept) = too_much {
-                give_up(&files, kept);
+            let result = kept.disk.clear();
+            let cleared = Cleared { kept, new, end: Instant::now() + PATIENCE, _place: place };
+            match result {
+                Ok(()) => this.shelve(cleared),
+                Err(error) => this.give_up(cleared, &error),
             }
         });
         Ok(true)
+    }
+
+    /// Puts one on the shelf as soon as it is as a new one. Others have their turn until then.
+    fn shelve(&self, cleared: Cleared) {
+        match cleared.kept.disk.is_as_new(cleared.new) {
+            Ok(true) => {
+                let too_much = lock(&self.shelf).add(cleared.kept);
+                if let Some(kept) = too_much {
+                    give_back(&self.files, kept);
+                }
+            }
+            Ok(false) if Instant::now() < cleared.end => {
+                std::thread::sleep(TICK);
+                let this = self.clone();
+                self.thread.later(move || this.shelve(cleared));
+            }
+            Ok(false) => self.give_up(cleared, &io::Error::other("something is left on it")),
+            Err(error) => self.give_up(cleared, &error),
+        }
+    }
+
+    fn give_up(&self, cleared: Cleared, error: &io::Error) {
+        tracing::debug!(%error, "a disk is made anew");
+        give_back(&self.files, cleared.kept);
     }
 
     fn reserve(&self, mib: u64) -> Option<Place> {
@@ -259,7 +289,7 @@ fn room(disk: impl AsFd) -> io::Result<Room> {
 }
 
 /// Makes the file below an empty disk again, or deletes it.
-fn give_up(files: &DiskStore, kept: Kept) {
+fn give_back(files: &DiskStore, kept: Kept) {
     let Kept { disk, file, .. } = kept;
     let device = disk.device();
     drop(disk);
@@ -277,7 +307,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::sync::mpsc;
 
     use super::*;
 
@@ -314,9 +343,9 @@ mod tests {
 
         /// Waits until all that was asked for is done.
         fn settle(&self) {
-            let (sender, receiver) = mpsc::channel();
-            self.disks.thread.later(move || sender.send(()).unwrap());
-            receiver.recv().unwrap();
+            while lock(&self.disks.shelf).pending > 0 {
+                std::thread::sleep(TICK);
+            }
         }
 
         fn kept(&self) -> usize {

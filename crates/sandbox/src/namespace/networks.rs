@@ -17,10 +17,10 @@ use crate::background::Background;
 
 /// The kernel tells others of a group twice, within a second each.
 pub(super) const REST: Duration = Duration::from_secs(3);
-/// So many rest, of 0.2 MB each; the others go at once.
-const MOST_RESTING: usize = 256;
-/// So many are ready: those that have rested and those that are wanted take turns.
-const MOST_READY: usize = 8;
+/// So many rest, of 0.2 MB each; the others go at once. Enough for 150 sandboxes a second.
+const MOST_RESTING: usize = 512;
+/// So many are ready: those that have rested and those that are wanted take turns, in bursts.
+const MOST_READY: usize = 32;
 
 /// Networks that nothing was done in.
 pub(super) struct Networks {

@@ -1,5 +1,5 @@
 //! The one thread that writes. Whatever waits when it is free goes into one transaction, so that a hundred callers
-//! share one synchronisation of the disk. Each piece of work has a savepoint of its own: its failure is its own.
+//! share one synchronisation of the disk. Each piece of work can be undone alone: its failure is its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::ids::{JobId, Sequence};
 use crate::metrics::Metrics;
 use crate::view::JobView;
 
+const BEGIN: &str = "BEGIN IMMEDIATE";
 /// The most pieces of work in one transaction.
 const MAX_GROUP: usize = 512;
 /// Views kept in memory; all are dropped when there are more.
@@ -30,6 +31,16 @@ pub(super) struct Context<'a> {
     pub(super) news: &'a mut Vec<(JobId, Sequence)>,
     /// Signs the ends of logs.
     pub(super) signer: &'a mut Signer,
+    undo: Undo,
+}
+
+/// How the next piece of work is undone, should it fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Undo {
+    /// With the whole transaction: nothing else is in it. Most transactions have one piece of work.
+    Transaction,
+    /// To a savepoint.
+    Savepoint,
 }
 
 /// Done inside the transaction, or not at all where none could be begun; gives back what to say when it has ended.
@@ -65,7 +76,7 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let boxed: Work = Box::new(move |context| {
             let result = match context {
-                Some(context) => in_savepoint(context, work),
+                Some(context) => undone_on_failure(context, work),
                 None => Err(OrchestratorError::ShuttingDown),
             };
             Box::new(move |committed| drop(reply.send(committed.and(result))))
@@ -75,22 +86,30 @@ impl Writer {
     }
 }
 
-fn in_savepoint<T>(
+fn undone_on_failure<T>(
     context: &mut Context<'_>,
     work: impl FnOnce(&mut Context<'_>) -> Result<T, OrchestratorError>,
 ) -> Result<T, OrchestratorError> {
     let told = context.news.len();
-    execute(context.connection, "SAVEPOINT work")?;
+    let (begin, finish, undo): (&[_], &[_], &[_]) = match context.undo {
+        Undo::Transaction => (&[], &[], &["ROLLBACK", BEGIN]),
+        Undo::Savepoint => (&["SAVEPOINT work"], &["RELEASE work"], &["ROLLBACK TO work", "RELEASE work"]),
+    };
+    let execute_all =
+        |connection, all: &[&str]| all.iter().try_for_each(|statement| execute(connection, statement));
+    execute_all(context.connection, begin)?;
     let result = work(context);
     match result {
-        Ok(_) => execute(context.connection, "RELEASE work")?,
+        Ok(_) => {
+            context.undo = Undo::Savepoint;
+            execute_all(context.connection, finish)?;
+        }
         Err(_) => {
             context.news.truncate(told);
             context.views.clear();
             // A full disk may have ended the transaction already; then there is nothing to roll back.
             if !context.connection.is_autocommit() {
-                execute(context.connection, "ROLLBACK TO work")?;
-                execute(context.connection, "RELEASE work")?;
+                execute_all(context.connection, undo)?;
             }
         }
     }
@@ -116,11 +135,19 @@ fn write_loop(
     while let Some(first) = queue.blocking_recv() {
         let mut news = Vec::new();
         let mut answers: Vec<Answer> = Vec::new();
-        let begun = execute(connection, "BEGIN IMMEDIATE");
+        let begun = execute(connection, BEGIN);
         if begun.is_ok() {
-            let mut context = Context { connection, views: &mut views, news: &mut news, signer: &mut signer };
+            let mut context = Context {
+                connection,
+                views: &mut views,
+                news: &mut news,
+                signer: &mut signer,
+                undo: Undo::Transaction,
+            };
             answers.push(first(Some(&mut context)));
+            // Once the transaction has ended, by a full disk, whatever came next would be written by itself and be told to have failed.
             while answers.len() < MAX_GROUP
+                && !connection.is_autocommit()
                 && let Ok(next) = queue.try_recv()
             {
                 answers.push(next(Some(&mut context)));
@@ -167,5 +194,86 @@ fn answer_all(answers: Vec<Answer>, committed: &Result<(), OrchestratorError>) {
                 source: "the transaction failed".into(),
             }),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc as sync_channel;
+
+    use super::super::SqliteStore;
+    use super::*;
+
+    type Done = Result<(), OrchestratorError>;
+
+    fn insert(context: &mut Context<'_>, number: i64) -> Done {
+        let inserted = context.connection.execute("INSERT INTO numbers VALUES (?1)", [number]);
+        inserted.map(drop).map_err(failed("inserting"))
+    }
+
+    /// Does the first piece of work and then, in the same transaction as far as that is possible, the others; gives what
+    /// each was told, and what is in the table afterwards.
+    async fn together(
+        first: impl FnOnce(&mut Context<'_>) -> Done + Send + 'static,
+        others: Vec<fn(&mut Context<'_>) -> Done>,
+    ) -> (Vec<bool>, Vec<i64>) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+        let writer = &store.writer;
+        let make = |context: &mut Context<'_>| {
+            context.connection.execute_batch("CREATE TABLE numbers (number)").map_err(failed("making"))
+        };
+        writer.run(make).await.unwrap();
+        let (go, wait) = sync_channel::channel();
+        let first = writer.run(move |context| {
+            wait.recv().unwrap();
+            first(context)
+        });
+        let others = async {
+            let others = others.into_iter().map(|work| writer.run(work));
+            let (told, ()) = tokio::join!(futures::future::join_all(others), async {
+                // All of them have been sent when this comes to its turn.
+                go.send(()).unwrap();
+            });
+            told
+        };
+        let (first, others) = tokio::join!(first, others);
+        let told = std::iter::once(first).chain(others).map(|told| told.is_ok()).collect();
+        let read = |context: &mut Context<'_>| {
+            let mut query = context.connection.prepare("SELECT number FROM numbers").unwrap();
+            let numbers = query.query_map([], |row| row.get(0)).unwrap();
+            Ok(numbers.collect::<Result<Vec<i64>, _>>().unwrap())
+        };
+        (told, writer.run(read).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_fails_is_undone_alone_wherever_it_stands_in_a_transaction() {
+        let fails = |context: &mut Context<'_>| {
+            insert(context, 13)?;
+            Err(OrchestratorError::DiskFull)
+        };
+        let others: Vec<fn(&mut Context<'_>) -> Done> =
+            vec![|context| insert(context, 2), fails, |context| insert(context, 3)];
+        let (told, numbers) = together(|context| insert(context, 1), others.clone()).await;
+        assert_eq!((told, numbers), (vec![true, true, false, true], vec![1, 2, 3]));
+        let (told, numbers) = together(fails, others).await;
+        assert_eq!((told, numbers), (vec![false, true, false, true], vec![2, 3]));
+    }
+
+    #[tokio::test]
+    async fn after_the_end_of_a_transaction_nothing_is_written_and_told_to_have_failed() {
+        let ends = |context: &mut Context<'_>| {
+            insert(context, 13)?;
+            // What SQLite does itself where the disk is full.
+            execute(context.connection, "ROLLBACK")?;
+            Err(OrchestratorError::DiskFull)
+        };
+        let others: Vec<fn(&mut Context<'_>) -> Done> = vec![|context| insert(context, 2)];
+        assert_eq!(together(ends, others).await, (vec![false, true], vec![2]));
+        let others: Vec<fn(&mut Context<'_>) -> Done> =
+            vec![|context| insert(context, 2), ends, |context| insert(context, 3)];
+        let (told, numbers) = together(|context| insert(context, 1), others).await;
+        assert_eq!((told, numbers), (vec![false, false, false, true], vec![3]));
     }
 }
