@@ -134,6 +134,20 @@ fn a_second_signal_ends_the_waiting() {
 }
 
 #[test]
+fn a_server_that_is_told_to_stop_while_it_starts_ends_in_order() {
+    let server = Server::start();
+    server.stop();
+    // The first thing that it takes.
+    let lock = server.data().join("lock");
+    std::fs::remove_file(&lock).unwrap();
+    server.spawn();
+    wait_until("the server has begun", || lock.exists());
+    server.stop();
+    server.restart();
+    server.schedule_steps(&[shell("true")]).wait_for("complete");
+}
+
+#[test]
 fn the_umask_that_the_server_was_started_with_does_not_matter() {
     let server = Server::prepare(Options::default());
     let plain = server.command();

@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use futures::FutureExt;
 use orchestrator::{DataFolder, Orchestrator};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use server::HostReports;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::ServeArguments;
 use crate::config::Config;
@@ -48,13 +49,49 @@ fn open_as_many_files_as_allowed() {
 }
 
 async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Result<()> {
-    // From now on the signal ends nobody.
+    // From now on these signals end nobody by themselves.
     let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
+    let mut stops = Stops::listen()?;
+    let ready = tokio::select! {
+        () = stops.next() => {
+            tracing::info!("told to stop before this server was ready");
+            return Ok(());
+        }
+        ready = get_ready(&config) => ready?,
+    };
+    let Ready { listeners, exposed, host, orchestrator } = ready;
+    tokio::spawn(reload::run(hangup, arguments, level, config.clone(), orchestrator.clone()));
+    let mut http = config.http.clone();
+    http.access_log = server::AccessLog::open(&config.data)?;
+    let app = server::router(orchestrator.clone(), host, &http);
+    for listener in &listeners {
+        let scheme = if config.http.certificate.is_some() { "https" } else { "http" };
+        tracing::info!("listening on {scheme}://{}", listener.local_addr().context("reading the address")?);
+    }
+    protocol::give_back_program_pages();
+    let ended = wait_for_end(stops, orchestrator.clone()).shared();
+    let sides = exposed.serve(&orchestrator, &http, ended.clone());
+    let (served, ()) = tokio::join!(server::serve(listeners, app, &http, ended), sides);
+    served?;
+    tracing::info!("stopping; jobs that run go on in their sandboxes and are taken up at the next start");
+    orchestrator.shutdown().await;
+    Ok(())
+}
+
+/// What a server has when it can begin to serve.
+struct Ready {
+    listeners: Vec<TcpListener>,
+    exposed: Exposed,
+    host: HostReports,
+    orchestrator: Orchestrator,
+}
+
+async fn get_ready(config: &Config) -> Result<Ready> {
     // The folder first: a second server must not touch anything in it.
     let folder = DataFolder::open(&config.data)?;
-    let listeners = bind(&config).await?;
-    let exposed = Exposed::bind(&config).await?;
-    let backend = super::backend::make(&config)?;
+    let listeners = bind(config).await?;
+    let exposed = Exposed::bind(config).await?;
+    let backend = super::backend::make(config)?;
     embedded::sweep(&config.data);
     let capabilities = backend.preflight().await?;
     tracing::info!(isolation = %capabilities.isolation, data = %config.data.display(), "this host can run sandboxes");
@@ -72,25 +109,10 @@ async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Re
             "jobs are refused unless they accept less isolation by name; `caisson doctor` says what is missing"
         );
     }
-    let host = crate::host::reports(&config, &backend);
+    let host = crate::host::reports(config, &backend);
     let orchestrator = Orchestrator::start(folder, backend, config.jobs.clone()).await?;
-    warn_of_others(&config, &orchestrator);
-    tokio::spawn(reload::run(hangup, arguments, level, config.clone(), orchestrator.clone()));
-    let mut http = config.http.clone();
-    http.access_log = server::AccessLog::open(&config.data)?;
-    let app = server::router(orchestrator.clone(), host, &http);
-    for listener in &listeners {
-        let scheme = if config.http.certificate.is_some() { "https" } else { "http" };
-        tracing::info!("listening on {scheme}://{}", listener.local_addr().context("reading the address")?);
-    }
-    protocol::give_back_program_pages();
-    let ended = wait_for_end(orchestrator.clone()).shared();
-    let sides = exposed.serve(&orchestrator, &http, ended.clone());
-    let (served, ()) = tokio::join!(server::serve(listeners, app, &http, ended), sides);
-    served?;
-    tracing::info!("stopping; jobs that run go on in their sandboxes and are taken up at the next start");
-    orchestrator.shutdown().await;
-    Ok(())
+    warn_of_others(config, &orchestrator);
+    Ok(Ready { listeners, exposed, host, orchestrator })
 }
 
 /// Says what others who reach this server could do.
@@ -116,22 +138,34 @@ async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
 
 /// Returns when the server shall go down: at a signal, or once the jobs that run are over where they are waited for.
 /// A second signal ends the waiting.
-async fn wait_for_end(orchestrator: Orchestrator) {
-    wait_for_stop().await;
+async fn wait_for_end(mut stops: Stops, orchestrator: Orchestrator) {
+    stops.next().await;
     tokio::select! {
         () = orchestrator.drain() => {}
-        () = wait_for_stop() => tracing::info!("told to stop again: not waiting any longer"),
+        () = stops.next() => tracing::info!("told to stop again: not waiting any longer"),
     }
 }
 
-/// Returns at SIGTERM or Ctrl-C.
-async fn wait_for_stop() {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
+/// The signals by which a server is told to stop. None is lost from the moment that this is made.
+struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stops {
+    fn listen() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+        })
+    }
+
+    /// Returns at SIGTERM or Ctrl-C.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 

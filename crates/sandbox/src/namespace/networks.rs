@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use launcher::network::{self, Traces};
+use rustix::process::{Resource, getrlimit};
 
 use crate::background::Background;
 
@@ -19,12 +20,15 @@ use crate::background::Background;
 pub(super) const REST: Duration = Duration::from_secs(3);
 /// So many rest, of 0.2 MB each; the others go at once. Enough for 150 sandboxes a second.
 const MOST_RESTING: usize = 512;
+/// They are open files: of those that this process may have they take one in so many.
+const FILES_FOR_ONE: u64 = 8;
 /// So many are ready: those that have rested and those that are wanted take turns, in bursts.
 const MOST_READY: usize = 32;
 
 /// Networks that nothing was done in.
 pub(super) struct Networks {
     rest: Duration,
+    most_resting: usize,
     ready: Arc<Mutex<Vec<OwnedFd>>>,
     resting: Arc<AtomicUsize>,
     /// Looks at those that have rested; it needs no network itself.
@@ -39,6 +43,7 @@ impl Networks {
     pub(super) fn new(rest: Duration) -> Self {
         Self {
             rest,
+            most_resting: most_resting(getrlimit(Resource::Nofile).current),
             ready: Arc::default(),
             resting: Arc::default(),
             thread: Background::new("networks"),
@@ -63,7 +68,7 @@ impl Networks {
     /// Takes back what was lent to a sandbox that is gone, and every process of it.
     pub(super) fn take_back(&self, network: OwnedFd) {
         let place = Place::new(&self.resting);
-        if self.resting.load(Ordering::Relaxed) > MOST_RESTING {
+        if self.resting.load(Ordering::Relaxed) > self.most_resting {
             return;
         }
         let ready = Arc::clone(&self.ready);
@@ -78,6 +83,12 @@ impl Networks {
             }
         });
     }
+}
+
+/// How many rest where so many files may be open.
+fn most_resting(files: Option<u64>) -> usize {
+    let share = files.map(|files| files / FILES_FOR_ONE).and_then(|share| usize::try_from(share).ok());
+    share.unwrap_or(MOST_RESTING).min(MOST_RESTING)
 }
 
 /// The place of one that rests; given back when this is dropped.
@@ -173,9 +184,16 @@ mod tests {
     fn a_crowd_is_let_go_at_once() {
         let networks = Networks::new(Duration::from_secs(60));
         let network = networks.lend().unwrap();
-        for _ in 0..MOST_RESTING + 10 {
+        for _ in 0..networks.most_resting + 10 {
             networks.take_back(network.try_clone().unwrap());
         }
-        assert_eq!(networks.resting.load(Ordering::Relaxed), MOST_RESTING);
+        assert_eq!(networks.resting.load(Ordering::Relaxed), networks.most_resting);
+    }
+
+    #[test]
+    fn those_that_rest_leave_files_for_others() {
+        assert_eq!(most_resting(Some(1024)), 128);
+        assert_eq!(most_resting(Some(1 << 20)), MOST_RESTING);
+        assert_eq!(most_resting(None), MOST_RESTING);
     }
 }

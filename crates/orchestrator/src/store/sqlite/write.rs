@@ -55,6 +55,7 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
         cursor.store(context, id, Generation(0), &event)?;
         view.apply(&event);
     }
+    let header = header_of(&mut view);
     context
         .connection
         .prepare_cached(
@@ -67,7 +68,7 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
                 kind_name(view.kind),
                 view.state.name(),
                 view.priority,
-                header_of(&view),
+                header,
                 cursor.next_sequence,
                 cursor.head,
                 view.owner.as_ref().map(|owner| owner.key.as_str()),
@@ -118,7 +119,7 @@ pub(super) fn append(
         keys::spend(context, &owner.key, time_ms, spent_now)?;
     }
     if header_changed {
-        cursor.save_with(context, &view)?;
+        cursor.save_with(context, &mut view)?;
     } else {
         cursor.save(context, job)?;
     }
@@ -149,9 +150,13 @@ fn store_steps(context: &Context<'_>, view: &JobView, range: std::ops::Range<usi
     Ok(())
 }
 
-fn header_of(view: &JobView) -> String {
-    let header = JobView { steps: Vec::new(), ..view.clone() };
-    serde_json::to_string(&header).unwrap_or_default()
+/// A view without its steps, which have a table of their own.
+fn header_of(view: &mut JobView) -> String {
+    // Not copied to be left out: there may be thousands.
+    let steps = std::mem::take(&mut view.steps);
+    let header = serde_json::to_string(view).unwrap_or_default();
+    view.steps = steps;
+    header
 }
 
 /// The name of a kind in the database.
@@ -320,7 +325,8 @@ impl Cursor {
     }
 
     /// Saves what the events have made of the job, too.
-    fn save_with(&self, context: &Context<'_>, view: &JobView) -> Result<()> {
+    fn save_with(&self, context: &Context<'_>, view: &mut JobView) -> Result<()> {
+        let header = header_of(view);
         context
             .connection
             .prepare_cached(
@@ -334,7 +340,7 @@ impl Cursor {
                     self.head,
                     view.state.name(),
                     wish,
-                    header_of(view)
+                    header,
                 ])
             })
             .map(drop)
