@@ -52,6 +52,7 @@ async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Re
     // From now on these signals end nobody by themselves.
     let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let mut stops = Stops::listen()?;
+    // Until it is ready nothing runs that would have to be shut down.
     let ready = tokio::select! {
         () = stops.next() => {
             tracing::info!("told to stop before this server was ready");

@@ -30,7 +30,7 @@ const MOST_ALLOCATED: u64 = 32 * MEBIBYTE;
 /// Nobody inside can see these. Were there anything in them after all, less would be free than on a new disk.
 const OUT_OF_SIGHT: [&str; 3] = ["lower", "root", "lost+found"];
 /// The last mount of a sandbox goes a moment after its last process.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 const DEVICE_PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(1);
 const DIRECTORY: OFlags =
@@ -60,6 +60,8 @@ struct Shelf {
 #[derive(Clone)]
 pub(super) struct KeptDisks {
     files: DiskStore,
+    /// How long a cleared disk may take to be as a new one.
+    patience: Duration,
     shelf: Arc<Mutex<Shelf>>,
     /// Empties them.
     thread: Background,
@@ -149,8 +151,14 @@ impl Shelf {
 }
 
 impl KeptDisks {
-    pub(super) fn new(files: DiskStore) -> Self {
-        Self { files, shelf: Arc::default(), thread: Background::new("kept disks"), new: Arc::default() }
+    pub(super) fn new(files: DiskStore, patience: Duration) -> Self {
+        Self {
+            files,
+            patience,
+            shelf: Arc::default(),
+            thread: Background::new("kept disks"),
+            new: Arc::default(),
+        }
     }
 
     /// Deletes the files of disks that an earlier server has kept: they are mounted no more.
@@ -230,7 +238,7 @@ impl KeptDisks {
         let this = self.clone();
         self.thread.later(move || {
             let result = kept.disk.clear();
-            let cleared = Cleared { kept, new, end: Instant::now() + PATIENCE, _place: place };
+            let cleared = Cleared { kept, new, end: Instant::now() + this.patience, _place: place };
             match result {
                 Ok(()) => this.shelve(cleared),
                 Err(error) => this.give_up(cleared, &error),
@@ -319,8 +327,12 @@ mod tests {
 
     impl Bench {
         fn new(ready: usize) -> Self {
+            Self::with_patience(ready, PATIENCE)
+        }
+
+        fn with_patience(ready: usize, patience: Duration) -> Self {
             let directory = tempfile::tempdir().unwrap();
-            let disks = KeptDisks::new(DiskStore::new(directory.path().into(), ready));
+            let disks = KeptDisks::new(DiskStore::new(directory.path().into(), ready), patience);
             Self { directory, disks }
         }
 
@@ -424,6 +436,26 @@ mod tests {
             bench.settle();
             assert_eq!((bench.kept(), bench.kept_files()), (0, 0), "{place}");
         }
+    }
+
+    #[test]
+    fn a_disk_that_takes_long_keeps_no_other_waiting() {
+        let bench = Bench::with_patience(2, Duration::from_secs(600));
+        let slow = bench.mounted();
+        fs::write(path(&slow, "workspace/open"), "x").unwrap();
+        let open = fs::File::open(path(&slow, "workspace/open")).unwrap();
+        assert!(bench.keep(slow));
+        assert!(bench.keep(bench.mounted()));
+        let counts = || {
+            let shelf = lock(&bench.disks.shelf);
+            (shelf.kept.len(), shelf.pending)
+        };
+        while counts() != (1, 1) {
+            std::thread::sleep(TICK);
+        }
+        drop(open);
+        bench.settle();
+        assert_eq!(bench.kept(), 2);
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl NamespaceBackend {
         let disks = DiskStore::new(layout.disks(), config.ready_disks);
         let inner = Arc::new(Inner {
             shelter_offer: preflight::offer_without_namespaces(&offer, &identity),
-            kept_disks: KeptDisks::new(disks.clone()),
+            kept_disks: KeptDisks::new(disks.clone(), kept_disks::PATIENCE),
             disks,
             standby: Standby::new(config.launcher.clone()),
             networks: Networks::new(REST),
