@@ -7,8 +7,9 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::{Sandboxes, parent, proportional_bytes};
 use crate::{Stage, server};
 
-/// An idle sandbox has had no work for a moment; so has the container beside it.
-const AT_REST: std::time::Duration = std::time::Duration::from_millis(300);
+/// An idle sandbox has had no work for a moment; so has the container beside it. Longer than our programs wait until they
+/// give memory back.
+const AT_REST: std::time::Duration = std::time::Duration::from_secs(2);
 const MEGABYTE: f64 = 1e6;
 
 /// Measures in turns: guest and launcher of a sandbox, first process and shim of a container. One lives at a time, so

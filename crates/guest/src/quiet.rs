@@ -7,8 +7,9 @@ use tokio::time::timeout;
 
 use crate::guest::Guest;
 
-/// How long it must be quiet.
-const QUIET: Duration = Duration::from_millis(100);
+/// How long it must be quiet. Longer than a short job waits for its next request: what is given back too early has to be
+/// mapped again.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Watches for ever. Whoever has served a request notifies `asked`.
 pub(crate) async fn watch(guest: Rc<Guest>) {

@@ -119,7 +119,7 @@ pub(crate) fn execute(
     arguments.extend(strings(&spec.guest_arguments)?);
     let environment = strings(&[
         "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin".into(),
-        "LANG=C.UTF-8".into(),
+        "LC_CTYPE=C.UTF-8".into(),
     ])?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     place_descriptors(inheritance, placed).named("placing the guest's descriptors")?;

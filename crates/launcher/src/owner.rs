@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -35,6 +35,8 @@ use crate::trace::Stopwatch;
 use crate::users;
 
 const GROUP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long nothing must happen before an owner gives the memory of its code back. Short jobs are over by then.
+const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The first process of the sandbox as its owner sees it.
 pub(crate) struct Child {
@@ -102,7 +104,6 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
     tell(&Report::Ready);
     sys::place_descriptor(null, 1).named("closing standard output")?;
     watch.lap("ready");
-    sys::release_own_code();
     wait(&held, &child, &signals, &mut asked, &mut log, audit.as_mut()).named("waiting for the guest")?;
     if let Some(mut audit) = audit {
         audit.drain_all();
@@ -270,6 +271,7 @@ fn wait(
     mut audit: Option<&mut FileAudit>,
 ) -> io::Result<()> {
     let mut log_open = true;
+    let mut is_quiet = false;
     loop {
         let mut watched: Vec<PollFd<'_>> = Vec::new();
         let mut watch = |descriptor| watched.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
@@ -283,10 +285,15 @@ fn wait(
         if log_open {
             watch(child.log.as_fd());
         }
-        match poll(&mut watched, None) {
+        let count = match poll(&mut watched, (!is_quiet).then_some(&QUIET)) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
         };
+        is_quiet = count == 0;
+        if is_quiet {
+            sys::release_own_code();
+            continue;
+        }
         let ready: Vec<RawFd> = watched
             .iter()
             .filter(|entry| !entry.revents().is_empty())

@@ -200,6 +200,29 @@ async fn a_launcher_that_stood_ready_and_died_is_replaced_and_its_sandboxes_live
 }
 
 #[tokio::test]
+async fn a_sandbox_that_does_nothing_gives_the_memory_of_its_programs_back() {
+    // What stays is what they need to wait; right after a command it is 2,800 and 1,200.
+    const MOST_IDLE_KIB: [u64; 2] = [2000, 800];
+    let host = Host::new();
+    let id = make(&host, &spec()).await;
+    Guest::of(&host.backend, id).await.expect("true").await;
+    let mapped_kib = || {
+        [host.guest_pid(id), host.launcher_pid(id)].map(|pid| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+        })
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while mapped_kib().iter().zip(MOST_IDLE_KIB).any(|(mapped, most)| *mapped > most) {
+        assert!(Instant::now() < end, "guest and launcher keep {:?} KiB", mapped_kib());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Guest::of(&host.backend, id).await.expect("echo > /workspace/file").await;
+    remove(&host, id).await;
+}
+
+#[tokio::test]
 async fn a_network_is_lent_again_only_when_nobody_used_it() {
     let host = Host::new();
     let network = |id| fs::File::open(format!("/proc/{}/ns/net", host.guest_pid(id))).unwrap();

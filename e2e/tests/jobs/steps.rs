@@ -29,6 +29,14 @@ fn shell_runs_bash_as_a_user_without_rights() {
 }
 
 #[test]
+fn programs_know_letters_of_several_bytes() {
+    let server = Server::start();
+    let (_, events) =
+        run(&server, &[shell("word=größe; echo ${#word}; grep -c '^.....$' <<<$word; locale charmap")]);
+    assert_eq!(events.output("step-1.1", "stdout"), "5\n1\nUTF-8\n");
+}
+
+#[test]
 fn python_runs_in_a_fresh_process_and_the_result_says_so() {
     let server = Server::start();
     let (status, events) = run(
