@@ -50,6 +50,11 @@ impl ClockWatch {
         Self { file, before_ms, last: None, doubted_since_boot_ms: None }
     }
 
+    /// Whether nobody has looked at the clock in this folder yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.before_ms.is_none() && self.last.is_none()
+    }
+
     /// Looks at the clock. `newest_ms` is the newest time that is known of jobs, for a folder where nobody has looked yet.
     pub(crate) fn look(&mut self, newest_ms: Option<i64>) -> Verdict {
         self.before_ms = self.before_ms.or(newest_ms);

@@ -29,7 +29,7 @@ use crate::state::JobState;
 use crate::store::{Created, NewRecord, SqliteStore, Store, digest};
 use crate::uploads::UploadLocks;
 use crate::view::JobView;
-use crate::{forms, pool, reconcile, scheduler};
+use crate::{forms, pool, reconcile, retention, scheduler};
 
 /// When to try again where the queue is full.
 pub(crate) const RETRY_AFTER_S: u64 = 5;
@@ -85,6 +85,7 @@ impl Orchestrator {
         forms::remove_abandoned(&core).await?;
         core.tasks.spawn(scheduler::run(Arc::clone(&core)));
         core.tasks.spawn(reconcile::run(Arc::clone(&core)));
+        core.tasks.spawn(retention::run(Arc::clone(&core)));
         core.tasks.spawn(pool::run(Arc::clone(&core)));
         Ok(Self { core, queued, actor: None })
     }

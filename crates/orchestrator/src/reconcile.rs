@@ -8,37 +8,22 @@ use std::time::Duration;
 
 use sandbox::SandboxId;
 
-use crate::clock_watch::ClockWatch;
 use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::model_watch;
-use crate::retention;
 use crate::scheduler::{LEASE_MS, start_driver};
 
 /// How often it runs beside the start.
 const INTERVAL: Duration = Duration::from_secs(15);
 /// How often the ends of logs are signed.
 const HEAD_INTERVAL: Duration = Duration::from_secs(60);
-/// How often old jobs are looked for.
-const RETENTION_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Runs until the server goes down.
 pub(crate) async fn run(core: Arc<Core>) {
-    let mut next_retention = tokio::time::Instant::now();
     let mut next_heads = tokio::time::Instant::now();
-    let mut clock = ClockWatch::new(core.folder.root());
     loop {
         if let Err(error) = reconcile(&core).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "reconciling failed, trying again");
-        }
-        if tokio::time::Instant::now() >= next_retention {
-            if let Err(error) = retention::prune(&core, &mut clock).await {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "removing old jobs failed, trying again"
-                );
-            }
-            next_retention += RETENTION_INTERVAL;
         }
         if tokio::time::Instant::now() >= next_heads {
             sign_heads(&core).await;

@@ -1,9 +1,9 @@
 //! Removes jobs that are over and old, or that take too much room, drafts that were never started, folders of jobs that nobody
 //! knows, and before that what events said, if wanted. Never anything of a job that may still go on.
 //!
-//! What cannot be removed is told and left for the next time; it keeps nothing else from being removed.
+//! What cannot be removed is told and left for the next time; it keeps nothing else from being removed. Jobs are looked at page
+//! by page: a server may have hundreds of thousands.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,39 +15,79 @@ use crate::error::OrchestratorError;
 use crate::forms;
 use crate::ids::JobId;
 use crate::state::JobState;
-use crate::view::JobView;
+use crate::store::Removable;
 
+/// How often old jobs are looked for.
+const INTERVAL: Duration = Duration::from_secs(600);
 /// How many jobs are looked at in one go.
-const BATCH: usize = 100_000;
+const PAGE: usize = 1000;
 const DAY_MS: i64 = 86_400_000;
 
-pub(crate) async fn prune(core: &Arc<Core>, clock: &mut ClockWatch) -> Result<(), OrchestratorError> {
-    let removable = core.store.removable(BATCH).await?;
-    let may_go_by_age = is_believed(clock, &removable);
-    let (drafts, over): (Vec<_>, Vec<_>) =
-        removable.into_iter().partition(|view| view.state == JobState::Draft);
-    let mut oldest_kept = i64::MIN;
-    if may_go_by_age {
-        oldest_kept = before(core.settings().retention_age);
-        remove_drafts(core, &drafts, oldest_kept).await;
+/// Runs until the server goes down. For itself: removing thousands of jobs takes minutes.
+pub(crate) async fn run(core: Arc<Core>) {
+    let mut clock = ClockWatch::new(core.folder.root());
+    loop {
+        if let Err(error) = prune(&core, &mut clock).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "removing old jobs failed, trying again"
+            );
+        }
+        tokio::select! {
+            () = core.shutdown.cancelled() => return,
+            () = tokio::time::sleep(INTERVAL) => {}
+        }
     }
-    remove_over(core, &over, oldest_kept).await?;
+}
+
+async fn prune(core: &Arc<Core>, clock: &mut ClockWatch) -> Result<(), OrchestratorError> {
+    let may_go_by_age = is_believed(core, clock).await?;
+    let oldest_kept = if may_go_by_age { before(core.settings().retention_age) } else { i64::MIN };
+    let kept_bytes = remove_old(core, oldest_kept).await?;
+    remove_what_is_too_much(core, kept_bytes).await?;
     if may_go_by_age {
         remove_unknown(core, oldest_kept).await?;
         drop_payloads(core).await?;
     }
-    while core.store.shrink().await? {
-        if core.shutdown.is_cancelled() {
-            break;
-        }
-    }
+    while !core.shutdown.is_cancelled() && core.store.shrink().await? {}
     Ok(())
 }
 
+/// Jobs that may be removed, oldest first, page by page. None are left when the server goes down.
+struct Pages<'a> {
+    core: &'a Core,
+    last: Option<JobId>,
+}
+
+impl<'a> Pages<'a> {
+    fn of(core: &'a Core) -> Self {
+        Self { core, last: None }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<Removable>>, OrchestratorError> {
+        if self.core.shutdown.is_cancelled() {
+            return Ok(None);
+        }
+        let page = self.core.store.removable(self.last, PAGE).await?;
+        self.last = page.last().map(|found| found.job);
+        Ok((!page.is_empty()).then_some(page))
+    }
+}
+
 /// Whether the clock may decide what is old.
-fn is_believed(clock: &mut ClockWatch, known: &[JobView]) -> bool {
-    let newest_ms = known.iter().map(|view| view.ended_ms.unwrap_or(view.created_ms)).max();
-    match clock.look(newest_ms) {
+async fn is_believed(core: &Core, clock: &mut ClockWatch) -> Result<bool, OrchestratorError> {
+    let mut newest_ms = None;
+    if clock.is_new() {
+        let mut pages = Pages::of(core);
+        while let Some(page) = pages.next().await? {
+            newest_ms = newest_ms.max(page.iter().map(|found| found.since_ms).max());
+        }
+    }
+    if core.shutdown.is_cancelled() {
+        // Perhaps not all were looked at; the next server does.
+        return Ok(false);
+    }
+    Ok(match clock.look(newest_ms) {
         Verdict::Believed => true,
         Verdict::Jumped { ahead_ms } => {
             tracing::warn!(
@@ -57,61 +97,89 @@ fn is_believed(clock: &mut ClockWatch, known: &[JobView]) -> bool {
             false
         }
         Verdict::StillDoubted => false,
-    }
+    })
 }
 
 fn before(age: Duration) -> i64 {
     now_ms().saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
 }
 
-async fn remove_drafts(core: &Core, drafts: &[JobView], oldest_kept: i64) {
-    for draft in drafts.iter().filter(|view| view.created_ms < oldest_kept && !forms::is_receiving(view)) {
-        // It may have been started meanwhile.
-        let is_draft = core.store.job(draft.job_id).await.is_ok_and(|view| view.state == JobState::Draft);
-        if is_draft && !core.live.contains(draft.job_id) {
-            remove(core, draft.job_id).await;
+/// Removes what has been over, or a draft, since before a moment. How many bytes the folders of the other jobs that are over take.
+async fn remove_old(core: &Arc<Core>, oldest_kept: i64) -> Result<u64, OrchestratorError> {
+    let mut kept_bytes: u64 = 0;
+    let mut pages = Pages::of(core);
+    while let Some(page) = pages.next().await? {
+        let mut kept = Vec::new();
+        for found in page {
+            let is_old = found.since_ms < oldest_kept && !core.shutdown.is_cancelled();
+            let is_gone = is_old && may_go(core, found).await && remove(core, found.job).await;
+            if !is_gone && !found.is_draft {
+                kept.push(found.job);
+            }
         }
+        kept_bytes = kept_bytes.saturating_add(folder_bytes(core, kept).await.iter().sum());
     }
+    Ok(kept_bytes)
 }
 
-async fn remove_over(core: &Arc<Core>, over: &[JobView], oldest_kept: i64) -> Result<(), OrchestratorError> {
-    let sizes = {
-        let core = Arc::clone(core);
-        let jobs: Vec<_> = over.iter().map(|view| view.job_id).collect();
-        let walked = tokio::task::spawn_blocking(move || {
-            jobs.into_iter().map(|job| core.folder.job_bytes(job)).collect::<Vec<u64>>()
-        });
-        walked.await.unwrap_or_default()
-    };
+/// Removes jobs that are over, oldest first, while folders and database take too much.
+async fn remove_what_is_too_much(core: &Arc<Core>, mut folders: u64) -> Result<(), OrchestratorError> {
     let most = core.settings().retention_bytes;
-    let mut folders: u64 = sizes.iter().sum();
-    let mut database = core.store.used_bytes().await?;
-    for (view, bytes) in over.iter().zip(sizes) {
-        let too_old = view.ended_ms.unwrap_or(view.created_ms) < oldest_kept;
-        let too_much = folders.saturating_add(database) > most;
-        if (!too_old && !too_much) || core.live.contains(view.job_id) {
-            continue;
-        }
-        if remove(core, view.job_id).await {
-            folders = folders.saturating_sub(bytes);
-            database = core.store.used_bytes().await?;
+    let mut pages = Pages::of(core);
+    while folders.saturating_add(core.store.used_bytes().await?) > most {
+        let Some(page) = pages.next().await? else { break };
+        let over: Vec<JobId> = page.iter().filter(|found| !found.is_draft).map(|found| found.job).collect();
+        let sizes = folder_bytes(core, over.clone()).await;
+        for (job, bytes) in over.into_iter().zip(sizes) {
+            let is_enough = folders.saturating_add(core.store.used_bytes().await?) <= most;
+            if is_enough || core.shutdown.is_cancelled() {
+                return Ok(());
+            }
+            if !core.live.contains(job) && remove(core, job).await {
+                folders = folders.saturating_sub(bytes);
+            }
         }
     }
     Ok(())
 }
 
+async fn folder_bytes(core: &Arc<Core>, jobs: Vec<JobId>) -> Vec<u64> {
+    let core = Arc::clone(core);
+    let walked = tokio::task::spawn_blocking(move || {
+        jobs.into_iter().map(|job| core.folder.job_bytes(job)).collect::<Vec<u64>>()
+    });
+    walked.await.unwrap_or_default()
+}
+
+/// Whether nobody has anything to do with a job; a draft may have been started since it was listed.
+async fn may_go(core: &Core, found: Removable) -> bool {
+    let is_still_draft = async {
+        let view = core.store.job(found.job).await;
+        view.is_ok_and(|view| view.state == JobState::Draft && !forms::is_receiving(&view))
+    };
+    (!found.is_draft || is_still_draft.await) && !core.live.contains(found.job)
+}
+
 /// Removes a job; whether that could be done.
-async fn remove(core: &Core, job: JobId) -> bool {
-    let deleted = core.store.delete(job, Actor::named("retention")).await;
-    let removed = deleted.and_then(|()| core.folder.remove_job(job));
-    match removed {
+async fn remove(core: &Arc<Core>, job: JobId) -> bool {
+    let removed = match core.store.delete(job, Actor::named("retention")).await {
+        Ok(()) => remove_folder(core, job).await,
+        Err(error) => Err(error),
+    };
+    match &removed {
         Ok(()) => tracing::info!(%job, "removed an old job"),
-        Err(ref error) => {
+        Err(error) => {
             let error = error as &dyn std::error::Error;
             tracing::warn!(%job, error, "an old job could not be removed, trying again later");
         }
     }
     removed.is_ok()
+}
+
+async fn remove_folder(core: &Arc<Core>, job: JobId) -> Result<(), OrchestratorError> {
+    let core = Arc::clone(core);
+    let removed = tokio::task::spawn_blocking(move || core.folder.remove_job(job));
+    removed.await.unwrap_or(Err(OrchestratorError::ShuttingDown))
 }
 
 /// Removes old folders of jobs that are in no database: a job is stored before its folder is made, so nobody will ask for them.
@@ -122,13 +190,16 @@ async fn remove_unknown(core: &Arc<Core>, oldest_kept: i64) -> Result<(), Orches
         let listed = tokio::task::spawn_blocking(move || core.folder.jobs_older_than(oldest_kept));
         listed.await.unwrap_or_default()
     };
-    if folders.is_empty() {
-        return Ok(());
-    }
-    // Read after the folders were: whatever was made meanwhile is known.
-    let known: HashSet<JobId> = core.store.ids().await?.into_iter().collect();
-    for job in folders.into_iter().filter(|job| !known.contains(job) && !core.live.contains(*job)) {
-        match core.folder.remove_job(job) {
+    for job in folders {
+        if core.shutdown.is_cancelled() {
+            break;
+        }
+        match core.store.job(job).await {
+            Err(OrchestratorError::NoJob(_)) if !core.live.contains(job) => {}
+            // Another fault says nothing of whether it is known.
+            _ => continue,
+        }
+        match remove_folder(core, job).await {
             Ok(()) => tracing::info!(%job, "removed the folder of a job that is in no database"),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -141,17 +212,25 @@ async fn remove_unknown(core: &Arc<Core>, oldest_kept: i64) -> Result<(), Orches
 
 async fn drop_payloads(core: &Core) -> Result<(), OrchestratorError> {
     let Some(age) = core.settings().retention_payload_age else { return Ok(()) };
-    for job in core.store.with_old_payloads(before(age), BATCH).await? {
-        if core.live.contains(job) {
-            continue;
+    let ended_before_ms = before(age);
+    let mut last = None;
+    loop {
+        let page = core.store.with_old_payloads(ended_before_ms, last, PAGE).await?;
+        last = page.last().copied();
+        if last.is_none() {
+            return Ok(());
         }
-        match core.store.drop_payloads(job).await {
-            Ok(()) => tracing::info!(%job, "dropped what the events of an old job said"),
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(%job, error, "what the events of an old job said could not be dropped");
+        for job in page.into_iter().filter(|job| !core.live.contains(*job)) {
+            if core.shutdown.is_cancelled() {
+                return Ok(());
+            }
+            match core.store.drop_payloads(job).await {
+                Ok(()) => tracing::info!(%job, "dropped what the events of an old job said"),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(%job, error, "what the events of an old job said could not be dropped");
+                }
             }
         }
     }
-    Ok(())
 }

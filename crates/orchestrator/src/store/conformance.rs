@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Created, Kinds, NewRecord, Store};
+use super::{Created, Kinds, NewRecord, Removable, Store};
 use crate::access::{Actor, Key, KeyUse, Role};
 use crate::answers::JobFilter;
 use crate::error::OrchestratorError;
@@ -79,11 +79,16 @@ async fn old_payloads_are_dropped_and_the_events_stay(store: &impl Store) {
     finish(store, old).await;
     let view = store.job(old).await.unwrap();
     let ended = view.ended_ms.unwrap();
-    assert!(!store.with_old_payloads(ended, 1000).await.unwrap().contains(&old), "it is not older than that");
-    let found = store.with_old_payloads(ended + 1, 1000).await.unwrap();
+    assert!(
+        !store.with_old_payloads(ended, None, 1000).await.unwrap().contains(&old),
+        "it is not older than that"
+    );
+    let found = store.with_old_payloads(ended + 1, None, 1000).await.unwrap();
     assert!(found.contains(&old) && !found.contains(&going));
+    let later = store.with_old_payloads(ended + 1, Some(old), 1000).await.unwrap();
+    assert!(!later.contains(&old), "it does not follow itself");
     store.drop_payloads(old).await.unwrap();
-    assert!(!store.with_old_payloads(ended + 1, 1000).await.unwrap().contains(&old), "only once");
+    assert!(!store.with_old_payloads(ended + 1, None, 1000).await.unwrap().contains(&old), "only once");
     let events = store.events(old, 0, 100).await.unwrap();
     let dropped = |kind: &str| EventBody::PayloadDropped { kind: kind.into() };
     assert!(matches!(events[0].body, EventBody::JobCreated { .. }));
@@ -236,10 +241,32 @@ async fn lists_are_filtered_and_paged(store: &impl Store) {
     let none = store.jobs(JobFilter { states: vec![JobState::Running], ..filter }).await.unwrap();
     assert!(none.is_empty());
     assert_eq!(page[0].labels, BTreeMap::from([("team".to_owned(), "a".to_owned())]));
-    for job in mine {
-        finish(store, job).await;
+    finish_some_and_list_what_may_be_removed(store, &mine).await;
+}
+
+/// Page by page, oldest first; of what goes on, nothing.
+async fn finish_some_and_list_what_may_be_removed(store: &impl Store, jobs: &[JobId]) {
+    let (last, over) = jobs.split_last().unwrap();
+    for job in over {
+        finish(store, *job).await;
     }
-    assert!(store.removable(100).await.unwrap().len() >= 3);
+    let mut listed: Vec<Removable> = Vec::new();
+    loop {
+        let page = store.removable(listed.last().map(|found| found.job), 2).await.unwrap();
+        assert!(page.len() <= 2);
+        if page.is_empty() {
+            break;
+        }
+        listed.extend(page);
+    }
+    assert!(listed.is_sorted_by(|one, next| one.job < next.job), "each once, in order: {listed:?}");
+    for job in over {
+        let found = listed.iter().find(|found| found.job == *job).unwrap();
+        let ended = store.job(*job).await.unwrap().ended_ms;
+        assert_eq!((found.is_draft, Some(found.since_ms)), (false, ended));
+    }
+    assert!(!listed.iter().any(|found| found.job == *last), "it waits for its turn");
+    finish(store, *last).await;
 }
 
 async fn large_payloads_come_back_whole(store: &impl Store) {

@@ -50,6 +50,17 @@ pub enum Created {
     Mismatch,
 }
 
+/// A job that may be removed: little enough to look at hundreds of thousands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removable {
+    /// Which.
+    pub job: JobId,
+    /// Whether it was never started; it is over otherwise.
+    pub is_draft: bool,
+    /// When it ended; when it was made, where it was never started.
+    pub since_ms: i64,
+}
+
 /// A part of a log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventPage {
@@ -205,21 +216,23 @@ pub trait Store: Send + Sync {
     /// Removes a job that nobody drives, with all its events. A signed statement of who did it stays.
     async fn delete(&self, job: JobId, by: Actor) -> Result<(), OrchestratorError>;
 
-    /// Jobs that ended before a moment and whose events still say what they said, oldest first.
+    /// Jobs that ended before a moment and whose events still say what they said, oldest first, those that follow a job.
     async fn with_old_payloads(
         &self,
         ended_before_ms: i64,
+        after: Option<JobId>,
         limit: usize,
     ) -> Result<Vec<JobId>, OrchestratorError>;
 
     /// Drops what the events of a job said, but for what shows how the job went. The chain stays whole.
     async fn drop_payloads(&self, job: JobId) -> Result<(), OrchestratorError>;
 
-    /// Jobs that are over, and drafts, oldest first.
-    async fn removable(&self, limit: usize) -> Result<Vec<JobView>, OrchestratorError>;
-
-    /// All jobs and bare sandboxes, whatever their state.
-    async fn ids(&self) -> Result<Vec<JobId>, OrchestratorError>;
+    /// Jobs that are over, and drafts, oldest first, those that follow a job.
+    async fn removable(
+        &self,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Result<Vec<Removable>, OrchestratorError>;
 
     /// Keeps a key under the digest of its secret.
     async fn put_key(&self, digest: [u8; 32], key: Key) -> Result<(), OrchestratorError>;

@@ -41,7 +41,7 @@ use crate::ids::{Generation, JobId, Sequence};
 use crate::metrics::Metrics;
 use crate::request::JobSpec;
 use crate::state::JobState;
-use crate::store::{EventPage, Kinds};
+use crate::store::{EventPage, Kinds, Removable};
 use crate::view::JobView;
 
 /// What each version adds to the one before, from version 1.
@@ -322,10 +322,11 @@ impl Store for SqliteStore {
     async fn with_old_payloads(
         &self,
         ended_before_ms: i64,
+        after: Option<JobId>,
         limit: usize,
     ) -> Result<Vec<JobId>, OrchestratorError> {
         self.read("listing jobs with old payloads", move |connection| {
-            payloads::to_drop(connection, ended_before_ms, limit)
+            payloads::to_drop(connection, ended_before_ms, after, limit)
         })
         .await
     }
@@ -334,13 +335,15 @@ impl Store for SqliteStore {
         self.writer.run(move |context| payloads::drop_of(context, job)).await
     }
 
-    async fn removable(&self, limit: usize) -> Result<Vec<JobView>, OrchestratorError> {
-        self.read("listing jobs that may be removed", move |connection| read::removable(connection, limit))
-            .await
-    }
-
-    async fn ids(&self) -> Result<Vec<JobId>, OrchestratorError> {
-        self.read("listing all jobs", read::all_ids).await
+    async fn removable(
+        &self,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Result<Vec<Removable>, OrchestratorError> {
+        self.read("listing jobs that may be removed", move |connection| {
+            read::removable(connection, after, limit)
+        })
+        .await
     }
 
     async fn put_key(&self, digest: [u8; 32], key: Key) -> Result<(), OrchestratorError> {

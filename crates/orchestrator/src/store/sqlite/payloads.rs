@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::read::parse_id;
+use super::read::{parse_id, text_after};
 use super::writer::Context;
 use super::{drops, failed};
 use crate::error::OrchestratorError;
@@ -19,17 +19,23 @@ pub(super) fn is_kept(kind: &str) -> bool {
     KEPT_KINDS.contains(&kind)
 }
 
-/// Jobs that ended before a moment and still have their payloads, oldest first.
-pub(super) fn to_drop(connection: &Connection, ended_before_ms: i64, limit: usize) -> Result<Vec<JobId>> {
+/// Jobs that ended before a moment and still have their payloads, oldest first, those that follow a job.
+pub(super) fn to_drop(
+    connection: &Connection,
+    ended_before_ms: i64,
+    after: Option<JobId>,
+    limit: usize,
+) -> Result<Vec<JobId>> {
+    // The plus keeps SQLite on the order of the ids: by state it would sort all jobs for each page.
     let texts: Vec<String> = connection
         .prepare_cached(
-            "SELECT id FROM jobs WHERE state IN ('complete', 'failed', 'cancelled') AND payloads_dropped = 0
+            "SELECT id FROM jobs WHERE +state IN ('complete', 'failed', 'cancelled') AND payloads_dropped = 0
              AND COALESCE(json_extract(header, '$.ended_ms'), json_extract(header, '$.created_ms')) < ?1
-             ORDER BY id LIMIT ?2",
+             AND id > ?2 ORDER BY id LIMIT ?3",
         )
         .and_then(|mut query| {
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            query.query_map(params![ended_before_ms, limit], |row| row.get(0))?.collect()
+            query.query_map(params![ended_before_ms, text_after(after), limit], |row| row.get(0))?.collect()
         })
         .map_err(failed("listing jobs with old payloads"))?;
     texts.iter().map(|text| parse_id(text)).collect()

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
 use crate::request::JobSpec;
 use crate::state::JobState;
-use crate::store::{EventPage, Kinds};
+use crate::store::{EventPage, Kinds, Removable};
 use crate::view::{JobView, StepView};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
@@ -140,16 +140,6 @@ pub(super) fn jobs(connection: &Connection, filter: &JobFilter) -> Result<Vec<Jo
     headers.iter().map(|header| decode("a job", header)).collect()
 }
 
-fn ids(connection: &Connection, what: &str, sql: &str, limit: usize) -> Result<Vec<JobId>> {
-    let texts: Vec<String> = connection
-        .prepare_cached(sql)
-        .and_then(|mut query| {
-            query.query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| row.get(0))?.collect()
-        })
-        .map_err(failed(what))?;
-    texts.iter().map(|text| parse_id(text)).collect()
-}
-
 pub(super) fn next_queued(connection: &Connection, limit: usize, except: &[KeyId]) -> Result<Vec<JobId>> {
     let mut sql = "SELECT id FROM jobs WHERE state = 'queued' AND owner IS NULL".to_owned();
     let mut values: Vec<Box<dyn ToSql>> = Vec::new();
@@ -194,8 +184,12 @@ pub(super) fn unfinished(connection: &Connection) -> Result<Vec<JobId>> {
                OR (wish = 'cancel' AND state IN ('draft', 'queued', 'paused'))
                OR (state = 'paused' AND (json_extract(header, '$.sandbox') IS NOT NULL
                                          OR json_extract(header, '$.is_resume_wished')))
-               ORDER BY id LIMIT ?1";
-    ids(connection, "listing unfinished jobs", sql, usize::MAX)
+               ORDER BY id";
+    let texts: Vec<String> = connection
+        .prepare_cached(sql)
+        .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
+        .map_err(failed("listing unfinished jobs"))?;
+    texts.iter().map(|text| parse_id(text)).collect()
 }
 
 pub(super) fn standing(connection: &Connection, state: JobState, code: &str) -> Result<Vec<JobId>> {
@@ -208,21 +202,32 @@ pub(super) fn standing(connection: &Connection, state: JobState, code: &str) -> 
     texts.iter().map(|text| parse_id(text)).collect()
 }
 
-pub(super) fn removable(connection: &Connection, limit: usize) -> Result<Vec<JobView>> {
-    let headers: Vec<String> = connection
+pub(super) fn removable(
+    connection: &Connection,
+    after: Option<JobId>,
+    limit: usize,
+) -> Result<Vec<Removable>> {
+    // The plus keeps SQLite on the order of the ids: by state it would sort all jobs for each page.
+    let rows: Vec<(String, bool, i64)> = connection
         .prepare_cached(
-            "SELECT header FROM jobs WHERE state IN ('complete', 'failed', 'cancelled', 'draft')
-             ORDER BY id LIMIT ?1",
+            "SELECT id, state = 'draft',
+                    COALESCE(json_extract(header, '$.ended_ms'), json_extract(header, '$.created_ms'))
+             FROM jobs WHERE +state IN ('complete', 'failed', 'cancelled', 'draft') AND id > ?1
+             ORDER BY id LIMIT ?2",
         )
         .and_then(|mut query| {
-            query.query_map([i64::try_from(limit).unwrap_or(i64::MAX)], |row| row.get(0))?.collect()
+            let page = params![text_after(after), i64::try_from(limit).unwrap_or(i64::MAX)];
+            query.query_map(page, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect()
         })
         .map_err(failed("listing jobs that may be removed"))?;
-    headers.iter().map(|header| decode("a job", header)).collect()
+    let removable =
+        |(id, is_draft, since_ms): (String, _, _)| Ok(Removable { job: parse_id(&id)?, is_draft, since_ms });
+    rows.into_iter().map(removable).collect()
 }
 
-pub(super) fn all_ids(connection: &Connection) -> Result<Vec<JobId>> {
-    ids(connection, "listing all jobs", "SELECT id FROM jobs LIMIT ?1", usize::MAX)
+/// What the ids of all later jobs are greater than.
+pub(super) fn text_after(job: Option<JobId>) -> String {
+    job.map(|job| job.to_string()).unwrap_or_default()
 }
 
 struct RawEvent {
