@@ -207,23 +207,26 @@ impl Pool {
 
 /// Keeps the pool full until the server goes down, then removes it.
 pub(crate) async fn run(core: Arc<Core>) {
-    let shutdown = core.shutdown.clone();
-    tokio::select! {
-        () = shutdown.cancelled() => {}
-        () = fill(&core) => {}
-    }
+    fill(&core).await;
     for sandbox in core.pool.close() {
         let _ = core.backend.destroy(sandbox).await;
     }
 }
 
+/// Returns when the server goes down. What is being made or destroyed then is waited for: left half way it could come to be after
+/// the pool was removed.
 async fn fill(core: &Arc<Core>) {
-    loop {
+    while !core.shutdown.is_cancelled() {
         if core.pool.is_wanted() {
-            renew(core).await;
+            tokio::select! {
+                () = core.shutdown.cancelled() => return,
+                () = renew(core) => {}
+            }
         }
         remove_outdated(core).await;
-        while let Some(kind) = core.pool.missing() {
+        while !core.shutdown.is_cancelled()
+            && let Some(kind) = core.pool.missing()
+        {
             let sandbox = SandboxId::generate();
             core.pool.lock().coming.insert(sandbox);
             let made = make(core, sandbox, &kind.spec).await;
@@ -240,11 +243,17 @@ async fn fill(core: &Arc<Core>) {
             }
             remove_outdated(core).await;
         }
-        let changed = core.pool.changed.notified();
-        match core.pool.next_try() {
-            // What could not be made may be another image by then.
-            Some(again) => drop(tokio::time::timeout_at(again, changed).await),
-            None => changed.await,
+        let changed = async {
+            let changed = core.pool.changed.notified();
+            match core.pool.next_try() {
+                // What could not be made may be another image by then.
+                Some(again) => drop(tokio::time::timeout_at(again, changed).await),
+                None => changed.await,
+            }
+        };
+        tokio::select! {
+            () = core.shutdown.cancelled() => return,
+            () = changed => {}
         }
     }
 }
@@ -310,7 +319,12 @@ async fn make(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(),
             source: std::io::Error::other(error),
         })
     };
-    match tokio::time::timeout(ANSWER_PATIENCE, greeting).await {
+    let greeted = tokio::select! {
+        // It goes with the others.
+        () = core.shutdown.cancelled() => return Ok(()),
+        greeted = tokio::time::timeout(ANSWER_PATIENCE, greeting) => greeted,
+    };
+    match greeted {
         Ok(greeted) => greeted?,
         Err(_) => {
             return Err(SandboxError::NotRunning { id: sandbox, why: "its guest does not answer".into() });
