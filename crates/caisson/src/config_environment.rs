@@ -6,8 +6,6 @@ use crate::config_example::distance;
 const PREFIX: &str = "CAISSON_";
 /// Those of our tests.
 const OF_TESTS: &str = "CAISSON_TEST_";
-/// Those that building this program sets.
-const OF_BUILDS: [&str; 2] = ["CAISSON_GUEST", "CAISSON_LAUNCHER"];
 /// Every variable that is read, by the server, by commands, or by what builds images.
 const READ: [&str; 15] = [
     "CAISSON_BACKEND",
@@ -37,7 +35,6 @@ fn unknown(names: impl Iterator<Item = String>, configuration: &str) -> Vec<Stri
     let is_unknown = |name: &String| {
         name.starts_with(PREFIX)
             && !name.starts_with(OF_TESTS)
-            && !OF_BUILDS.contains(&name.as_str())
             && !READ.contains(&name.as_str())
             && !configuration.contains(name.as_str())
     };

@@ -9,10 +9,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sandbox::namespace::LAUNCH_FILE;
-use sha2::{Digest, Sha256};
 
-const GUEST: &[u8] = include_bytes!(env!("CAISSON_GUEST"));
-const LAUNCHER: &[u8] = include_bytes!(env!("CAISSON_LAUNCHER"));
+/// A program, and the name of its file, which is another one for another content.
+struct Program {
+    file_name: &'static str,
+    content: &'static [u8],
+}
+
+const GUEST: Program =
+    Program { file_name: env!("EMBEDDED_GUEST_FILE"), content: include_bytes!(env!("EMBEDDED_GUEST")) };
+const LAUNCHER: Program =
+    Program { file_name: env!("EMBEDDED_LAUNCHER_FILE"), content: include_bytes!(env!("EMBEDDED_LAUNCHER")) };
 
 /// Everybody may run them.
 const MODE: u32 = 0o755;
@@ -32,7 +39,7 @@ pub(crate) struct InMemory {
 impl InMemory {
     /// Puts them there.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { guest: keep("caisson-guest", GUEST)?, launcher: keep("caisson-launcher", LAUNCHER)? })
+        Ok(Self { guest: keep("caisson-guest", &GUEST)?, launcher: keep("caisson-launcher", &LAUNCHER)? })
     }
 
     /// Paths by which this process, and those that it starts, can run them.
@@ -42,19 +49,19 @@ impl InMemory {
     }
 }
 
-fn keep(name: &str, content: &[u8]) -> io::Result<File> {
+fn keep(name: &str, program: &Program) -> io::Result<File> {
     // Kernels before 6.3 do not know that programs must be asked for.
     let made = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC)
         .or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC))?;
     let mut file = File::from(made);
-    file.write_all(content)?;
+    file.write_all(program.content)?;
     Ok(file)
 }
 
 /// Writes the programs where they are missing. Old versions stay until [`sweep`] finds that nobody needs them.
 pub(crate) fn install(folder: &Path) -> Result<Programs> {
     fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
-    Ok(Programs { guest: write(folder, "guest", GUEST)?, launcher: write(folder, "launcher", LAUNCHER)? })
+    Ok(Programs { guest: write(folder, &GUEST)?, launcher: write(folder, &LAUNCHER)? })
 }
 
 /// Removes programs of other versions from a data folder, where no sandbox in it was made with them. Where that cannot be told,
@@ -68,26 +75,21 @@ pub(crate) fn sweep(data: &Path) {
         .map(|sandbox| fs::read_to_string(sandbox.path().join(LAUNCH_FILE)).ok())
         .collect();
     let Some(launches) = launches else { return };
-    let current = [named("guest", GUEST), named("launcher", LAUNCHER)];
+    let current = [GUEST.file_name, LAUNCHER.file_name];
     for program in entries(data.join("bin")) {
         let name = program.file_name().to_string_lossy().into_owned();
         let is_ours = name.starts_with("guest-") || name.starts_with("launcher-");
-        let is_used = current.contains(&name) || launches.iter().any(|launch| launch.contains(&name));
+        let is_used =
+            current.contains(&name.as_str()) || launches.iter().any(|launch| launch.contains(&name));
         if is_ours && !is_used && fs::remove_file(program.path()).is_ok() {
             tracing::debug!(name, "removed a program of an earlier version");
         }
     }
 }
 
-/// The name of a program's file, which is another one for another content.
-fn named(name: &str, content: &[u8]) -> String {
-    let digest: String = Sha256::digest(content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    format!("{name}-{digest}")
-}
-
-fn write(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
-    let name = named(name, content);
-    let path = folder.join(&name);
+fn write(folder: &Path, program: &Program) -> Result<PathBuf> {
+    let Program { file_name: name, content } = program;
+    let path = folder.join(name);
     let is_there = |metadata: fs::Metadata| {
         metadata.len() == content.len() as u64 && metadata.permissions().mode() & 0o777 == MODE
     };
@@ -113,7 +115,18 @@ fn write(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest, Sha256};
+
     use super::*;
+
+    #[test]
+    fn each_program_has_the_name_of_what_is_in_it() {
+        for (name, program) in [("guest", GUEST), ("launcher", LAUNCHER)] {
+            let digest = Sha256::digest(program.content);
+            let digits: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(program.file_name, format!("{name}-{digits}"));
+        }
+    }
 
     /// A data folder with the current programs and one of an earlier version.
     fn data() -> (tempfile::TempDir, PathBuf) {
