@@ -26,6 +26,13 @@ esac
 exec "$(dirname "$0")/become" --reuid=0 --regid=0 --clear-groups env -i PATH="$PATH" HOME=/root "${kept[@]}" "$@"
 "#;
 
+/// The program beside, after half a second in which it has other words.
+const SLOWLY: &str = r#"#!/bin/bash
+export PROGRAM="$(dirname "$0")/../caisson" WORDS="$*"
+[ "$1" = serve ] || exec "$PROGRAM" "$@"
+exec -a loading bash -c 'sleep 0.5; exec "$PROGRAM" $WORDS'
+"#;
+
 /// A checkout with what `./run` needs, and a machine with what it looks for.
 struct Checkout {
     folder: tempfile::TempDir,
@@ -159,4 +166,15 @@ fn a_server_that_cannot_start_is_told_with_the_reason() {
     let said = checkout.expect(&["start"], 1, "the server has ended; its log is");
     assert!(said.contains("caisson.db"), "{said}");
     checkout.expect(&["restart"], 1, "unknown: restart (./run, ./run start, ./run stop, ./run status)");
+}
+
+/// While the kernel loads a large program, nobody can tell by its words which one it will be.
+#[test]
+fn a_server_whose_words_cannot_be_read_yet_has_not_ended() {
+    let checkout = Checkout::new(0);
+    let elsewhere = checkout.folder.path().join("elsewhere");
+    fs::rename(elsewhere.join("release/caisson"), elsewhere.join("caisson")).unwrap();
+    program(&elsewhere.join("release/caisson"), SLOWLY);
+    checkout.expect(&["start"], 0, "running on http://");
+    checkout.expect(&["stop"], 0, "stopped (pid ");
 }
