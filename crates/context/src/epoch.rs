@@ -25,6 +25,7 @@ impl Engine {
         self.take_ready();
         self.head.map = self.fresh_map.clone();
         self.head.refresh(&self.policy);
+        self.mask_maps();
         self.mask();
         self.fold();
         node::carry(&mut self.nodes, &self.policy);
@@ -58,6 +59,15 @@ impl Engine {
         });
     }
 
+    /// The map stands in the head from now on. Where it came it is only named, also among the newest.
+    fn mask_maps(&mut self) {
+        let is_map = |item: &&mut Item| item.kind == ItemKind::Map;
+        let tail = self.tail.iter_mut().flat_map(|unit| &mut unit.items);
+        self.tail_tokens -= tail.filter(is_map).map(Item::mask).sum::<u32>();
+        let held = self.held.iter_mut().flat_map(|unit| &mut unit.items);
+        held.filter(is_map).for_each(|item| drop(item.mask()));
+    }
+
     /// Names old observations instead of showing them, oldest first, until the view is small enough.
     fn mask(&mut self) {
         let spared = self.newest_from();
@@ -87,10 +97,13 @@ impl Engine {
         let (mut events, mut tokens) = (0, 0_u32);
         let mut at = self.tail.len();
         while at > 0 {
-            let unit = &self.tail[at - 1];
-            events += unit.items.len();
-            tokens = tokens.saturating_add(unit.tokens());
-            let is_newest = at == self.tail.len();
+            // A map is none of the events that the model works on.
+            let items = self.tail[at - 1].items.iter().filter(|item| item.kind != ItemKind::Map);
+            let is_newest = events == 0;
+            for item in items {
+                events += 1;
+                tokens = tokens.saturating_add(item.tokens);
+            }
             if !is_newest && (events > self.policy.newest_events || tokens > self.policy.newest_tokens) {
                 break;
             }

@@ -7,7 +7,7 @@ use crate::entry::{Factor, Window};
 use crate::error::ContextError;
 
 /// Names the rules by which a view is made. A change that alters any view gets a new number.
-pub const POLICY_VERSION: u32 = 2;
+pub const POLICY_VERSION: u32 = 3;
 
 /// The smallest budget that the engine accepts.
 pub const LEAST_BUDGET: u32 = 2048;

@@ -147,6 +147,37 @@ fn a_batch_of_a_thousand_calls_fits_into_four_thousand_tokens() {
 }
 
 #[test]
+fn a_map_that_is_larger_than_the_budget_drives_no_event_out() {
+    let call = generate::CallOp {
+        argument: Size::Line(3),
+        output: Size::Line(200),
+        arrives: generate::Arrives::InTime,
+        is_error: false,
+        has_image: false,
+    };
+    let calls =
+        (0..5).map(|_| Op::Answer { text: Size::Line(3), reasoning: false, calls: vec![call.clone()] });
+    let ops: Vec<Op> = calls.chain([Op::Map { size: Size::Huge(3000) }]).collect();
+    let log = expand(&ops);
+    let engine = Engine::from_log(settings(16_000), log.clone()).unwrap();
+    assert_eq!(engine.epochs(), 1);
+    let view = engine.view();
+    let kind = |id| {
+        let segment = view
+            .segments
+            .iter()
+            .find(|segment| is_in_history(segment) && segment.covers.is_some_and(|range| range.first == id));
+        segment.map(|segment| segment.kind)
+    };
+    let (map, events) = log[1..].split_last().unwrap();
+    for event in events {
+        assert_eq!(kind(event.id), Some(SegmentKind::Raw), "{}", event.id);
+    }
+    assert_eq!(kind(map.id), Some(SegmentKind::Masked), "it stands in the head");
+    assert!(view.segments.iter().any(|segment| segment.kind == SegmentKind::Map));
+}
+
+#[test]
 fn a_refused_prompt_leads_to_a_tighter_view() {
     let answers = (0..300).map(|_| Op::Answer { text: Size::Page(5), reasoning: false, calls: Vec::new() });
     let ops: Vec<Op> = answers.collect();
