@@ -34,6 +34,15 @@ pub(crate) async fn settle() {
     tokio::time::sleep(SETTLE).await;
 }
 
+/// An idle sandbox has had no work for a moment; so has a container beside it. Longer than our programs wait until they give
+/// memory back.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Waits until a sandbox is idle.
+pub(crate) async fn become_idle() {
+    tokio::time::sleep(IDLE).await;
+}
+
 /// Many measurements of one thing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples(Vec<f64>);

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::measure::{Samples, settle};
+use crate::measure::{Samples, become_idle};
 use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::{Sandboxes, family, proportional_bytes};
 use crate::{Stage, server};
@@ -48,7 +48,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
 }
 
 async fn megabytes(sandboxes: &Sandboxes, id: sandbox::SandboxId) -> Result<f64> {
-    settle().await;
+    become_idle().await;
     let mut bytes = 0.0;
     let [guest, launcher] = sandboxes.processes(id)?;
     for process in family(guest)?.into_iter().chain([launcher]) {

@@ -2,14 +2,11 @@
 
 use anyhow::Result;
 
-use crate::measure::Samples;
+use crate::measure::{Samples, become_idle};
 use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::{Sandboxes, parent, proportional_bytes};
 use crate::{Stage, server};
 
-/// An idle sandbox has had no work for a moment; so has the container beside it. Longer than our programs wait until they
-/// give memory back.
-const AT_REST: std::time::Duration = std::time::Duration::from_secs(2);
 const MEGABYTE: f64 = 1e6;
 
 /// Measures in turns: guest and launcher of a sandbox, first process and shim of a container. One lives at a time, so
@@ -21,7 +18,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let (mut guests, mut launchers) = (Samples::default(), Samples::default());
     for _ in 0..stage.plan.runs {
         let living = sandboxes.start().await?;
-        tokio::time::sleep(AT_REST).await;
+        become_idle().await;
         let [guest, launcher] = sandboxes.processes(living.id)?.map(proportional_bytes);
         let (guest, launcher) = (guest? / MEGABYTE, launcher? / MEGABYTE);
         guests.add(guest);
@@ -29,7 +26,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         ours.add(guest + launcher);
         sandboxes.destroy(living.id).await?;
         let container = stage.docker.start_idle()?;
-        tokio::time::sleep(AT_REST).await;
+        become_idle().await;
         let used = container_bytes(stage, &container);
         stage.docker.remove(&container)?;
         docker.add(used? / MEGABYTE);

@@ -55,9 +55,10 @@ impl Engine {
 
     /// Whether the next epoch will have to fold: masking alone will not do, if the view goes on to grow as it is made now.
     fn will_fold(&self) -> bool {
-        let old = self.tail[..self.newest_from()].iter().flat_map(|unit| &unit.items);
-        let maskable = old.filter(|item| item.is_observation());
-        let maskable: u32 = maskable.map(|item| item.tokens.saturating_sub(MASK_TOKENS)).sum();
+        let (old, newest) = self.tail.split_at(self.newest_from());
+        let old = old.iter().flat_map(|unit| &unit.items).filter(|item| item.is_observation());
+        let maps = newest.iter().flat_map(|unit| &unit.items).filter(|item| item.kind == ItemKind::Map);
+        let maskable: u32 = old.chain(maps).map(|item| item.tokens.saturating_sub(MASK_TOKENS)).sum();
         let tokens = self.tokens();
         let left = u64::from(tokens.saturating_sub(maskable));
         left * u64::from(self.policy.high) / u64::from(tokens.max(1)) > u64::from(self.policy.low)

@@ -65,7 +65,9 @@ impl Engine {
         let tail = self.tail.iter_mut().flat_map(|unit| &mut unit.items);
         self.tail_tokens -= tail.filter(is_map).map(Item::mask).sum::<u32>();
         let held = self.held.iter_mut().flat_map(|unit| &mut unit.items);
-        held.filter(is_map).for_each(|item| drop(item.mask()));
+        for item in held.filter(is_map) {
+            item.mask();
+        }
     }
 
     /// Names old observations instead of showing them, oldest first, until the view is small enough.

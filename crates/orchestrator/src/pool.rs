@@ -213,8 +213,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Returns when the server goes down. What is being made or destroyed then is waited for: left half way it could come to be after
-/// the pool was removed.
+/// Returns when the server goes down. What is being destroyed then is waited for: it is in no list any more.
 async fn fill(core: &Arc<Core>) {
     while !core.shutdown.is_cancelled() {
         if core.pool.is_wanted() {
@@ -308,8 +307,20 @@ async fn renew(core: &Core) {
     core.pool.change_kinds(kinds);
 }
 
-/// Makes a sandbox, waits until its guest has answered, and freezes it.
+/// Makes a sandbox, waits until its guest has answered, and freezes it. Nobody waits for an image or an answer when the server
+/// goes down: what has begun by then is removed with the others, which waits until it is made. Freezing has no such turn.
 async fn make(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
+    tokio::select! {
+        () = core.shutdown.cancelled() => return Ok(()),
+        begun = begin(core, sandbox, spec) => begun?,
+    }
+    match core.backend.freezer() {
+        Some(freezer) => freezer.freeze(sandbox).await,
+        None => Ok(()),
+    }
+}
+
+async fn begin(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
     core.backend.create(sandbox, spec).await?;
     let greeting = async {
         let stream = core.backend.connect(sandbox).await?;
@@ -319,21 +330,8 @@ async fn make(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(),
             source: std::io::Error::other(error),
         })
     };
-    let greeted = tokio::select! {
-        // It goes with the others.
-        () = core.shutdown.cancelled() => return Ok(()),
-        greeted = tokio::time::timeout(ANSWER_PATIENCE, greeting) => greeted,
-    };
-    match greeted {
-        Ok(greeted) => greeted?,
-        Err(_) => {
-            return Err(SandboxError::NotRunning { id: sandbox, why: "its guest does not answer".into() });
-        }
-    }
-    match core.backend.freezer() {
-        Some(freezer) => freezer.freeze(sandbox).await,
-        None => Ok(()),
-    }
+    let unanswered = SandboxError::NotRunning { id: sandbox, why: "its guest does not answer".into() };
+    tokio::time::timeout(ANSWER_PATIENCE, greeting).await.unwrap_or(Err(unanswered))
 }
 
 #[cfg(test)]

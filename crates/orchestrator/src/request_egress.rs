@@ -147,13 +147,14 @@ fn check_secrets(
 /// Whether a secret can have this name: that of a variable in capitals, so that it is none that leads programs.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
-    const TAKEN: [&str; 10] = [
+    const TAKEN: [&str; 11] = [
         "PATH",
         "HOME",
         "USER",
         "LOGNAME",
         "SHELL",
         "LANG",
+        "LC_CTYPE",
         "TERM",
         "DISPLAY",
         "SSL_CERT_FILE",

@@ -45,7 +45,7 @@ async fn prune(core: &Arc<Core>, clock: &mut ClockWatch) -> Result<(), Orchestra
     let oldest_kept = if may_go_by_age { before(core.settings().retention_age) } else { i64::MIN };
     let kept_bytes = remove_old(core, oldest_kept).await?;
     remove_what_is_too_much(core, kept_bytes).await?;
-    if may_go_by_age {
+    if may_go_by_age && !core.shutdown.is_cancelled() {
         remove_unknown(core, oldest_kept).await?;
         drop_payloads(core).await?;
     }
@@ -111,7 +111,10 @@ async fn remove_old(core: &Arc<Core>, oldest_kept: i64) -> Result<u64, Orchestra
     while let Some(page) = pages.next().await? {
         let mut kept = Vec::new();
         for found in page {
-            let is_old = found.since_ms < oldest_kept && !core.shutdown.is_cancelled();
+            if core.shutdown.is_cancelled() {
+                return Ok(kept_bytes);
+            }
+            let is_old = found.since_ms < oldest_kept;
             let is_gone = is_old && may_go(core, found).await && remove(core, found.job).await;
             if !is_gone && !found.is_draft {
                 kept.push(found.job);
@@ -179,7 +182,8 @@ async fn remove(core: &Arc<Core>, job: JobId) -> bool {
 async fn remove_folder(core: &Arc<Core>, job: JobId) -> Result<(), OrchestratorError> {
     let core = Arc::clone(core);
     let removed = tokio::task::spawn_blocking(move || core.folder.remove_job(job));
-    removed.await.unwrap_or(Err(OrchestratorError::ShuttingDown))
+    let failed = OrchestratorError::io(format!("removing the folder of job {job}"));
+    removed.await.unwrap_or_else(|error| Err(failed(std::io::Error::other(error))))
 }
 
 /// Removes old folders of jobs that are in no database: a job is stored before its folder is made, so nobody will ask for them.
@@ -214,11 +218,11 @@ async fn drop_payloads(core: &Core) -> Result<(), OrchestratorError> {
     let Some(age) = core.settings().retention_payload_age else { return Ok(()) };
     let ended_before_ms = before(age);
     let mut last = None;
-    loop {
+    while !core.shutdown.is_cancelled() {
         let page = core.store.with_old_payloads(ended_before_ms, last, PAGE).await?;
         last = page.last().copied();
         if last.is_none() {
-            return Ok(());
+            break;
         }
         for job in page.into_iter().filter(|job| !core.live.contains(*job)) {
             if core.shutdown.is_cancelled() {
@@ -233,4 +237,5 @@ async fn drop_payloads(core: &Core) -> Result<(), OrchestratorError> {
             }
         }
     }
+    Ok(())
 }

@@ -43,6 +43,8 @@ pub(crate) enum Lie {
     PanicOnce,
     /// The same, each time.
     Panic,
+    /// The sandbox is never made: its image does not come.
+    NeverMade,
 }
 
 /// A backend whose guests tell the current lie.
@@ -52,6 +54,8 @@ pub(crate) struct Liar {
     sandboxes: Mutex<BTreeSet<SandboxId>>,
     /// How often it panicked.
     pub(crate) panics: tokio::sync::watch::Sender<u32>,
+    /// How many sandboxes are waited for that are never made.
+    pub(crate) never_made: tokio::sync::watch::Sender<u32>,
 }
 
 impl Liar {
@@ -83,6 +87,10 @@ impl Backend for Liar {
             }
             self.panics.send_modify(|count| *count += 1);
             panic!("a fault in the program");
+        }
+        if lie == Some(Lie::NeverMade) {
+            self.never_made.send_modify(|count| *count += 1);
+            return std::future::pending().await;
         }
         self.sandboxes.lock().unwrap().insert(id);
         Ok(())

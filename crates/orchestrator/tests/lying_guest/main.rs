@@ -27,11 +27,15 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(Settings { max_losses: 1, ..Settings::default() }, None).await
+    }
+
+    async fn with(settings: Settings, lie: Option<Lie>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let liar = Arc::new(Liar::default());
+        liar.tell(lie);
         let data = DataFolder::open(folder.path()).unwrap();
         let backend: Arc<dyn sandbox::Backend> = Arc::<Liar>::clone(&liar);
-        let settings = Settings { max_losses: 1, ..Settings::default() };
         let orchestrator = Orchestrator::start(data, backend, settings).await.unwrap();
         Self { _folder: folder, orchestrator, liar }
     }
@@ -236,6 +240,15 @@ async fn jobs_that_name_silent_servers_delay_nobody() {
     };
     tokio::time::timeout(PATIENCE, goes_on).await.expect("it goes on although others wait");
     world.orchestrator.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_sandbox_of_the_pool_whose_image_does_not_come() {
+    let settings = Settings { pool_size: 1, ..Settings::default() };
+    let world = World::with(settings, Some(Lie::NeverMade)).await;
+    let mut never_made = world.liar.never_made.subscribe();
+    tokio::time::timeout(PATIENCE, never_made.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, world.orchestrator.shutdown()).await.expect("the server stops");
 }
 
 /// Names of a tar can be as long as the archive says; they are not taken into memory.
