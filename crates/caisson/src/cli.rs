@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value, json};
 
@@ -149,7 +149,7 @@ pub(crate) struct LimitArguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
     pub(crate) memory: Option<u64>,
     /// Processors, such as 0.5 or 4.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_number)]
     pub(crate) cpus: Option<f64>,
     /// Disk, such as 512m or 10g.
     #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
@@ -158,7 +158,7 @@ pub(crate) struct LimitArguments {
     #[arg(long, value_name = "POLICY", value_parser = parse_egress)]
     pub(crate) egress: Option<String>,
     /// How long a refused connection waits for a person's answer.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_number)]
     pub(crate) egress_wait: Option<f64>,
     /// The most to use of the network: bytes, connections or bytes_per_second; may be given more than once.
     #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_allowance)]
@@ -208,6 +208,12 @@ fn extend(request: &mut Map<String, Value>, name: &str, more: Map<String, Value>
         Value::Object(there) => there.extend(more),
         other => *other = Value::Object(more),
     }
+}
+
+/// Numbers that JSON does not know would be sent as nothing at all.
+pub(crate) fn parse_number(text: &str) -> Result<f64> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.with_context(|| format!("`{text}` is not a number"))
 }
 
 /// A single word that is no mode is a mistake rather than a host: those have a dot, or can be written with a port.
@@ -335,6 +341,14 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_that_json_does_not_know_are_refused() {
+        assert_eq!(parse_number("0.5").unwrap(), 0.5);
+        for text in ["nan", "inf", "1e400", "much", ""] {
+            assert_eq!(parse_number(text).unwrap_err().to_string(), format!("`{text}` is not a number"));
+        }
     }
 
     /// The words that lead to each command, those below others too, and the command.

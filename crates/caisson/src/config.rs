@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use orchestrator::{Settings, StoredKeys};
 use sandbox::Isolation;
+use sandbox::namespace::{DEFAULT_SLOTS, UIDS_PER_SANDBOX};
 use server::ServerSettings;
 
 use crate::cli::HostArguments;
@@ -201,6 +202,16 @@ fn job_domain(domain: &str, public_url: Option<&str>, http: &ServerSettings) -> 
 }
 
 fn pick_listen(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
+    let picked = named_listen(flags, file)?;
+    let twice = |address: &&SocketAddr| picked.iter().filter(|other| other == address).count() > 1;
+    // Port 0 is another one each time.
+    if let Some(address) = picked.iter().filter(|address| address.port() != 0).find(twice) {
+        bail!("listen: {address} is named more than once");
+    }
+    Ok(picked)
+}
+
+fn named_listen(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
     if !flags.is_empty() {
         return Ok(flags.to_vec());
     }
@@ -271,6 +282,16 @@ fn sandbox_settings(raw: RawSandbox) -> Result<SandboxSettings> {
     if let Some(slots) = raw.slots {
         ensure!((1..=32_768).contains(&slots), "sandbox.slots: {slots} is not between 1 and 32768");
     }
+    if let Some(first_uid) = raw.first_uid {
+        // The last id of all is nobody's.
+        let slots = raw.slots.unwrap_or(DEFAULT_SLOTS);
+        let most = (u32::MAX - 1).saturating_sub(slots.saturating_mul(UIDS_PER_SANDBOX));
+        ensure!(
+            (1..=most).contains(&first_uid),
+            "sandbox.first_uid: {first_uid} is not between 1 and {most}: {slots} sandboxes (sandbox.slots) have {UIDS_PER_SANDBOX} \
+             ids each from there on"
+        );
+    }
     Ok(SandboxSettings {
         first_uid: raw.first_uid,
         slots: raw.slots,
@@ -336,6 +357,28 @@ mod tests {
         assert_eq!(shown.jobs.retention_age, plain.jobs.retention_age);
         assert_eq!(shown.model.connect_timeout, plain.model.connect_timeout);
         assert_eq!(shown.model.retries, plain.model.retries);
+    }
+
+    #[test]
+    fn ids_of_sandboxes_fit_below_the_last_of_all() {
+        let read = |text: &str| load(&format!("[sandbox]\n{text}"));
+        read("first_uid = 1").unwrap();
+        read("first_uid = 4026531838").unwrap();
+        read("first_uid = 4294901758\nslots = 1").unwrap();
+        for wrong in ["first_uid = 4294967295", "first_uid = 0", "first_uid = 4026531839"] {
+            let error = format!("{:#}", read(wrong).unwrap_err());
+            assert!(
+                error.contains("sandbox.first_uid") && error.contains("between 1 and 4026531838"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_is_listened_on_once() {
+        let error = load(r#"listen = ["127.0.0.1:8105", "[::1]:8105", "127.0.0.1:8105"]"#).unwrap_err();
+        assert!(format!("{error:#}").contains("listen: 127.0.0.1:8105 is named more than once"), "{error:#}");
+        load(r#"listen = ["127.0.0.1:0", "127.0.0.1:0"]"#).unwrap();
     }
 
     #[test]

@@ -349,7 +349,8 @@ fn blamed(error: &str, settings: &[Written]) -> Option<usize> {
 /// The names of Rust's numbers mean nothing to most people.
 fn for_people(message: &str) -> String {
     let mut text = message.trim().replace('\n', ", ");
-    for name in ["u16", "u32", "u64", "usize"] {
+    text = text.replace("expected u16", "expected a whole number from 0 to 65535");
+    for name in ["u32", "u64", "usize"] {
         text = text.replace(&format!("expected {name}"), "expected a whole number that is not negative");
     }
     text.replace("expected f64", "expected a number").replace("expected a sequence", "expected a list")

@@ -32,6 +32,11 @@ impl Coded {
     }
 }
 
+/// Whether an error has one of these codes.
+pub(crate) fn has_code(error: &anyhow::Error, codes: &[&str]) -> bool {
+    error.downcast_ref::<Coded>().is_some_and(|coded| codes.contains(&coded.code.as_str()))
+}
+
 impl fmt::Display for Coded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

@@ -34,6 +34,8 @@ const INTERRUPT: i32 = 2;
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// The exit code of a command that was left, as shells say it for Ctrl-C.
 const EXIT_LEFT: u8 = 130;
+/// The exit code where nobody reads the output any more, as shells say it for a broken pipe.
+const EXIT_UNREAD: u8 = 141;
 
 /// What of the terminal in front goes along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,12 +106,15 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
     let mut resized = signal(SignalKind::window_change()).context("listening for signals")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("listening for signals")?;
     let mut kill = Kill::None;
+    let mut missing = Missing::default();
     loop {
         tokio::select! {
             message = messages.next() => match message {
                 Some(message) => {
-                    if let Some(code) = take(message.context("the connection to the server broke")?)? {
-                        return Ok(code);
+                    let message = message.context("the connection to the server broke")?;
+                    if let Some(code) = take(message, &mut missing)? {
+                        // Who looks at a terminal has seen the gap; a program would take what it got for all there is.
+                        return if input == Input::Terminal { Ok(code) } else { missing.or(code) };
                     }
                 }
                 None => bail!("the server closed the connection before the command had ended"),
@@ -223,16 +228,36 @@ fn left() -> ExitCode {
     ExitCode::from(EXIT_LEFT)
 }
 
-/// Shows one message; an exit code at the end.
-fn take(message: Message) -> Result<Option<ExitCode>> {
-    match message {
-        Message::Binary(bytes) => {
-            if let Some((kind, output)) = bytes.split_first() {
-                show(*kind, output).context("writing the output")?;
-            }
-            Ok(None)
+/// How much of the output was left out: it came faster than it was taken.
+#[derive(Default)]
+struct Missing {
+    bytes: u64,
+}
+
+impl Missing {
+    /// The exit code of a command whose output is whole.
+    fn or(&self, code: ExitCode) -> Result<ExitCode> {
+        if self.bytes == 0 {
+            return Ok(code);
         }
-        Message::Text(text) => told(&serde_json::from_str(&text).unwrap_or_default()),
+        bail!(
+            "{} bytes of the output are missing: it came faster than it was taken; let the command write a file, and fetch that \
+             with `caisson cp`",
+            self.bytes
+        )
+    }
+}
+
+/// Shows one message; an exit code at the end.
+fn take(message: Message, missing: &mut Missing) -> Result<Option<ExitCode>> {
+    match message {
+        Message::Binary(bytes) => match bytes.split_first().map(|(kind, output)| show(*kind, output)) {
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+                Ok(Some(ExitCode::from(EXIT_UNREAD)))
+            }
+            shown => shown.transpose().context("writing the output").map(|_| None),
+        },
+        Message::Text(text) => told(&serde_json::from_str(&text).unwrap_or_default(), missing),
         Message::Close(_) => bail!("the server closed the connection before the command had ended"),
         _ => Ok(None),
     }
@@ -247,9 +272,10 @@ fn show(kind: u8, output: &[u8]) -> std::io::Result<()> {
     out.write_all(output).and_then(|()| out.flush())
 }
 
-fn told(message: &Value) -> Result<Option<ExitCode>> {
+fn told(message: &Value, missing: &mut Missing) -> Result<Option<ExitCode>> {
     match message["type"].as_str() {
         Some("gap") => {
+            missing.bytes = missing.bytes.saturating_add(message["bytes"].as_u64().unwrap_or(1));
             eprintln!("\r\ncaisson: {} bytes of output were left out here\r", message["bytes"]);
             Ok(None)
         }
@@ -308,7 +334,9 @@ mod tests {
 
     #[test]
     fn the_end_of_a_command_becomes_an_exit_code() {
-        let code = |message: Value| told(&message).unwrap();
+        let mut missing = Missing::default();
+        let mut told = |message: &Value| told(message, &mut missing);
+        let mut code = |message: Value| told(&message).unwrap();
         assert_eq!(code(json!({"type": "started", "call": "exec-1"})), None);
         assert_eq!(code(json!({"type": "ended", "exit_code": 7})), Some(ExitCode::from(7)));
         assert_eq!(code(json!({"type": "ended", "exit_code": -1})), Some(ExitCode::from(255)));
@@ -317,5 +345,16 @@ mod tests {
         let problem =
             told(&json!({"type": "problem", "detail": "no such job", "code": "job_not_found"})).unwrap_err();
         assert_eq!(problem.to_string(), "no such job (job_not_found)");
+    }
+
+    #[test]
+    fn output_with_a_gap_is_no_success() {
+        let mut missing = Missing::default();
+        assert_eq!(missing.or(ExitCode::SUCCESS).unwrap(), ExitCode::SUCCESS);
+        for bytes in [40, 2] {
+            assert_eq!(told(&json!({"type": "gap", "bytes": bytes}), &mut missing).unwrap(), None);
+        }
+        let error = missing.or(ExitCode::SUCCESS).unwrap_err().to_string();
+        assert!(error.starts_with("42 bytes of the output are missing"), "{error}");
     }
 }

@@ -76,7 +76,10 @@ pub struct BackupReport {
 /// The folder is none of ours, the archive exists, or something cannot be read or written.
 pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, OrchestratorError> {
     if !data.join(DATABASE).is_file() {
-        return Err(OrchestratorError::Backup(format!("{} is no data folder of a server", data.display())));
+        return Err(OrchestratorError::Backup(format!(
+            "{} is no data folder of a server; name it with --data",
+            data.display()
+        )));
     }
     refuse_existing(archive)?;
     let partial = beside(archive, "partial");

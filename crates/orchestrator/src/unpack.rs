@@ -133,6 +133,10 @@ fn unpack_zip(mut file: File, target: &Path, budget: &mut Budget) -> Result<(), 
         return Err(too_many());
     }
     let mut archive = ZipArchive::new(file).map_err(broken)?;
+    // What says itself that it is too large needs no disk to find out.
+    if archive.decompressed_size().is_some_and(|claimed| claimed > u128::from(budget.room.bytes)) {
+        return Err(too_large(budget.whole));
+    }
     for index in 0..archive.len() {
         budget.take_entry()?;
         let mut entry = archive.by_index(index).map_err(broken)?;
@@ -245,6 +249,23 @@ mod tests {
             builder.append_data(&mut header, name, io::empty()).unwrap();
         }
         builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn a_zip_that_says_itself_that_it_is_too_large_is_not_begun() {
+        let mut writer = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+        for (name, content) in [("small", vec![1]), ("zeros", vec![0; 1 << 20])] {
+            writer.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+            writer.write_all(&content).unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("archive");
+        fs::write(&archive, writer.finish().unwrap().into_inner()).unwrap();
+        let room = Room { bytes: 1000, entries: MAX_FILES };
+        let target = folder.path().join("upload");
+        let error = unpack(&archive, ArchiveKind::Zip, &target, room).unwrap_err();
+        assert_eq!(error.code(), "file_too_large", "{error}");
+        assert!(!target.join("small").exists());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRef, FromRequestParts, MatchedPath, Path, Query};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use orchestrator::{JobId, Orchestrator, OrchestratorError};
+use orchestrator::{JobId, JobKind, Orchestrator, OrchestratorError};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -69,7 +69,10 @@ where
 /// Reads an id as callers write it.
 pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
     text.parse().map_err(|_| {
-        let detail = format!("`{}` is not the id of a job; ids look like {EXAMPLE_ID}", text.escape_debug());
+        let detail = format!(
+            "`{}` is not the id of a job or a sandbox; ids look like {EXAMPLE_ID}",
+            text.escape_debug()
+        );
         Problem::bad_request("bad_job_id", detail)
     })
 }
@@ -78,6 +81,10 @@ const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 
 /// What stands below this is also there for jobs, and so must be told apart.
 const BELOW_SANDBOXES: &str = "/v1/sandboxes/{id}/";
+
+/// What is done to jobs and has no meaning for a bare sandbox, whose id is of the same kind.
+const BELOW_JOBS: &str = "/v1/jobs/{id}/";
+const OF_JOBS_ALONE: [&str; 6] = ["cancel", "pause", "resume", "message", "takeover", "handback"];
 
 /// Refuses a job that is not there for this caller. The check before all handlers has said so already; this is the wall
 /// behind it, by the id that the handler uses.
@@ -104,6 +111,11 @@ where
     let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
     if route.starts_with(BELOW_SANDBOXES) {
         Orchestrator::from_ref(state).sandbox(id).await?;
+    }
+    if OF_JOBS_ALONE.iter().any(|deed| route.strip_prefix(BELOW_JOBS) == Some(deed))
+        && Orchestrator::from_ref(state).job(id).await?.kind == JobKind::Sandbox
+    {
+        return Err(OrchestratorError::NoJob(id).into());
     }
     Ok(id)
 }

@@ -37,7 +37,8 @@ pub(crate) struct JobForm {
     /// A .zip, .tar or .tar.gz, which is unpacked into the workspace. Any number.
     #[schema(value_type = Option<String>, format = Binary)]
     archive: Option<Vec<u8>>,
-    /// Any other part is a file: its file name, or else its own, is its path in the workspace.
+    /// Any other part is a file: its file name, or else its own, is its path in the workspace. Other fields of a job belong into
+    /// `job`.
     #[schema(value_type = Option<String>, format = Binary)]
     file: Option<Vec<u8>>,
 }
@@ -117,6 +118,10 @@ impl Upload {
                 let text = self.read_text(field, &name).await?;
                 self.describe(&name, &text).map_err(|problem| in_part(problem, &name))?;
                 continue;
+            }
+            if field.file_name().is_none() && is_of_the_job(&name) {
+                let detail = "is a field of the job: it belongs into the part `job`, which is JSON; a file of this name needs a file name";
+                return Err(Problem::invalid_field(&name, detail));
             }
             self.content.begin_part(&name, field.file_name());
             match self.draft().await? {
@@ -217,6 +222,11 @@ impl Upload {
         self.orchestrator.upload_file(draft, &path, None, body).await?;
         Ok(())
     }
+}
+
+/// Whether a job has a field of this name: taken for a file it would be lost on the job.
+fn is_of_the_job(name: &str) -> bool {
+    serde_json::from_value::<NewJob>(serde_json::json!({ name: null })).is_ok()
 }
 
 /// The job that a form is about.

@@ -184,6 +184,54 @@ fn programs_are_told_where_the_result_is() {
 }
 
 #[test]
+fn a_place_that_cannot_take_the_result_is_told_before_anything_runs() {
+    let server = Server::start();
+    std::fs::write(server.folder().join("taken"), "").unwrap();
+    for (place, told) in [("taken", "taken"), ("/proc/nowhere", "/proc;")] {
+        typed_with(&server, &["run", "--steps", "-", "--out", place], HELLO)
+            .expect_message(2, &[told, "--out"]);
+    }
+    assert_eq!(typed(&server, &["jobs", "--json"]).expect(0).json()["jobs"], json!([]));
+}
+
+#[test]
+fn an_interrupt_while_files_are_sent_leaves_no_draft() {
+    let server = Server::start();
+    let steps = r#"[{"tool": "shell", "command": "true"}]"#;
+    std::fs::write(server.folder().join("steps.json"), steps).unwrap();
+    // Takes far longer to send than to look for the draft.
+    std::fs::File::create(server.folder().join("large")).unwrap().set_len(1 << 36).unwrap();
+    let words = ["run", "--steps", "steps.json", "--file", "large", "--disk", "128g"];
+    let mut sending = command(server.folder(), &words);
+    sending.env("CAISSON_URL", server.url("")).stdin(Stdio::null()).stderr(Stdio::piped());
+    let child = sending.spawn().unwrap();
+    let in_state = |state: &str| {
+        let jobs = server.get(&format!("/v1/jobs?state={state}")).expect(200).json();
+        jobs["jobs"].as_array().unwrap().len()
+    };
+    e2e::wait_until("the draft is there", || in_state("draft") == 1);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("never started"), "{said}");
+    e2e::wait_until("the draft is cancelled", || in_state("cancelled") == 1 && in_state("draft") == 0);
+}
+
+#[test]
+fn programs_are_told_that_a_task_waits_for_a_model() {
+    let server = Server::start();
+    let waiting = typed(&server, &["run", "--json", "Write a poem"]).expect(2);
+    let lines = waiting.lines();
+    assert_eq!((lines.len(), &lines[0]["kind"]), (1, &json!("waiting")), "{lines:?}");
+    let id = lines[0]["data"]["job_id"].as_str().unwrap();
+    assert_eq!(server.job(id).status()["code"], "no_model");
+    let folder = tempfile::tempdir().unwrap();
+    let alone = finish(command(folder.path(), &["run", "--here", "Write a poem"]), "").expect(2);
+    assert!(alone.stderr.contains("nothing is kept"), "{}", alone.stderr);
+}
+
+#[test]
 fn whoever_reads_only_the_first_line_of_a_log_need_not_wait_for_the_job() {
     let server = Server::start();
     let steps = r#"[{"tool": "shell", "command": "echo one; sleep 600"}]"#;
@@ -209,6 +257,7 @@ fn wrong_input_is_refused_with_what_to_do() {
     fails(&["run", "--steps", "missing.json"], "", &["missing.json"]);
     fails(&["run", "--steps", "-"], "3", &["list of steps"]);
     fails(&["run", "--steps", "-", "--memory", "much"], HELLO, &["--memory", "512m"]);
+    fails(&["run", "--steps", "-", "--cpus", "nan"], HELLO, &["--cpus", "not a number"]);
     fails(&["run", "--steps", "-", "--file", "absent"], HELLO, &["absent"]);
     fails(
         &["run", "--steps", "-", "--url", "http://127.0.0.1:9"],

@@ -88,6 +88,70 @@ fn links_empty_folders_and_permissions_are_copied_there_and_back() {
 }
 
 #[test]
+fn a_copy_stays_in_the_workspace_and_tells_what_it_leaves_out() {
+    let server = Server::start();
+    let make = || typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    let (mine, other) = (make(), make());
+    std::fs::write(server.folder().join("file"), "mine").unwrap();
+    let elsewhere = format!("{mine}:../../{other}/files/evil");
+    typed(&server, &["cp", "file", &elsewhere]).expect_message(2, &["`..`"]);
+    typed(&server, &["cp", &format!("{mine}:../stats"), "stats"]).expect_message(2, &["`..`"]);
+    assert!(!server.folder().join("stats").exists());
+    assert_eq!(typed(&server, &["exec", &other, "ls"]).expect(0).stdout, "");
+    // A name that is no text cannot be asked for.
+    typed(&server, &["exec", &mine, "mkdir d; echo a > d/a; echo b > d/$'b\\xff'; echo z > d/z"]).expect(0);
+    typed(&server, &["cp", &format!("{mine}:d"), "back"])
+        .expect_message(2, &["is left out", "2 were copied, and 1 could not be"]);
+    for (name, content) in [("a", "a\n"), ("z", "z\n")] {
+        assert_eq!(std::fs::read_to_string(server.folder().join("back").join(name)).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_sandbox_is_not_cancelled_or_paused_like_a_job() {
+    let server = Server::start();
+    let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    for deed in ["cancel", "pause", "resume", "takeover"] {
+        let answer = server.post(&format!("/v1/jobs/{id}/{deed}"), &serde_json::json!({})).expect(404).json();
+        assert_eq!(answer["code"], "job_not_found", "{deed}: {answer}");
+    }
+    typed(&server, &["cancel", &id]).expect_message(2, &[&id]);
+    typed(&server, &["exec", &id, "true"]).expect(0);
+}
+
+/// Nobody reads before the command has ended: it does not wait for that, and what is kept for readers has an end.
+#[test]
+fn output_that_is_not_whole_is_no_success() {
+    let server = Server::start();
+    let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    let mut exec = command(server.folder(), &["exec", &id, "head -c 60000000 /dev/zero; touch done"]);
+    exec.env("CAISSON_URL", server.url(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = exec.spawn().unwrap();
+    e2e::wait_until("the command is over", || typed(&server, &["exec", &id, "test -e done"]).code == 0);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(output.stdout.len() < 60_000_000, "all of it came");
+    let missing = 60_000_000 - output.stdout.len();
+    assert!(said.contains(&format!("{missing} bytes of the output are missing")), "{said}");
+    // Whoever has seen enough of it need not be told.
+    let mut exec = command(server.folder(), &["exec", &id, "yes"]);
+    exec.env("CAISSON_URL", server.url(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = exec.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "y");
+    drop(lines);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn a_shell_reads_commands_and_passes_its_exit_code_on() {
     let server = Server::start();
     let ran = typed_with(&server, &["shell"], "whoami\nexit 5\n").expect(5);

@@ -8,8 +8,8 @@ use e2e::{Server, binary, wait_until};
 
 use crate::typed::{command, finish, typed};
 
-/// Waits for a file, so that a test says when it ends.
-const STEPS: &str = r#"[{"tool": "shell", "command": "echo begun; until [ -e go ]; do sleep 0.05; done"}]"#;
+/// Waits for a file, so that a test says when it ends, and prints when another one comes.
+const STEPS: &str = r#"[{"tool": "shell", "command": "echo begun; until [ -e go ]; do rm more 2>&- && echo more; sleep 0.05; done"}]"#;
 /// Ctrl-C, as a terminal sends it.
 const INTERRUPT: &[u8] = b"\x03";
 const QUESTION: &str = "cancel the job, or leave it running?";
@@ -119,6 +119,23 @@ fn an_interrupt_asks_and_c_cancels_the_job() {
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("cancelling") && text.contains("cancelled"), "{text}");
     typed(&server, &["status", &id]).expect(3);
+}
+
+#[test]
+fn the_question_stays_while_the_job_prints() {
+    let server = Server::start();
+    let mut terminal = Terminal::run(&server);
+    let job = server.job(&terminal.job());
+    terminal.type_keys(INTERRUPT);
+    terminal.until("the question", |text| text.contains(QUESTION));
+    job.touch("more");
+    terminal.until("the question below the line", |text| {
+        text.rsplit_once("more\r\n").is_some_and(|(_, after)| after.contains(QUESTION))
+    });
+    terminal.type_keys(b"\n");
+    job.touch("go");
+    let (code, text) = terminal.end();
+    assert_eq!(code, Some(0), "{text}");
 }
 
 #[test]

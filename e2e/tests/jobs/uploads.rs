@@ -100,6 +100,26 @@ fn every_way_in_takes_a_form_and_its_parts_may_be_apart() {
 }
 
 #[test]
+fn a_field_of_the_job_is_not_taken_for_a_file() {
+    let server = Server::start();
+    for name in ["start", "image", "limits"] {
+        let sent = form(&["true"]).text(name, "false");
+        let problem = send(&server, "/v1/jobs", sent).expect(422).json();
+        assert_eq!(
+            (&problem["code"], &problem["field"]),
+            (&json!("invalid_field"), &json!(name)),
+            "{problem}"
+        );
+        assert!(problem["detail"].as_str().unwrap().contains("the part `job`"), "{problem}");
+    }
+    assert_eq!(server.get("/v1/jobs").expect(200).json()["jobs"], json!([]), "nothing is left of them");
+    // With a file name it is a file, whatever the part is called.
+    let sent = form(&["cat start.txt"]).part("start", file("start.txt", "a file"));
+    let id = send(&server, "/v1/jobs", sent).expect(202).json()["job_id"].as_str().unwrap().to_owned();
+    server.job(&id).wait_for("complete");
+}
+
+#[test]
 fn a_draft_takes_files_until_it_is_started() {
     let server = Server::start();
     let answer =

@@ -13,6 +13,7 @@ use super::arrival::Arrival;
 use super::upload::{self, Links, UploadKind, encode, join};
 use crate::cli::{OutputArguments, ServerArguments};
 use crate::client::Client;
+use crate::failure;
 use crate::ids::{self, Target};
 
 /// `caisson cp`
@@ -20,7 +21,7 @@ use crate::ids::{self, Target};
 #[command(after_help = "\
 One of the two is ID:PATH, a path in the workspace of a job or bare sandbox; the other is a path here. A path here that
 looks like one there is written with ./ before it. Folders are copied with all that is in them, links in them as links,
-wherever they point. From a job that is over, files come out of its result.
+wherever they point; what cannot be read is told and left out, and the exit code is 2. From a job that is over, files come out of its result.
 
 Examples:
   caisson cp 1c2d4e6f:report.pdf .
@@ -38,6 +39,9 @@ pub(crate) struct CopyArguments {
     output: OutputArguments,
 }
 
+/// What a server says of a single file that cannot be had, such as one that is nobody's to read or whose name is no text.
+const OF_FILES: [&str; 3] = ["file_not_found", "permission_denied", "bad_path"];
+
 /// A path here or in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum End {
@@ -51,6 +55,14 @@ impl End {
             Some((id, path)) if is_id(id) => Self::There { id: id.to_owned(), path: in_workspace(path) },
             _ => Self::Here(text.into()),
         }
+    }
+
+    /// The workspace and the path in it. Where a path steps back, it would lead to other addresses of the server.
+    async fn find(client: &Client, id: &str, path: &str) -> Result<Target> {
+        if path.split('/').any(|name| name == "..") {
+            bail!("`{path}` has `..` in it; write where it leads, from the workspace on");
+        }
+        ids::target(client, id).await
     }
 }
 
@@ -73,14 +85,16 @@ pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let files = match (End::parse(&arguments.source), End::parse(&arguments.destination)) {
         (End::Here(from), End::There { id, path }) => {
-            let target = ids::target(&client, &id).await?;
+            let target = End::find(&client, &id, &path).await?;
             copy_in(&client, &target, &from, &path).await?
         }
         (End::There { id, path }, End::Here(to)) => {
-            let target = ids::target(&client, &id).await?;
+            let target = End::find(&client, &id, &path).await?;
             copy_out(&client, &target, &path, &to).await?
         }
-        (End::Here(_), End::Here(_)) => bail!("neither path is in a sandbox; write one as ID:PATH"),
+        (End::Here(_), End::Here(_)) => {
+            bail!("neither path is in a sandbox; write one as ID:PATH, with the id or its first letters")
+        }
         (End::There { .. }, End::There { .. }) => {
             bail!("both paths are in a sandbox; copy to here first, then from here")
         }
@@ -130,9 +144,19 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
     let mut arrival = Arrival::default();
     // What is still to be copied, with its place here and its permissions where they are known.
     let mut waiting = vec![(from.to_owned(), to, None)];
+    let mut left_out = 0;
     while let Some((from, to, mode)) = waiting.pop() {
         let rest = if from.is_empty() { "files".to_owned() } else { format!("files/{}", encode(&from)) };
-        let response = client.send(client.request(Method::GET, &target.path(&rest))).await?;
+        let response = match client.send(client.request(Method::GET, &target.path(&rest))).await {
+            Ok(response) => response,
+            // Of a folder the rest is copied: a file may have gone since it was listed, or be nobody's to read.
+            Err(error) if mode.is_some() && failure::has_code(&error, &OF_FILES) => {
+                super::say(&format!("`{from}` is left out: {error:#}"));
+                left_out += 1;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         if !is_listing(&response) {
             arrival.file(response, &to, mode).await?;
             continue;
@@ -154,7 +178,11 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
             }
         }
     }
-    arrival.finish()
+    let copied = arrival.finish()?;
+    if left_out > 0 {
+        bail!("{copied} were copied, and {left_out} could not be");
+    }
+    Ok(copied)
 }
 
 /// The name of an entry right below a folder. What the sandbox says must not lead out of the folder here.

@@ -9,6 +9,7 @@ use model::scripted::{Order, Script, ScriptedServer};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use super::download;
 use super::run::{Place, watch_to_the_end};
 use super::view::View;
 use crate::cli::{HostArguments, OutputArguments, ServerArguments};
@@ -74,6 +75,7 @@ pub(crate) struct DemoArguments {
 
 /// Plays the dialogue against a real sandbox.
 pub(crate) async fn run(arguments: DemoArguments) -> Result<ExitCode> {
+    download::check(arguments.out.as_deref())?;
     let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
     let ended = if is_named { on_server(arguments).await } else { here(arguments).await };
     if ended.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS) {

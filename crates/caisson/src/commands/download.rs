@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use futures::StreamExt;
 use reqwest::Method;
@@ -51,6 +51,27 @@ pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses a place where no result can be put, before there is one.
+pub(crate) fn check(out: Option<&Path>) -> Result<()> {
+    // Without a name, a folder is made here.
+    let folder = std::path::absolute(out.unwrap_or(Path::new("."))).context("reading the current folder")?;
+    let file = folder.join("output.zip");
+    if out.is_some() && file.is_dir() {
+        bail!("{} is a folder, where the result would be; name another one with --out", file.display());
+    }
+    let there = folder.ancestors().find(|path| path.exists()).unwrap_or(&folder);
+    if !there.is_dir() {
+        bail!(
+            "{} is no folder that the result could be put into; name another one with --out",
+            there.display()
+        );
+    }
+    // Some file systems have no room for anything, and no permission says so.
+    tempfile::tempfile_in(there).map(drop).with_context(|| {
+        format!("the result cannot be put into {}; name another folder with --out", there.display())
+    })
+}
+
 /// Puts the result into a folder, by default one named after the job. The file is there as a whole or not at all.
 pub(crate) async fn fetch(client: &Client, id: &str, out: Option<PathBuf>) -> Result<(PathBuf, u64)> {
     let folder = out.unwrap_or_else(|| PathBuf::from(format!("caisson-{id}")));
@@ -88,4 +109,25 @@ async fn copy(client: &Client, id: &str, into: &mut impl Write) -> Result<u64> {
     }
     into.flush().context("writing the result")?;
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_for_the_result_is_checked_before_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        fs::create_dir_all(folder.path().join("taken/output.zip")).unwrap();
+        let refused = |name: &str| check(Some(&folder.path().join(name))).unwrap_err().to_string();
+        check(Some(&folder.path().join("new/one"))).unwrap();
+        check(Some(folder.path())).unwrap();
+        assert!(refused("file").contains("file is no folder"), "{}", refused("file"));
+        assert!(refused("file/below").contains("file is no folder"));
+        assert!(refused("taken").contains("output.zip is a folder"));
+        assert!(!folder.path().join("new").exists(), "nothing is made yet");
+        let nowhere = check(Some(Path::new("/proc/nowhere"))).unwrap_err().to_string();
+        assert!(nowhere.contains("cannot be put into /proc"), "{nowhere}");
+    }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{OutputArguments, ServerArguments, parse_pair};
+use crate::cli::{OutputArguments, ServerArguments, parse_number, parse_pair};
 use crate::client::Client;
 use crate::ids::{self, Target};
 use crate::stream::{self, Input, Start};
@@ -16,7 +16,8 @@ use crate::{config_client, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 One word after the id is a command line for the shell inside; several are a program and its arguments, as they are.
-The exit code is the command's, or 125 where there is none: no server, no sandbox, out of time. Ctrl-C interrupts the command, a second one kills it.
+The exit code is the command's, or 125 where there is none: no server, no sandbox, out of time; also where it printed so much, so fast, that
+a part was left out (let it write a file, and fetch that with `caisson cp`). Ctrl-C interrupts the command, a second one kills it.
 
 Examples:
   caisson exec 1c2d4e6f 'ls -la | head'
@@ -37,7 +38,7 @@ pub(crate) struct ExecArguments {
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     environment: Vec<(String, String)>,
     /// Ends the command after so many seconds.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_number)]
     timeout: Option<f64>,
     #[command(flatten)]
     server: ServerArguments,

@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::run::Place;
-use super::view::Question;
+use super::view::{CLEAR, Question};
 use crate::terminal;
 
 /// What is to be done.
@@ -128,13 +128,16 @@ async fn answered(answer: &mut Option<oneshot::Receiver<Answer>>) -> Answer {
     }
 }
 
+/// What a person is asked. It is written again below each line that comes meanwhile.
+pub(super) const QUESTION: &str =
+    "cancel the job, or leave it running? [c]ancel, [l]eave, Enter to go on watching: ";
+
 /// Asks on a thread of its own, which ends with the process: a read cannot be called off.
 fn ask() -> oneshot::Receiver<Answer> {
     let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
         let mut error = std::io::stderr().lock();
-        let question = "cancel the job, or leave it running? [c]ancel, [l]eave, Enter to go on watching: ";
-        let _ = write!(error, "\r\x1b[2K{question}").and_then(|()| error.flush());
+        let _ = write!(error, "{CLEAR}{QUESTION}").and_then(|()| error.flush());
         drop(error);
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);

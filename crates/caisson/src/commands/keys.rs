@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use orchestrator::{DataFolder, NewKey, StoredKeys};
 use serde_json::{Map, Value, json};
 
-use crate::cli::{HostArguments, OutputArguments, ServerArguments};
+use crate::cli::{HostArguments, OutputArguments, ServerArguments, parse_number};
 use crate::client::Client;
 use crate::config::Config;
 use crate::table::Table;
@@ -79,7 +79,7 @@ struct AddArguments {
     #[arg(long, value_name = "NUMBER")]
     requests_per_second: Option<u32>,
     /// What the models of its jobs may cost in any 24 hours.
-    #[arg(long, value_name = "DOLLARS")]
+    #[arg(long, value_name = "DOLLARS", value_parser = parse_number)]
     dollars_per_day: Option<f64>,
 }
 

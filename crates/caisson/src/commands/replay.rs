@@ -53,7 +53,9 @@ pub(crate) async fn run(arguments: ReplayArguments) -> Result<ExitCode> {
         let time = event["time_ms"].as_i64().unwrap_or(0);
         if let Some(before) = before.filter(|_| arguments.speed > 0.0) {
             let passed = Duration::from_millis(u64::try_from(time - before).unwrap_or(0));
-            tokio::time::sleep(passed.div_f64(arguments.speed).min(LONGEST_WAIT)).await;
+            // As slow as can be said is longer than any time there is.
+            let slowed = Duration::try_from_secs_f64(passed.as_secs_f64() / arguments.speed);
+            tokio::time::sleep(slowed.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)).await;
         }
         before = Some(time);
         view.show(event);

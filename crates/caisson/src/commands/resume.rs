@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::ask::{Asked, JobsArguments, ask};
+use crate::cli::parse_number;
 
 /// `caisson resume`
 #[derive(Debug, Args)]
@@ -27,7 +28,7 @@ pub(crate) struct ResumeArguments {
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct BudgetArguments {
     /// US dollars for model calls.
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = parse_number)]
     money: Option<f64>,
     /// Tokens, read and written.
     #[arg(long, value_name = "NUMBER")]

@@ -23,7 +23,9 @@ The server is the one that --url or CAISSON_URL names, or http://127.0.0.1:8000.
 there, the job runs in this process, in a folder that is removed afterwards.
 Ctrl-C asks whether to cancel the job or to leave it running; a second one leaves at once. A job in this process is
 cancelled, and its result fetched; a second Ctrl-C ends it at once, and nothing is kept.
-With --json a line for each event, and at the end {\"kind\": \"result\", \"data\": {\"job_id\", \"path\", \"bytes\"}}.
+With --json a line for each event, and at the end {\"kind\": \"result\", \"data\": {\"job_id\", \"path\", \"bytes\"}}; where the
+job waits for a model, one line {\"kind\": \"waiting\", \"data\": {\"job_id\", \"status\", \"hint\", ...}}.
+Two of --file must not have the same name. Links below a folder are left out, and told.
 Exit code: 0 the job is complete, 1 it failed, 2 it could not be run, 3 it was cancelled, 130 it was left running.
 
 Examples:
@@ -80,6 +82,9 @@ pub(super) enum Place {
 pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
     let job = job_of(&arguments)?;
     let uploads = upload::collect(&arguments.file)?;
+    if !arguments.detach {
+        download::check(arguments.out.as_deref())?;
+    }
     let client = Client::new(&arguments.server)?;
     let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
     if !arguments.here && (is_named || client.is_answered().await) {
@@ -123,7 +128,11 @@ async fn follow_job(
     job: Map<String, Value>,
     uploads: Vec<upload::Upload>,
 ) -> Result<ExitCode> {
-    let accepted = upload::submit(client, job, &uploads).await.context("the job was not accepted")?;
+    let Some(accepted) = upload::submit(client, job, &uploads).await.context("the job was not accepted")?
+    else {
+        super::say("stopped while files were sent; the job is cancelled and was never started");
+        return Ok(ExitCode::from(super::EXIT_CANCELLED));
+    };
     let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
     if arguments.detach {
         if arguments.output.json {
@@ -137,10 +146,14 @@ async fn follow_job(
     view.say(&format!("job {id}"));
     if let Some(hint) = accepted["hint"].as_str() {
         super::say(hint);
-        // A job that is not pending when it was just accepted waits for something that will not come while we look.
-        if accepted["status"] != "pending" {
-            return Ok(ExitCode::from(super::EXIT_TROUBLE));
+    }
+    // A job that is not pending when it was just accepted waits for something that will not come while we look.
+    if accepted["status"] != "pending" {
+        view.tell_waiting(&accepted);
+        if place == Place::Here {
+            super::say("it ran in this process, so nothing is kept; a server would keep it: `caisson serve`");
         }
+        return Ok(ExitCode::from(super::EXIT_TROUBLE));
     }
     watch_to_the_end(client, place, &id, arguments.out, &mut view).await
 }
@@ -157,7 +170,7 @@ pub(super) async fn watch_to_the_end(
         Watched::Left => format!("job {id} goes on: `caisson logs -f {id}`, `caisson cancel {id}`"),
         Watched::Over => {
             tokio::select! {
-                ended = finish(client, id, out, view) => return ended,
+                ended = finish(client, place, id, out, view) => return ended,
                 () = interrupt::told_to_stop_at(place) => {}
             }
             format!("the result of job {id} was not fetched: `caisson download {id}`")
@@ -216,16 +229,29 @@ async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Resu
     }
 }
 
-async fn finish(client: &Client, id: &str, out: Option<PathBuf>, view: &mut View) -> Result<ExitCode> {
+async fn finish(
+    client: &Client,
+    place: Place,
+    id: &str,
+    out: Option<PathBuf>,
+    view: &mut View,
+) -> Result<ExitCode> {
     let status = client.get(&format!("/status/{id}")).await?;
-    if status["result"].is_string() {
-        let (path, bytes) = download::fetch(client, id, out).await?;
-        view.tell_result(id, &path, bytes);
-    }
     let word = status["status"].as_str();
+    let fetched = match status["result"].is_string() {
+        true => download::fetch(client, id, out).await.map(Some),
+        false => Ok(None),
+    };
+    if let Ok(Some((path, bytes))) = &fetched {
+        view.tell_result(id, path, *bytes);
+    }
     match word {
         Some("complete" | "cancelled") => view.say(word.unwrap_or_default()),
         _ => view.say(&format!("failed: {}", status["reason"].as_str().unwrap_or("no reason given"))),
     }
+    fetched.with_context(|| match place {
+        Place::Server => format!("the result was not fetched; try again: `caisson download {id}`"),
+        Place::Here => "the result was not fetched, and nothing is kept".to_owned(),
+    })?;
     Ok(super::exit_code_of(word))
 }

@@ -1,6 +1,7 @@
 //! What goes from here into a workspace: files, empty folders, links. What a job brings along is sent into a draft, which
 //! is started when all is there.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 use std::io::Read;
 
+use super::interrupt;
 use crate::client::Client;
 use crate::ids::{Kind, Target};
 
@@ -55,6 +57,13 @@ pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
         };
         add(&whole, &name, Links::LeftOut, &mut uploads)?;
     }
+    let mut places: BTreeMap<&str, &Upload> = BTreeMap::new();
+    for upload in &uploads {
+        if let Some(other) = places.insert(&upload.to, upload) {
+            let (one, two) = (other.from.display(), upload.from.display());
+            bail!("{one} and {two} would both be `{}` in the workspace; rename one of them", upload.to);
+        }
+    }
     Ok(uploads)
 }
 
@@ -96,14 +105,15 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
 }
 
-/// Hands a job in with its files.
+/// Hands a job in with its files. Nothing is left of it when it cannot be started; nothing is answered where somebody stopped it
+/// before it was.
 pub(crate) async fn submit(
     client: &Client,
     mut job: Map<String, Value>,
     uploads: &[Upload],
-) -> Result<Value> {
+) -> Result<Option<Value>> {
     if uploads.is_empty() {
-        return client.post("/v1/jobs", &Value::Object(job)).await;
+        return client.post("/v1/jobs", &Value::Object(job)).await.map(Some);
     }
     job.insert("start".into(), json!(false));
     let accepted = client.post("/v1/jobs", &Value::Object(job)).await?;
@@ -115,15 +125,18 @@ pub(crate) async fn submit(
         }
         client.post(&format!("/v1/jobs/{id}/start"), &json!({})).await
     };
-    let started = send_all.await;
-    if started.is_err() {
+    let started = tokio::select! {
+        started = send_all => started.map(Some),
+        () = interrupt::told_to_end() => Ok(None),
+    };
+    if !matches!(started, Ok(Some(_))) {
         // A draft that nobody will start is of no use; when it stays, its retention takes it.
         let _ = client.post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
     }
-    started.map(|mut answer| {
+    Ok(started?.map(|mut answer| {
         answer["job_id"] = json!(id);
         answer
-    })
+    }))
 }
 
 /// Sends one thing.
@@ -204,6 +217,8 @@ mod tests {
         assert_eq!(link.kind, UploadKind::Link("/etc/passwd".into()));
         assert_eq!(names(source.join("b.txt")), ["b.txt"]);
         assert_eq!(names(source.join("deep/..").join("..").join("src").join("deep")), ["deep/a.txt"]);
+        let twice = collect(&[source.join("b.txt"), source.join("deep/../b.txt")]).unwrap_err().to_string();
+        assert!(twice.ends_with("would both be `b.txt` in the workspace; rename one of them"), "{twice}");
         assert!(collect(&[folder.path().join("missing")]).unwrap_err().to_string().contains("missing"));
     }
 

@@ -10,6 +10,7 @@ use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
+use super::interrupt::QUESTION;
 use super::progress::Progress;
 use crate::client::Client;
 use crate::events;
@@ -18,7 +19,7 @@ use crate::terminal::{self, Colours};
 /// How often the bar is painted anew.
 const TICK: Duration = Duration::from_millis(200);
 /// Goes to the start of the line and clears it.
-const CLEAR: &str = "\r\x1b[2K";
+pub(super) const CLEAR: &str = "\r\x1b[2K";
 
 /// Shows a job.
 pub(crate) enum View {
@@ -102,17 +103,32 @@ impl View {
         }
     }
 
+    /// Says to programs that the job waits, with what the server has answered. People are told by the hint in it.
+    pub(crate) fn tell_waiting(&mut self, accepted: &Value) {
+        if matches!(self, Self::Programs) {
+            self.show(&json!({"kind": "waiting", "data": accepted}));
+        }
+    }
+
     /// Shows an event.
     pub(crate) fn show(&mut self, event: &Value) {
         let text = match self {
             Self::People { progress, .. } => progress.show(event),
             Self::Programs => format!("{event}\n"),
         };
-        if !text.is_empty() {
-            self.hide_bar();
+        if text.is_empty() {
+            return;
+        }
+        self.hide_bar();
+        let is_asked = self.question().get();
+        if is_asked {
+            paint(CLEAR);
         }
         // A reader that has gone does not stop the job.
         let _ = super::print(&text);
+        if is_asked {
+            paint(QUESTION);
+        }
     }
 
     /// Shows all events of a job until it is over, or until nobody reads them any more.
@@ -150,9 +166,7 @@ impl View {
             && !question.get()
         {
             let line = progress.bar(usize::from(terminal::size().columns));
-            let mut error = std::io::stderr().lock();
-            // A terminal that is gone needs no bar.
-            let _ = write!(error, "{CLEAR}{line}").and_then(|()| error.flush());
+            paint(&format!("{CLEAR}{line}"));
             *bar = Bar::Painted;
         }
     }
@@ -160,9 +174,14 @@ impl View {
     /// Takes the bar away, so that lines can be printed.
     pub(crate) fn hide_bar(&mut self) {
         if let Self::People { bar: bar @ Bar::Painted, .. } = self {
-            let mut error = std::io::stderr().lock();
-            let _ = write!(error, "{CLEAR}").and_then(|()| error.flush());
+            paint(CLEAR);
             *bar = Bar::Hidden;
         }
     }
+}
+
+/// Writes on the last line of the terminal. One that is gone needs nothing.
+fn paint(text: &str) {
+    let mut error = std::io::stderr().lock();
+    let _ = write!(error, "{text}").and_then(|()| error.flush());
 }

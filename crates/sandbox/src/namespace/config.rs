@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use launcher::spec::{FileAuditing, Trace};
 
+/// How many sandboxes have user ids at a time, where nothing else is said.
+pub const DEFAULT_SLOTS: u32 = 4096;
+
 /// Settings of the namespace backend.
 #[derive(Debug, Clone)]
 pub struct NamespaceConfig {
@@ -70,7 +73,7 @@ impl NamespaceConfig {
             launcher: launcher.into(),
             guest: guest.into(),
             first_uid: 1 << 30,
-            slots: 4096,
+            slots: DEFAULT_SLOTS,
             namespaces: UseNamespaces::WherePossible,
             shelter_dir: "/var/tmp/caisson-shelters".into(),
             cgroup_parent: "caisson".into(),

@@ -51,8 +51,9 @@ use crate::locks::Locks;
 use crate::spec::{BackendKind, Capabilities, Check, Image, LimitKind, Observed, SandboxId, SandboxSpec};
 use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
 
-pub use config::{NamespaceConfig, UseNamespaces};
+pub use config::{DEFAULT_SLOTS, NamespaceConfig, UseNamespaces};
 pub use launcher::launch_file::LAUNCH_FILE;
+pub use launcher::spec::UIDS_PER_SANDBOX;
 pub use launcher::spec::{FileAuditing, Trace};
 pub use layout::check_run_folder;
 

@@ -165,7 +165,11 @@ fn user(identity: &Identity) -> Check {
     match (&identity.users, &identity.obstacle) {
         (Users::Ranges(slots), _) => good(name, format!("root: {} ranges of 65536", slots.count)),
         (Users::Lent { slots, .. }, _) => {
-            good(name, format!("an ordinary user with {} lent ids from {} on", slots.count, slots.first_uid))
+            let (first, count) = (slots.first_uid, slots.count);
+            good(
+                name,
+                format!("an ordinary user with lent ids from {first} on, for {count} sandboxes at a time"),
+            )
         }
         (Users::Single, obstacle) => {
             let (found, remedy) =
