@@ -69,7 +69,8 @@ fn who_may_not_open_the_engine_is_told_so_by_doctor_and_by_the_job() {
     std::fs::create_dir(&data).unwrap();
     std::os::unix::fs::chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
     std::fs::write(folder.path().join("steps.json"), r#"[{"tool":"shell","command":"true"}]"#).unwrap();
-    for words in [&["doctor"][..], &["run", "--here", "--steps", "steps.json"]] {
+    let out = data.to_string_lossy();
+    for words in [&["doctor"][..], &["run", "--here", "--steps", "steps.json", "--out", &out]] {
         let mut command = Command::new(&program);
         command.args(words).arg("--config").arg(&config).env("CAISSON_DATA", &data);
         command.current_dir(folder.path()).uid(NOBODY).gid(NOBODY).env("HOME", &data);
