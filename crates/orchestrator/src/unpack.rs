@@ -218,7 +218,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::upload_room::MAX_DEPTH;
+    use crate::upload_room::{MAX_DEPTH, Used};
 
     fn zip_with(name: &str, content: &[u8]) -> Vec<u8> {
         let mut writer = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
@@ -291,7 +291,7 @@ mod tests {
         fs::remove_dir_all(&target).unwrap();
         unpack_with(4).unwrap();
         unpack_with(0).unwrap();
-        assert_eq!(Room::beside(&target, 10).entries, MAX_FILES - 4);
+        assert_eq!(Room::beside(Used::of(&target), 10).entries, MAX_FILES - 4);
     }
 
     #[test]

@@ -20,6 +20,35 @@ pub(crate) const MAX_DEPTH: usize = 128;
 /// How much of a long name an error repeats.
 const SHOWN_CHARACTERS: usize = 80;
 
+/// What a draft has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) bytes: u64,
+    /// Files and directories.
+    pub(crate) entries: u64,
+}
+
+impl Used {
+    /// Counts all that is in a folder.
+    pub(crate) fn of(folder: &Path) -> Self {
+        let mut used = Self::default();
+        used.add_tree(folder);
+        used
+    }
+
+    fn add_tree(&mut self, folder: &Path) {
+        let Ok(entries) = fs::read_dir(folder) else { return };
+        for entry in entries.flatten() {
+            self.entries += 1;
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => self.add_tree(&entry.path()),
+                Ok(metadata) => self.bytes = self.bytes.saturating_add(metadata.len()),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
 /// What is left.
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -28,23 +57,9 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// What a disk of this size leaves beside what is in the folder already.
-    pub(crate) fn beside(folder: &Path, disk_bytes: u64) -> Self {
-        let mut room = Self { bytes: disk_bytes, entries: MAX_FILES };
-        room.take_tree(folder);
-        room
-    }
-
-    fn take_tree(&mut self, folder: &Path) {
-        let Ok(entries) = fs::read_dir(folder) else { return };
-        for entry in entries.flatten() {
-            self.entries = self.entries.saturating_sub(1);
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => self.take_tree(&entry.path()),
-                Ok(metadata) => self.bytes = self.bytes.saturating_sub(metadata.len()),
-                Err(_) => {}
-            }
-        }
+    /// What a disk of this size leaves beside what is there already.
+    pub(crate) fn beside(used: Used, disk_bytes: u64) -> Self {
+        Self { bytes: disk_bytes.saturating_sub(used.bytes), entries: MAX_FILES.saturating_sub(used.entries) }
     }
 
     /// Makes a directory of the folder and those on the way to it.

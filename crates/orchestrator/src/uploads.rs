@@ -3,10 +3,12 @@
 //! Only this file, `unpack.rs` and `upload_room.rs` write to that folder and never make a link there, so a path that is checked
 //! once stays inside. What archives may hold is decided by `unpack.rs`, how much there may be by `upload_room.rs`.
 
+use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -28,16 +30,24 @@ use crate::request_egress::within;
 use crate::state::{Happening, JobState};
 use crate::store::{Created, NewRecord};
 use crate::unpack::{ArchiveKind, unpack};
-use crate::upload_room::{Room, create, place_error, too_large};
+use crate::upload_room::{Room, Used, create, place_error, too_large};
 use crate::view::JobView;
 
 const UPLOAD_LOCKS: usize = 64;
-/// One lock for each draft, shared with others only by chance.
-pub(crate) struct UploadLocks(Vec<Mutex<()>>);
+/// Of so many drafts it is known how much they have; then all are counted anew.
+const MOST_COUNTED: usize = 1024;
+
+/// One lock for each draft, shared with others only by chance, and how much is in those that grow file by file.
+pub(crate) struct UploadLocks {
+    locks: Vec<Mutex<()>>,
+    /// Taken out while a draft is changed, and put back where all went well: what was broken off is counted anew.
+    counted: std::sync::Mutex<HashMap<JobId, Used>>,
+}
 
 impl Default for UploadLocks {
     fn default() -> Self {
-        Self((0..UPLOAD_LOCKS).map(|_| Mutex::new(())).collect())
+        let locks = (0..UPLOAD_LOCKS).map(|_| Mutex::new(())).collect();
+        Self { locks, counted: std::sync::Mutex::default() }
     }
 }
 
@@ -46,7 +56,19 @@ impl UploadLocks {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
         let index = usize::try_from(hasher.finish() % UPLOAD_LOCKS as u64).unwrap_or(0);
-        self.0[index].lock().await
+        self.locks[index].lock().await
+    }
+
+    fn counted(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Used>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, id: JobId, used: Used) {
+        let mut counted = self.counted();
+        if counted.len() >= MOST_COUNTED {
+            counted.clear();
+        }
+        counted.insert(id, used);
     }
 }
 
@@ -62,22 +84,29 @@ impl Orchestrator {
         mode: Option<u32>,
         body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<u64, OrchestratorError> {
-        let bytes = self.upload_room(id).await?.bytes;
+        let most = self.most_bytes(id).await?;
         let relative =
             workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))?;
-        let incoming = Incoming::receive(&self.core.folder.job(id), mode, bytes, body).await?;
         let uploads = self.core.folder.upload(id);
+        let size = || fs::symlink_metadata(uploads.join(&relative)).map_or(0, |metadata| metadata.len());
+        let most = most.saturating_add(size());
+        let incoming = Incoming::receive(&self.core.folder.job(id), mode, most, body).await?;
         // Others may have added files meanwhile, or started the job.
         let _alone = self.core.uploads.of(id).await;
-        let mut room = self.upload_room(id).await?;
-        let replaced = fs::symlink_metadata(uploads.join(&relative)).map_or(0, |metadata| metadata.len());
+        let (mut room, used) = self.take_room(id).await?;
+        let replaced = size();
         if incoming.weighed.bytes() > room.bytes.saturating_add(replaced) {
             return Err(too_large(room.bytes));
         }
+        let entries_before = room.entries;
         let target = room.make_place(&uploads, &relative)?;
         let put = PersonDeed::to_file(DeedKind::FilePut, &relative).of_bytes(&incoming.weighed);
         let keep = async { incoming.keep(&target).map_err(|error| place_error(&relative, error)) };
-        self.witness(id, put, keep).await
+        let kept = self.witness(id, put, keep).await?;
+        let bytes = used.bytes.saturating_add(kept).saturating_sub(replaced);
+        let entries = used.entries + (entries_before - room.entries);
+        self.core.uploads.note(id, Used { bytes, entries });
+        Ok(kept)
     }
 
     /// Makes a directory in a draft.
@@ -86,7 +115,7 @@ impl Orchestrator {
         let relative =
             workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))?;
         let _alone = self.core.uploads.of(id).await;
-        let mut room = self.upload_room(id).await?;
+        let (mut room, _) = self.take_room(id).await?;
         let make = async { room.make_directory(&self.core.folder.upload(id), &relative) };
         self.witness(id, PersonDeed::to_file(DeedKind::DirectoryMade, &relative), make).await
     }
@@ -101,11 +130,11 @@ impl Orchestrator {
         kind: ArchiveKind,
         body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<(), OrchestratorError> {
-        let bytes = self.upload_room(id).await?.bytes;
-        let incoming = Incoming::receive(&self.core.folder.job(id), None, bytes, body).await?;
+        let most = self.most_bytes(id).await?;
+        let incoming = Incoming::receive(&self.core.folder.job(id), None, most, body).await?;
         let target = self.core.folder.upload(id);
         let _alone = self.core.uploads.of(id).await;
-        let room = self.upload_room(id).await?;
+        let (room, _) = self.take_room(id).await?;
         let unpacking = tokio::task::spawn_blocking(move || unpack(&incoming.path, kind, &target, room));
         unpacking
             .await
@@ -136,6 +165,7 @@ impl Orchestrator {
         // What a job has started with is being read.
         let _alone = self.core.uploads.of(id).await;
         self.draft(id).await?;
+        self.core.uploads.counted().remove(&id);
         let target = self.core.folder.upload(id).join(&relative);
         let remove = async {
             let removed =
@@ -236,12 +266,35 @@ impl Orchestrator {
         Ok(view)
     }
 
-    /// What may still be added to a draft.
-    async fn upload_room(&self, id: JobId) -> Result<Room, OrchestratorError> {
+    async fn disk_bytes(&self, id: JobId) -> Result<u64, OrchestratorError> {
         self.draft(id).await?;
         let spec = self.core.store.spec(id).await?;
-        let disk_bytes = spec.limits.disk_mib.value().saturating_mul(1024 * 1024);
-        Ok(Room::beside(&self.core.folder.upload(id), disk_bytes))
+        Ok(spec.limits.disk_mib.value().saturating_mul(1024 * 1024))
+    }
+
+    /// The most that can be received for a draft, as far as it is known how much it has. Once it is there it is looked at closely.
+    async fn most_bytes(&self, id: JobId) -> Result<u64, OrchestratorError> {
+        let disk_bytes = self.disk_bytes(id).await?;
+        let used = self.core.uploads.counted().get(&id).copied().unwrap_or_default();
+        Ok(Room::beside(used, disk_bytes).bytes)
+    }
+
+    /// What may still be added to a draft beside what it has, for whoever has its lock and changes it. Counted where that is
+    /// not known: file by file that would be as much work as there are files, each time.
+    async fn take_room(&self, id: JobId) -> Result<(Room, Used), OrchestratorError> {
+        let disk_bytes = self.disk_bytes(id).await?;
+        let known = self.core.uploads.counted().remove(&id);
+        let used = match known {
+            Some(used) => used,
+            None => {
+                let folder = self.core.folder.upload(id);
+                let counting = tokio::task::spawn_blocking(move || Used::of(&folder));
+                counting.await.map_err(|error| {
+                    OrchestratorError::io("counting the files of a draft")(io::Error::other(error))
+                })?
+            }
+        };
+        Ok((Room::beside(used, disk_bytes), used))
     }
 }
 

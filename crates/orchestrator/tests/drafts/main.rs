@@ -30,8 +30,13 @@ impl World {
     }
 
     async fn draft(&self) -> JobId {
-        let json = r#"{"steps":[{"tool":"shell","command":"true"}],"start":false,"limits":{"disk_mib":512}}"#;
-        let job: NewJob = serde_json::from_str(json).unwrap();
+        self.draft_with_disk(512).await
+    }
+
+    async fn draft_with_disk(&self, disk_mib: u64) -> JobId {
+        let steps = r#"[{"tool":"shell","command":"true"}]"#;
+        let json = format!(r#"{{"steps":{steps},"start":false,"limits":{{"disk_mib":{disk_mib}}}}}"#);
+        let job: NewJob = serde_json::from_str(&json).unwrap();
         let submission = Submission { job, ..Submission::default() };
         self.orchestrator.submit(submission).await.unwrap().view.job_id
     }
@@ -201,6 +206,41 @@ async fn jobs_go_when_the_database_takes_too_much() {
     let orchestrator = start(folder.path(), Settings { retention_bytes, ..Settings::default() }).await;
     wait_until_gone(&orchestrator, jobs[0]).await;
     orchestrator.job(jobs[3]).await.expect("the newest is kept");
+    orchestrator.shutdown().await;
+}
+
+/// Also where it is not counted anew with each file.
+#[tokio::test]
+async fn a_draft_takes_as_much_as_its_disk_holds_however_it_came_to_be_full() {
+    const MEBIBYTE: usize = 1 << 20;
+    async fn put(orchestrator: &Orchestrator, id: JobId, name: &str, bytes: usize) -> Option<&'static str> {
+        let body = futures::stream::iter([Ok(Bytes::from(vec![7; bytes]))]);
+        orchestrator.upload_file(id, name, None, body).await.err().map(|error| error.code())
+    }
+    let world = World::new().await;
+    let (id, orchestrator) = (world.draft_with_disk(64).await, &world.orchestrator);
+    for _ in 0..20 {
+        assert_eq!(put(orchestrator, id, "again", 4 * MEBIBYTE).await, None, "it takes the place of itself");
+    }
+    world.upload(id, tar_of("of-an-archive/", 3)).await.unwrap();
+    for number in 1..16 {
+        assert_eq!(put(orchestrator, id, &format!("in/{number}"), 4 * MEBIBYTE).await, None);
+    }
+    let full = Some("file_too_large");
+    assert_eq!(put(orchestrator, id, "more", 1).await, full);
+    assert_eq!(put(orchestrator, id, "again", 4 * MEBIBYTE + 1).await, full);
+    assert_eq!(put(orchestrator, id, "again", 4 * MEBIBYTE - 2).await, None);
+    assert_eq!(put(orchestrator, id, "more", 3).await, full);
+    assert_eq!(put(orchestrator, id, "more", 2).await, None);
+    orchestrator.remove_upload(id, "in/3").await.unwrap();
+    assert_eq!(put(orchestrator, id, "other", 4 * MEBIBYTE + 1).await, full);
+    assert_eq!(put(orchestrator, id, "other", 4 * MEBIBYTE).await, None);
+    orchestrator.shutdown().await;
+    let World { folder, orchestrator } = world;
+    drop(orchestrator);
+    let orchestrator = start(folder.path(), Settings::default()).await;
+    assert_eq!(put(&orchestrator, id, "more", 3).await, full);
+    assert_eq!(put(&orchestrator, id, "more", 2).await, None);
     orchestrator.shutdown().await;
 }
 
