@@ -30,6 +30,8 @@ const INPUT_BYTES: usize = 16 * 1024;
 const INPUT_PIECES: usize = 4;
 /// Ctrl-C, as the programs inside know it.
 const INTERRUPT: i32 = 2;
+/// What a program gets that prints where nobody reads.
+const BROKEN_PIPE: i32 = 13;
 /// How long a second Ctrl-C may wait for the connection to take it.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// The exit code of a command that was left, as shells say it for Ctrl-C.
@@ -112,9 +114,20 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
             message = messages.next() => match message {
                 Some(message) => {
                     let message = message.context("the connection to the server broke")?;
-                    if let Some(code) = take(message, &mut missing)? {
+                    match take(message, &mut missing)? {
+                        None => {}
                         // Who looks at a terminal has seen the gap; a program would take what it got for all there is.
-                        return if input == Input::Terminal { Ok(code) } else { missing.or(code) };
+                        Some(Ending::Over(code)) if input == Input::Terminal => return Ok(code),
+                        Some(Ending::Over(code)) => return missing.or(code),
+                        Some(Ending::Unread) => {
+                            let (order, sent) = Order::of(&json!({"type": "signal", "signal": BROKEN_PIPE}));
+                            let _ = orders.send(order);
+                            tokio::select! {
+                                () = writing.as_mut(), if is_writing => {}
+                                _ = tokio::time::timeout(KILL_PATIENCE, sent) => {}
+                            }
+                            return Ok(ExitCode::from(EXIT_UNREAD));
+                        }
                     }
                 }
                 None => bail!("the server closed the connection before the command had ended"),
@@ -248,16 +261,26 @@ impl Missing {
     }
 }
 
-/// Shows one message; an exit code at the end.
-fn take(message: Message, missing: &mut Missing) -> Result<Option<ExitCode>> {
+/// How watching a command comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Ending {
+    /// It has ended.
+    Over(ExitCode),
+    /// Nobody reads what it prints any more.
+    Unread,
+}
+
+/// Shows one message; says when it was the last.
+fn take(message: Message, missing: &mut Missing) -> Result<Option<Ending>> {
     match message {
         Message::Binary(bytes) => match bytes.split_first().map(|(kind, output)| show(*kind, output)) {
-            Some(Err(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-                Ok(Some(ExitCode::from(EXIT_UNREAD)))
-            }
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Some(Ending::Unread)),
             shown => shown.transpose().context("writing the output").map(|_| None),
         },
-        Message::Text(text) => told(&serde_json::from_str(&text).unwrap_or_default(), missing),
+        Message::Text(text) => {
+            let code = told(&serde_json::from_str(&text).unwrap_or_default(), missing)?;
+            Ok(code.map(Ending::Over))
+        }
         Message::Close(_) => bail!("the server closed the connection before the command had ended"),
         _ => Ok(None),
     }

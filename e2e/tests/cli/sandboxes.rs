@@ -144,6 +144,9 @@ fn a_command_waits_for_whoever_reads_its_output() {
     drop(lines);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
+    // As at home, the command ends with its reader.
+    let gone = r#"for name in /proc/[0-9]*/comm; do [ "$(cat $name)" != yes ] || exit 1; done"#;
+    e2e::wait_until("the command has ended", || typed(&server, &["exec", &id, gone]).code == 0);
 }
 
 #[test]
