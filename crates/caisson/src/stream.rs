@@ -108,26 +108,22 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
     let mut resized = signal(SignalKind::window_change()).context("listening for signals")?;
     let mut interrupted = signal(SignalKind::interrupt()).context("listening for signals")?;
     let mut kill = Kill::None;
-    let mut missing = Missing::default();
+    let mut shown = Shown::default();
+    // Until when the command may take to end that nobody reads any more.
+    let mut unread_until: Option<Instant> = None;
     loop {
         tokio::select! {
             message = messages.next() => match message {
                 Some(message) => {
                     let message = message.context("the connection to the server broke")?;
-                    match take(message, &mut missing)? {
-                        None => {}
-                        // Who looks at a terminal has seen the gap; a program would take what it got for all there is.
-                        Some(Ending::Over(code)) if input == Input::Terminal => return Ok(code),
-                        Some(Ending::Over(code)) => return missing.or(code),
-                        Some(Ending::Unread) => {
-                            let (order, sent) = Order::of(&json!({"type": "signal", "signal": BROKEN_PIPE}));
-                            let _ = orders.send(order);
-                            tokio::select! {
-                                () = writing.as_mut(), if is_writing => {}
-                                _ = tokio::time::timeout(KILL_PATIENCE, sent) => {}
-                            }
-                            return Ok(ExitCode::from(EXIT_UNREAD));
-                        }
+                    if let Some(code) = take(message, &mut shown)? {
+                        return shown.verdict(code, input);
+                    }
+                    if shown.is_unread && unread_until.is_none() {
+                        // As at home, the command ends with its reader.
+                        let (order, _) = Order::of(&json!({"type": "signal", "signal": BROKEN_PIPE}));
+                        let _ = orders.send(order);
+                        unread_until = Some(Instant::now() + KILL_PATIENCE);
                     }
                 }
                 None => bail!("the server closed the connection before the command had ended"),
@@ -152,6 +148,9 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
                 };
             }
             () = kill.is_refused() => return Ok(left()),
+            () = tokio::time::sleep_until(unread_until.unwrap_or_else(Instant::now)), if unread_until.is_some() => {
+                return Ok(ExitCode::from(EXIT_UNREAD));
+            }
         }
     }
 }
@@ -241,46 +240,46 @@ fn left() -> ExitCode {
     ExitCode::from(EXIT_LEFT)
 }
 
-/// How much of the output was left out: it came faster than it was taken.
+/// What became of the output so far.
 #[derive(Default)]
-struct Missing {
-    bytes: u64,
+struct Shown {
+    /// What was left out, since it came faster than it was taken.
+    missing_bytes: u64,
+    /// Whether its reader has gone, such as `head`.
+    is_unread: bool,
 }
 
-impl Missing {
-    /// The exit code of a command whose output is whole.
-    fn or(&self, code: ExitCode) -> Result<ExitCode> {
-        if self.bytes == 0 {
+impl Shown {
+    /// Our exit code where that of the command is this.
+    fn verdict(&self, code: ExitCode, input: Input) -> Result<ExitCode> {
+        if self.is_unread {
+            return Ok(ExitCode::from(EXIT_UNREAD));
+        }
+        // Who looks at a terminal has seen the gap; a program would take what it got for all there is.
+        if self.missing_bytes == 0 || input == Input::Terminal {
             return Ok(code);
         }
         bail!(
             "{} bytes of the output are missing: it came faster than it was taken; let the command write a file, and fetch that \
              with `caisson cp`",
-            self.bytes
+            self.missing_bytes
         )
     }
 }
 
-/// How watching a command comes to its end.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Ending {
-    /// It has ended.
-    Over(ExitCode),
-    /// Nobody reads what it prints any more.
-    Unread,
-}
-
-/// Shows one message; says when it was the last.
-fn take(message: Message, missing: &mut Missing) -> Result<Option<Ending>> {
+/// Shows one message; an exit code at the end.
+fn take(message: Message, shown: &mut Shown) -> Result<Option<ExitCode>> {
     match message {
-        Message::Binary(bytes) => match bytes.split_first().map(|(kind, output)| show(*kind, output)) {
-            Some(Err(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Some(Ending::Unread)),
-            shown => shown.transpose().context("writing the output").map(|_| None),
-        },
-        Message::Text(text) => {
-            let code = told(&serde_json::from_str(&text).unwrap_or_default(), missing)?;
-            Ok(code.map(Ending::Over))
+        Message::Binary(_) if shown.is_unread => Ok(None),
+        Message::Binary(bytes) => {
+            let printed = bytes.split_first().map_or(Ok(()), |(kind, output)| show(*kind, output));
+            match printed {
+                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => shown.is_unread = true,
+                printed => printed.context("writing the output")?,
+            }
+            Ok(None)
         }
+        Message::Text(text) => told(&serde_json::from_str(&text).unwrap_or_default(), shown),
         Message::Close(_) => bail!("the server closed the connection before the command had ended"),
         _ => Ok(None),
     }
@@ -295,10 +294,11 @@ fn show(kind: u8, output: &[u8]) -> std::io::Result<()> {
     out.write_all(output).and_then(|()| out.flush())
 }
 
-fn told(message: &Value, missing: &mut Missing) -> Result<Option<ExitCode>> {
+fn told(message: &Value, shown: &mut Shown) -> Result<Option<ExitCode>> {
     match message["type"].as_str() {
         Some("gap") => {
-            missing.bytes = missing.bytes.saturating_add(message["bytes"].as_u64().unwrap_or(1));
+            let bytes = message["bytes"].as_u64().unwrap_or(1);
+            shown.missing_bytes = shown.missing_bytes.saturating_add(bytes);
             eprintln!("\r\ncaisson: {} bytes of output were left out here\r", message["bytes"]);
             Ok(None)
         }
@@ -357,8 +357,8 @@ mod tests {
 
     #[test]
     fn the_end_of_a_command_becomes_an_exit_code() {
-        let mut missing = Missing::default();
-        let mut told = |message: &Value| told(message, &mut missing);
+        let mut shown = Shown::default();
+        let mut told = |message: &Value| told(message, &mut shown);
         let mut code = |message: Value| told(&message).unwrap();
         assert_eq!(code(json!({"type": "started", "call": "exec-1"})), None);
         assert_eq!(code(json!({"type": "ended", "exit_code": 7})), Some(ExitCode::from(7)));
@@ -372,12 +372,15 @@ mod tests {
 
     #[test]
     fn output_with_a_gap_is_no_success() {
-        let mut missing = Missing::default();
-        assert_eq!(missing.or(ExitCode::SUCCESS).unwrap(), ExitCode::SUCCESS);
+        let mut shown = Shown::default();
+        assert_eq!(shown.verdict(ExitCode::SUCCESS, Input::None).unwrap(), ExitCode::SUCCESS);
         for bytes in [40, 2] {
-            assert_eq!(told(&json!({"type": "gap", "bytes": bytes}), &mut missing).unwrap(), None);
+            assert_eq!(told(&json!({"type": "gap", "bytes": bytes}), &mut shown).unwrap(), None);
         }
-        let error = missing.or(ExitCode::SUCCESS).unwrap_err().to_string();
+        let error = shown.verdict(ExitCode::SUCCESS, Input::Pipe).unwrap_err().to_string();
         assert!(error.starts_with("42 bytes of the output are missing"), "{error}");
+        assert_eq!(shown.verdict(ExitCode::from(3), Input::Terminal).unwrap(), ExitCode::from(3));
+        shown.is_unread = true;
+        assert_eq!(shown.verdict(ExitCode::SUCCESS, Input::None).unwrap(), ExitCode::from(EXIT_UNREAD));
     }
 }

@@ -130,7 +130,7 @@ fn a_command_waits_for_whoever_reads_its_output() {
         exec.stdout(Stdio::piped()).stderr(Stdio::piped());
         exec.spawn().unwrap()
     };
-    let child = exec("seq 4000000");
+    let child = exec("seq 4000000 > numbers; cat numbers");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let lines =
