@@ -22,7 +22,6 @@ mod kernels;
 mod kill;
 mod notify;
 mod output;
-mod pace;
 mod ports;
 mod process;
 mod quiet;

@@ -218,9 +218,7 @@ impl Orchestrator {
         }
         let wants_input = exec.keep_stdin_open;
         let key = exec.key.clone();
-        // A person would rather see what is new than have the process wait.
-        let way = if talk.terminal.is_some() { Follow::Live } else { Follow::Paced };
-        let mut follower = client.exec(exec, way).await?;
+        let mut follower = client.exec(exec, Follow::Live).await?;
         // Once the guest has said something of the call, others may ask for it.
         let first = Some(follower.next().await?);
         let (sender, end) = oneshot::channel();

@@ -88,8 +88,7 @@ pub(crate) enum StreamNotice {
         /// The call in the log.
         call: String,
     },
-    /// The client was too slow: so many bytes of output are missing here. Only with a terminal, and in sandboxes that an earlier
-    /// version has started.
+    /// The client was too slow: so many bytes of output are missing here.
     Gap {
         /// How many.
         bytes: u64,
@@ -118,7 +117,7 @@ pub(crate) enum StreamNotice {
 /// The client's first message is the text of a `StreamRequest`. Then the server sends `StreamNotice` as text and output
 /// as binary messages, whose first byte is 1 for standard output, 2 for standard error, 3 for a terminal. The client
 /// sends standard input as binary messages and `StreamOrder` as text. What cannot be done is told as a text message
-/// with the fields of a problem and `"type": "problem"`. Without a terminal the process waits while the client does not read. When the client goes away the process goes on and stands in
+/// with the fields of a problem and `"type": "problem"`. When the client goes away the process goes on and stands in
 /// the log; one with a terminal is hung up.
 #[utoipa::path(
     get, path = "/exec/stream", tag = "sandbox", operation_id = "job_exec_stream",
