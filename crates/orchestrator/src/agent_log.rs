@@ -53,12 +53,20 @@ fn describe(event: &Event, text: &mut String) {
             format!("{} ", call.id)
         }
     });
-    let said = what_happened(&event.body);
     let mut who = event.done_by.as_ref().map_or(String::new(), |actor| format!("{actor}: "));
-    for line in said.lines() {
-        let _ = writeln!(text, "{} {call}{who}{line}", format_time(event.time_ms));
+    let before = format!("{} {call}", format_time(event.time_ms));
+    // An event may have thousands of lines of output.
+    for line in what_happened(&event.body).lines() {
+        for part in [&before, &who, line, "\n"] {
+            text.push_str(part);
+        }
         who.clear();
     }
+}
+
+/// Each line of a text with a mark before it.
+fn marked(text: &str, mark: &str) -> String {
+    text.lines().flat_map(|line| [mark, line, "\n"]).collect()
 }
 
 /// What an event says, for people; a line or more.
@@ -98,16 +106,12 @@ pub fn what_happened(body: &EventBody) -> String {
         EventBody::CallStarted { tool, input, .. } => format!("{tool} {}", shorten(&input.to_string(), 2000)),
         EventBody::CallOutput { text, base64, stream, .. } => {
             let mark = if stream == "stderr" { "! " } else { "| " };
-            if *base64 {
-                format!("{mark}({} characters of base64)", text.len())
-            } else {
-                text.lines().map(|line| format!("{mark}{line}\n")).collect()
-            }
+            if *base64 { format!("{mark}({} characters of base64)", text.len()) } else { marked(text, mark) }
         }
         EventBody::CallOutputDropped { bytes, .. } => format!("| ({bytes} bytes were not kept)"),
         EventBody::CallDisplay { shown, .. } => {
             let mark = if shown.error.is_some() { "! " } else { "= " };
-            shown.text.lines().map(|line| format!("{mark}{line}\n")).collect()
+            marked(&shown.text, mark)
         }
         EventBody::CallEnded(end) => {
             let mut line = match end.status {

@@ -68,7 +68,8 @@ pub struct LiveExec {
 /// What a live process does, as it happens.
 pub struct LiveOutput {
     follower: CallFollower,
-    first: Option<ExecUpdate>,
+    /// What was heard and is still to be told.
+    ahead: Option<ExecUpdate>,
     /// How it ended, once that is in the log; absent where another writes the log.
     end: Option<oneshot::Receiver<CallEnd>>,
     cover: Cover,
@@ -220,7 +221,7 @@ impl Orchestrator {
         let key = exec.key.clone();
         let mut follower = client.exec(exec, Follow::Live).await?;
         // Once the guest has said something of the call, others may ask for it.
-        let first = Some(follower.next().await?);
+        let ahead = Some(follower.next().await?);
         let (sender, end) = oneshot::channel();
         let (logged, recorder, log_key) = (client.clone(), Arc::clone(&live.recorder), key.clone());
         let (call_ref, timeout_s) = (call.clone(), request.timeout_s.unwrap_or_default());
@@ -255,7 +256,7 @@ impl Orchestrator {
         Ok(LiveExec {
             output: LiveOutput {
                 follower,
-                first,
+                ahead,
                 end: Some(end),
                 cover: Cover::new(live.recorder.redactor()),
             },
@@ -326,7 +327,7 @@ impl LiveExec {
             _in_use: live.used.begin(),
         };
         let output =
-            LiveOutput { follower, first: None, end: None, cover: Cover::new(live.recorder.redactor()) };
+            LiveOutput { follower, ahead: None, end: None, cover: Cover::new(live.recorder.redactor()) };
         Ok(Self { output, input: LiveInput { input: Some(input), weighed: None }, control })
     }
 }
@@ -338,7 +339,7 @@ impl LiveOutput {
     /// The link to the sandbox is broken.
     pub async fn next(&mut self) -> Result<LiveUpdate, OrchestratorError> {
         loop {
-            let update = match self.first.take() {
+            let update = match self.ahead.take() {
                 Some(update) => update,
                 None => self.follower.next().await?,
             };
@@ -351,14 +352,17 @@ impl LiveOutput {
                 }
                 ExecUpdate::Event(ExecEvent::Gap { bytes, .. }) => return Ok(LiveUpdate::Gap { bytes }),
                 ExecUpdate::Event(ExecEvent::Ended(outcome)) => {
+                    let plain = plain_end(&outcome);
+                    // Stays here until it is told: whoever asks may stop asking while the log is waited for, and ask again.
+                    self.ahead = Some(ExecUpdate::Event(ExecEvent::Ended(outcome)));
                     if let Some(rest) = self.cover.rest() {
-                        self.first = Some(ExecUpdate::Event(ExecEvent::Ended(outcome)));
                         return Ok(rest);
                     }
                     let end = match &mut self.end {
                         Some(end) => end.await.unwrap_or_else(|_| interrupted("the server is shutting down")),
-                        None => plain_end(&outcome),
+                        None => plain,
                     };
+                    (self.ahead, self.end) = (None, None);
                     return Ok(LiveUpdate::Ended(end));
                 }
                 ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}

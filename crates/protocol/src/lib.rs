@@ -44,7 +44,7 @@ pub use file::{
     WatchChange,
 };
 pub use kernel::{Cell, KernelAction, KernelChoice, KernelState, KernelStatus};
-pub use link::{IncomingStreams, Link, Side};
+pub use link::{IncomingStreams, Link, LinkEnd, Side};
 pub use message::{GuestRequest, GuestStats, Hello, Reply, Request, Welcome};
 pub use service::{
     BadServiceName, Endpoint, Readiness, ServiceName, ServiceOrder, ServiceSpec, ServiceState, ServiceStatus,

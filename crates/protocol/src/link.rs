@@ -3,7 +3,10 @@
 //! yamux gives each stream its own flow control, so a slow reader stalls nobody else. A task owns the connection and
 //! is the only one to touch it; [`Link`] asks it for streams.
 
+use std::fmt;
 use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::io::BufReader;
@@ -34,8 +37,42 @@ pub enum Side {
 #[derive(Clone)]
 pub struct Link {
     commands: mpsc::Sender<oneshot::Sender<MessageStream>>,
-    closed: watch::Receiver<bool>,
-    close: std::sync::Arc<watch::Sender<bool>>,
+    end: watch::Receiver<Option<LinkEnd>>,
+    close: Arc<watch::Sender<bool>>,
+}
+
+/// Why a link has ended.
+#[derive(Debug, Clone)]
+pub enum LinkEnd {
+    /// This side wanted it, or nobody held it any more.
+    Ours,
+    /// The other side has closed it.
+    Theirs,
+    /// The byte stream below failed.
+    Io(Arc<io::Error>),
+    /// One of the sides broke the rules.
+    Rules(Arc<yamux::ConnectionError>),
+}
+
+impl fmt::Display for LinkEnd {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours => formatter.write_str("this side has closed it"),
+            Self::Theirs => formatter.write_str("the other side has closed it"),
+            Self::Io(error) => write!(formatter, "its byte stream failed: {error}"),
+            Self::Rules(error) => write!(formatter, "its rules were broken: {error}"),
+        }
+    }
+}
+
+impl From<yamux::ConnectionError> for LinkEnd {
+    fn from(error: yamux::ConnectionError) -> Self {
+        match error {
+            yamux::ConnectionError::Io(error) => Self::Io(error.into()),
+            yamux::ConnectionError::Closed => Self::Theirs,
+            error => Self::Rules(error.into()),
+        }
+    }
 }
 
 /// The streams that the other side opens.
@@ -62,7 +99,7 @@ impl Link {
         };
         let (commands, command_queue) = mpsc::channel(64);
         let (incoming, streams) = mpsc::channel(MAX_WAITING);
-        let (closed_sender, closed) = watch::channel(false);
+        let (end_sender, end) = watch::channel(None);
         let (close, close_wish) = watch::channel(false);
         let (gathered, rest) = Gathered::new(stream, BUFFER_BYTES);
         let buffered = BufReader::with_capacity(BUFFER_BYTES, gathered);
@@ -74,10 +111,10 @@ impl Link {
             incoming,
         };
         tokio::spawn(async move {
-            driver.run(close_wish).await;
-            let _ = closed_sender.send(true);
+            let end = driver.run(close_wish).await;
+            let _ = end_sender.send(Some(end));
         });
-        (Self { commands, closed, close: std::sync::Arc::new(close) }, IncomingStreams { streams })
+        (Self { commands, end, close: Arc::new(close) }, IncomingStreams { streams })
     }
 
     /// Opens a stream.
@@ -91,15 +128,16 @@ impl Link {
     }
 
     /// Waits until the link has ended.
-    pub async fn closed(&self) {
-        let mut closed = self.closed.clone();
-        let _ = closed.wait_for(|closed| *closed).await;
+    pub async fn closed(&self) -> LinkEnd {
+        let mut end = self.end.clone();
+        // A runtime that ends takes the link with it.
+        end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone()).unwrap_or(LinkEnd::Ours)
     }
 
     /// Whether the link has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        *self.closed.borrow()
+        self.end.borrow().is_some() || self.end.has_changed().is_err()
     }
 
     /// Ends the link; open streams break.
@@ -118,30 +156,30 @@ struct Driver<T> {
 }
 
 impl<T: ByteStream> Driver<T> {
-    async fn run(mut self, mut close_wish: watch::Receiver<bool>) {
+    async fn run(mut self, mut close_wish: watch::Receiver<bool>) -> LinkEnd {
         tokio::select! {
             biased;
             // Polled first: what was said before the wish goes out as far as the other side takes it at once. A longer goodbye
             // would be yamux's own, which leaves whoever reads from a stream of ours waiting for ever.
-            () = poll_fn(|cx| self.poll_and_send(cx)) => {}
-            () = async { drop(close_wish.wait_for(|wish| *wish).await) } => {}
+            end = poll_fn(|cx| self.poll_and_send(cx)) => end,
+            () = async { drop(close_wish.wait_for(|wish| *wish).await) } => LinkEnd::Ours,
         }
     }
 
     /// Ready when the connection has ended. Whatever there was to say goes out at once, and wakes the other side once.
-    fn poll_and_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_and_send(&mut self, cx: &mut Context<'_>) -> Poll<LinkEnd> {
         // First what was left: whoever reads as much as a task may in one turn must not put it off for ever.
-        if let Poll::Ready(Err(_)) = self.rest.poll_send(cx) {
-            return Poll::Ready(());
+        if let Poll::Ready(Err(error)) = self.rest.poll_send(cx) {
+            return Poll::Ready(LinkEnd::Io(error.into()));
         }
         let polled = self.poll(cx);
         match self.rest.poll_send(cx) {
-            Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) | Poll::Pending => polled,
+            Poll::Ready(Err(error)) if polled.is_pending() => Poll::Ready(LinkEnd::Io(error.into())),
+            _ => polled,
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<LinkEnd> {
         loop {
             if self.waiting.is_none()
                 && let Poll::Ready(Some(request)) = self.commands.poll_recv(cx)
@@ -156,14 +194,15 @@ impl<T: ByteStream> Driver<T> {
                         }
                         continue;
                     }
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
                     Poll::Pending => {}
                 }
             }
             match self.connection.poll_next_inbound(cx) {
                 // A full queue drops the stream, which resets it: the other side opens faster than we serve.
                 Poll::Ready(Some(Ok(stream))) => drop(self.incoming.try_send(MessageStream::new(stream))),
-                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(error.into()),
+                Poll::Ready(None) => return Poll::Ready(LinkEnd::Theirs),
                 Poll::Pending => return Poll::Pending,
             }
         }

@@ -12,11 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::{Driver, Stop, describe};
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Unenforced};
+use crate::ids::JobId;
 use crate::state::Happening;
 use crate::view::JobView;
 
-/// How long a guest that should be there may take to answer.
+/// How long a guest that should be there may take to answer, and how long one is tried again that does not answer well.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+/// How long one is tried again that says nothing, while its sandbox lives: a crowd of them is asked at once when a server starts on
+/// a busy machine, and the work of a sandbox that is given up is lost.
+const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
 /// How often a sandbox is tried before the job gives up.
 const CREATE_ATTEMPTS: u32 = 3;
 /// How often the guest is asked whether it is there, and how long it may take to answer.
@@ -131,21 +135,20 @@ impl Driver {
     }
 
     async fn connect(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
-        let patience = Instant::now() + ANSWER_PATIENCE;
+        let begun = Instant::now();
         let mut pause = Duration::from_millis(2);
         loop {
-            match tokio::time::timeout(ANSWER_PATIENCE, self.dial(sandbox)).await {
+            let (patience, silence) = match tokio::time::timeout(ANSWER_PATIENCE, self.dial(sandbox)).await {
                 Ok(Ok(connected)) => return Ok(connected),
                 Ok(Err(Dial::Fatal(stop))) => return Err(stop),
-                Ok(Err(Dial::Again(error))) => {
-                    if let Some(ended) = self.ended(sandbox).await? {
-                        return Err(Stop::Lost(ended));
-                    }
-                    if Instant::now() > patience {
-                        return Err(lost(format!("the guest does not answer: {}", describe(&error))));
-                    }
-                }
-                Err(_) => return Err(lost("the guest does not answer".into())),
+                Ok(Err(Dial::Again(error))) => (ANSWER_PATIENCE, format!(": {}", describe(&error))),
+                Err(_) => (SILENCE_PATIENCE, String::new()),
+            };
+            if let Some(ended) = self.ended(sandbox).await? {
+                return Err(Stop::Lost(ended));
+            }
+            if begun.elapsed() > patience {
+                return Err(lost(format!("the guest does not answer{silence}")));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(250));
@@ -162,7 +165,7 @@ impl Driver {
         if let Some(outward) = &self.outward {
             outward.serve(&self.core, incoming);
         }
-        self.core.tasks.spawn(watch_over(client.clone(), self.link_tasks_token()));
+        self.core.tasks.spawn(watch_over(client.clone(), self.recorder.job(), self.link_tasks_token()));
         self.guest.send_replace(Some(client.clone()));
         Ok((client, welcome.boot_id))
     }
@@ -194,16 +197,23 @@ enum Dial {
 }
 
 /// Ends a link whose guest has stopped answering, so that whoever waits on it finds out; and with the driver.
-async fn watch_over(client: GuestClient, driver_ended: CancellationToken) {
+async fn watch_over(client: GuestClient, job: JobId, driver_ended: CancellationToken) {
     loop {
         tokio::select! {
-            () = client.link().closed() => return,
+            end = client.link().closed() => {
+                tracing::debug!(%job, %end, "the link to the sandbox has ended");
+                return;
+            }
             () = driver_ended.cancelled() => break,
             () = tokio::time::sleep(PING_INTERVAL) => {}
         }
-        if !matches!(tokio::time::timeout(PING_PATIENCE, client.ping()).await, Ok(Ok(()))) {
-            break;
-        }
+        let silence = match tokio::time::timeout(PING_PATIENCE, client.ping()).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => describe(&error),
+            Err(_) => format!("no answer in {} s", PING_PATIENCE.as_secs()),
+        };
+        tracing::warn!(%job, silence, "the guest does not answer, its link is opened again");
+        break;
     }
     client.link().close();
 }

@@ -109,7 +109,7 @@ impl Driver {
                 () = tokio::time::sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {}
                 () = self.core.model_found.notified(), if code == "no_model" => {}
                 Ok(()) = settings.changed() => {}
-                () = async { match &client { Some(client) => client.link().closed().await, None => std::future::pending().await } } => {
+                _ = async { match &client { Some(client) => client.link().closed().await, None => std::future::pending().await } } => {
                     if let Err(stop) = self.guest().await {
                         return Box::pin(self.stop(stop)).await;
                     }

@@ -24,7 +24,7 @@ impl Driver {
             tokio::select! {
                 () = wait_for_cancel(&mut self.wish) => return Err(Stop::Cancelled),
                 // The guest is asked for again, which tells a broken link from a lost sandbox.
-                () = client.link().closed() => {}
+                _ = client.link().closed() => {}
                 () = tokio::time::sleep(left) => {}
                 _ = self.idle_ms.changed() => {}
             }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::frame::{FrameKind, MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES};
 use protocol::{
-    ByteStream, CallStatus, ExecEnd, ExecEvent, ExecOutcome, FileReply, FileResult, GuestRequest, Link,
-    MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION, Welcome,
+    ByteStream, CallStatus, ExecEnd, ExecEvent, ExecOutcome, FileReply, FileResult, Follow, GuestRequest,
+    Link, MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION, Welcome,
 };
 use sandbox::{
     Backend, BackendKind, Capabilities, Check, GuestStream, Isolation, LimitKind, Observed, Phase,
@@ -18,6 +19,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long the name of a file is that no file can have.
 const LONG_NAME_BYTES: usize = 32 * 1024 * 1024;
+
+/// How much later the log hears of an end.
+const LATE: Duration = Duration::from_millis(500);
 
 /// What a guest says that no honest one says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub(crate) enum Lie {
     Panic,
     /// The sandbox is never made: its image does not come.
     NeverMade,
+    /// No lie: the log hears of the end of a call much later than whoever talks to it.
+    LateForTheLog,
 }
 
 /// A backend whose guests tell the current lie.
@@ -158,6 +164,10 @@ async fn serve(
                 build: "liar".into(),
             };
             stream.send(&Reply::Welcome(welcome)).await?;
+        }
+        Request::Follow { follow: Follow::Capped, .. } if lie == Some(Lie::LateForTheLog) => {
+            tokio::time::sleep(LATE).await;
+            return call(stream, link, None).await;
         }
         Request::Exec { .. } | Request::Follow { .. } => return call(stream, link, lie).await,
         Request::CallStatus { .. } => stream.send(&Reply::Call(CallStatus::Unknown)).await?,

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use guest::{Liar, Lie};
 use orchestrator::{
-    DataFolder, Event, EventBody, JobId, JobView, NewJob, Orchestrator, Settings, Submission,
+    DataFolder, Event, EventBody, ExecRequest, JobId, JobView, LiveUpdate, NewJob, NewSandbox, Orchestrator,
+    Settings, Submission, Talk,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -249,6 +250,26 @@ async fn a_stop_does_not_wait_for_a_sandbox_of_the_pool_whose_image_does_not_com
     let mut never_made = world.liar.never_made.subscribe();
     tokio::time::timeout(PATIENCE, never_made.wait_for(|count| *count > 0)).await.unwrap().unwrap();
     tokio::time::timeout(PATIENCE, world.orchestrator.shutdown()).await.expect("the server stops");
+}
+
+/// Who streams a call to a client stops asking now and then, such as to see whether the client is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_is_told_to_whoever_asks_again_while_the_log_is_behind() {
+    let world = World::with(Settings::default(), Some(Lie::LateForTheLog)).await;
+    let sandbox = world.orchestrator.create_sandbox(NewSandbox::default(), None).await.unwrap();
+    let request = ExecRequest { command: Some("true".into()), ..ExecRequest::default() };
+    let mut exec = world.orchestrator.open_exec(sandbox.view.job_id, request, Talk::default()).await.unwrap();
+    let mut asked = 0;
+    let end = loop {
+        match tokio::time::timeout(Duration::from_millis(20), exec.output.next()).await {
+            Ok(Ok(LiveUpdate::Ended(end))) => break end,
+            Ok(update) => assert!(matches!(update.unwrap(), LiveUpdate::Output { .. })),
+            Err(_) => asked += 1,
+        }
+    };
+    assert_eq!(end.exit_code, Some(0), "{end:?}");
+    assert!(asked > 0, "the log was not behind");
+    world.orchestrator.shutdown().await;
 }
 
 /// Names of a tar can be as long as the archive says; they are not taken into memory.

@@ -98,7 +98,7 @@ impl<'a> AgentHost<'a> {
     async fn keep_link(&self) -> Stop {
         loop {
             match self.driver.guest().await {
-                Ok(client) => client.link().closed().await,
+                Ok(client) => drop(client.link().closed().await),
                 Err(stop) => return stop,
             }
         }
