@@ -62,6 +62,8 @@ pub(crate) async fn run(client: &Client, target: &Target, start: Start) -> Resul
     let mut socket = connect(client, &target.path("exec/stream")).await?;
     let mut request = start.request;
     request["keep_stdin_open"] = json!(start.input != Input::None);
+    // A person would rather see what is new than have the command wait.
+    request["wait_for_reader"] = json!(start.input != Input::Terminal);
     if start.input == Input::Terminal {
         let size = terminal::size();
         request["terminal"] = json!({"rows": size.rows, "columns": size.columns});

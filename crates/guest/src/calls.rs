@@ -22,6 +22,7 @@ use crate::desktop::GuiCall;
 use crate::error::GuestError;
 use crate::input::Input;
 use crate::output::{Allowance, FULL_SHAPE, OutputStore};
+use crate::pace::Pace;
 use crate::spawn::Watched;
 
 /// Results of file operations up to this size stay in memory.
@@ -81,6 +82,8 @@ pub(crate) struct ProcessCall {
     pub(crate) phase: watch::Sender<Phase>,
     /// The number after the newest chunk, for those that wait for more.
     pub(crate) printed: watch::Sender<u64>,
+    /// Those that it waits for.
+    pub(crate) pace: Pace,
     /// Set to end the call.
     pub(crate) kill_wish: watch::Sender<bool>,
     /// Its standard input.
@@ -286,6 +289,7 @@ impl Journal {
             log: Rc::clone(&self.log),
             phase: watch::Sender::new(Phase::Starting),
             printed: watch::Sender::new(0),
+            pace: Pace::new(),
             kill_wish: watch::Sender::new(false),
             input,
             terminal: RefCell::new(terminal),

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::calls::ProcessCall;
 use crate::output::{Cursor, Next, Reach};
+use crate::pace::Paced;
 
 /// The least time between two counts.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
@@ -22,9 +23,17 @@ pub(crate) async fn follow(
     let mut phases = call.phase.subscribe();
     let mut printed = call.printed.subscribe();
     let mut cursor = Cursor::at(from_sequence);
+    // One that begins in the middle is not waited for before it has got something: where it is in bytes is known then.
+    let mut paced: Option<Paced> = None;
     let mut is_announced = false;
     let mut next_progress = Instant::now() + PROGRESS_INTERVAL;
     loop {
+        if follow == Follow::Paced
+            && paced.is_none()
+            && (from_sequence == 0 || cursor.sequence() > from_sequence)
+        {
+            paced = Some(Paced::new(Rc::clone(&call), cursor.bytes()));
+        }
         // Both are looked at before the store, so that no change is missed.
         printed.borrow_and_update();
         let phase = phases.borrow_and_update().clone();
@@ -36,7 +45,7 @@ pub(crate) async fn follow(
             (Follow::Capped, None) => Reach::Head,
             _ => Reach::All,
         };
-        if send_ready(stream, &call, &mut cursor, reach).await? {
+        if send_ready(stream, &call, &mut cursor, reach, paced.as_ref()).await? {
             continue;
         }
         if let Some(outcome) = phase.outcome() {
@@ -73,6 +82,7 @@ async fn send_ready(
     call: &ProcessCall,
     cursor: &mut Cursor,
     reach: Reach,
+    paced: Option<&Paced>,
 ) -> Result<bool, ProtocolError> {
     const CHUNKS_IN_A_ROW: u32 = 64;
     for sent in 0..CHUNKS_IN_A_ROW {
@@ -83,6 +93,9 @@ async fn send_ready(
                 stream.send(&ExecEvent::Gap { from_sequence, to_sequence, bytes }).await?;
             }
             Next::Nothing => return Ok(sent > 0),
+        }
+        if let Some(paced) = paced {
+            paced.has(cursor.bytes());
         }
     }
     Ok(true)

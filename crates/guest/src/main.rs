@@ -22,6 +22,7 @@ mod kernels;
 mod kill;
 mod notify;
 mod output;
+mod pace;
 mod ports;
 mod process;
 mod quiet;

@@ -17,6 +17,7 @@ use crate::guest::Guest;
 use crate::input::Input;
 use crate::kernels;
 use crate::kill::Tree;
+use crate::pace::wait_for_followers;
 use crate::spawn::{self, Spawned, Watched};
 use crate::sys::{self, REPORT_BYTES, StartFailure, Terminal};
 
@@ -248,6 +249,7 @@ async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: Watched) {
     let mut reads = 0;
     loop {
         wait_for_space(&call).await;
+        wait_for_followers(&call).await;
         let Ok(mut guard) = fd.readable().await else { return };
         match guard.try_io(|fd| read_some(&call, stream, fd.get_ref(), usize::MAX)) {
             Ok(Ok(0)) => return,

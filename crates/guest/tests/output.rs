@@ -4,7 +4,7 @@
 
 mod support;
 
-use protocol::{ExecEnd, Follow, GuestClient};
+use protocol::{CallStatus, ExecEnd, Follow, GuestClient};
 use support::*;
 
 const HEAD: usize = 8 * 1024 * 1024;
@@ -55,6 +55,48 @@ async fn a_live_follower_gets_everything_that_it_can_keep_up_with() {
     let outcome = finish_into(&mut follower, &mut seen).await;
     assert_eq!((seen.stdout.len(), seen.gaps.len()), (6 * 4_194_304, 0));
     assert_eq!(seen.sequences, (0..outcome.next_sequence).collect::<Vec<_>>());
+}
+
+/// What a process prints in this test: far more than is kept.
+const MUCH: &str = "seq 4000000";
+
+#[tokio::test]
+async fn a_process_waits_for_a_paced_follower_and_nothing_is_left_out() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut follower = client.exec(shell("paced", MUCH), Follow::Paced).await.unwrap();
+    let (seen, outcome) = finish(&mut follower).await;
+    assert_eq!(seen.gaps, []);
+    assert_eq!(seen.sequences, (0..outcome.next_sequence).collect::<Vec<_>>());
+    let expected: String = (1..=4_000_000).map(|number| format!("{number}\n")).collect();
+    assert!(seen.text() == expected, "{} bytes that are not what was printed", seen.stdout.len());
+}
+
+#[tokio::test]
+async fn a_paced_follower_that_reads_nothing_holds_the_process_until_it_goes() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let follower = client.exec(shell("held", &format!("{MUCH}; echo over")), Follow::Paced).await.unwrap();
+    let held = || async {
+        let CallStatus::Running { next_sequence } = client.call_status(key("held")).await.unwrap() else {
+            panic!("it did not wait");
+        };
+        next_sequence
+    };
+    // Others are served, and see as much as there is; then nothing more comes.
+    let mut watcher = client.follow(key("held"), 0, Follow::Live).await.unwrap();
+    let mut seen = Seen::default();
+    while seen.stdout.len() < 4 * 1024 * 1024 {
+        assert!(seen.take(watcher.next().await.unwrap()).is_none());
+    }
+    while (seen.sequences.len() as u64) < held().await {
+        assert!(seen.take(watcher.next().await.unwrap()).is_none());
+    }
+    assert!(seen.stdout.len() < 8 * 1024 * 1024, "{} bytes came", seen.stdout.len());
+    drop(follower);
+    let outcome = finish_into(&mut watcher, &mut seen).await;
+    assert_eq!(outcome.end, ExecEnd::Code(0));
+    assert!(seen.stdout.ends_with(b"4000000\nover\n"));
 }
 
 #[tokio::test]

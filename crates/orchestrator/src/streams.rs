@@ -34,6 +34,8 @@ pub struct Talk {
     pub terminal: Option<TerminalSize>,
     /// Leaves its standard input open; a terminal's always is.
     pub keep_stdin_open: bool,
+    /// It waits while whoever follows it does not read. Otherwise it never does, and what is too much is left out.
+    pub waits_for_reader: bool,
 }
 
 /// What a live process does.
@@ -219,7 +221,8 @@ impl Orchestrator {
         }
         let wants_input = exec.keep_stdin_open;
         let key = exec.key.clone();
-        let mut follower = client.exec(exec, Follow::Live).await?;
+        let way = if talk.waits_for_reader { Follow::Paced } else { Follow::Live };
+        let mut follower = client.exec(exec, way).await?;
         // Once the guest has said something of the call, others may ask for it.
         let ahead = Some(follower.next().await?);
         let (sender, end) = oneshot::channel();

@@ -32,7 +32,7 @@ impl Orchestrator {
         };
         let program = protocol::Program::Arguments(argv);
         let begun = self.begin_program(id, &request, program, ("terminal", json!({}))).await?;
-        let talk = Talk { terminal: Some(size), keep_stdin_open: true };
+        let talk = Talk { terminal: Some(size), keep_stdin_open: true, waits_for_reader: false };
         self.open_begun(begun, &request, talk).await
     }
 

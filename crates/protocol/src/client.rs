@@ -12,6 +12,8 @@ use crate::version::{OLDEST_VERSION, VERSION, settle};
 #[derive(Clone)]
 pub struct GuestClient {
     link: Link,
+    /// What both sides have settled on.
+    version: u16,
 }
 
 impl GuestClient {
@@ -21,19 +23,18 @@ impl GuestClient {
     /// The stream broke, or the two share no version.
     pub async fn connect(stream: impl ByteStream) -> Result<(Self, Welcome, IncomingStreams), ProtocolError> {
         let (link, incoming) = Link::start(stream, Side::Host);
-        let client = Self { link };
+        let mut client = Self { link, version: OLDEST_VERSION };
         let hello = Hello { newest_version: VERSION, oldest_version: OLDEST_VERSION };
         let Reply::Welcome(welcome) = client.ask(&Request::Hello(hello)).await? else {
             return Err(ProtocolError::Unexpected("an answer that is no welcome".into()));
         };
-        if settle(VERSION, OLDEST_VERSION, welcome.newest_version, welcome.oldest_version).is_none() {
-            return Err(ProtocolError::Version {
-                guest_newest: welcome.newest_version,
-                guest_oldest: welcome.oldest_version,
-                host_newest: VERSION,
-                host_oldest: OLDEST_VERSION,
-            });
-        }
+        let settled = settle(VERSION, OLDEST_VERSION, welcome.newest_version, welcome.oldest_version);
+        client.version = settled.ok_or(ProtocolError::Version {
+            guest_newest: welcome.newest_version,
+            guest_oldest: welcome.oldest_version,
+            host_newest: VERSION,
+            host_oldest: OLDEST_VERSION,
+        })?;
         Ok((client, welcome, incoming))
     }
 
@@ -74,6 +75,7 @@ impl GuestClient {
     /// # Errors
     /// The link is broken.
     pub async fn exec(&self, exec: Exec, follow: Follow) -> Result<CallFollower, ProtocolError> {
+        let follow = follow.for_version(self.version);
         let stream = self.begin(&Request::Exec { exec, follow }).await?;
         Ok(CallFollower { stream })
     }
@@ -88,6 +90,7 @@ impl GuestClient {
         from_sequence: u64,
         follow: Follow,
     ) -> Result<CallFollower, ProtocolError> {
+        let follow = follow.for_version(self.version);
         let stream = self.begin(&Request::Follow { key, from_sequence, follow }).await?;
         Ok(CallFollower { stream })
     }

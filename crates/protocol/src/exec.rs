@@ -104,6 +104,16 @@ pub enum Follow {
     Capped,
     /// Everything as it comes; a follower that falls more than 8 MiB behind gets a gap. For a person watching.
     Live,
+    /// Everything as it comes, and whole: the process waits at its pipes while the follower is behind. For a program that reads.
+    /// Since version 2.
+    Paced,
+}
+
+impl Follow {
+    /// What a guest of this version knows that comes nearest.
+    pub(crate) fn for_version(self, version: u16) -> Self {
+        if self == Self::Paced && version < 2 { Self::Live } else { self }
+    }
 }
 
 /// Where output came from.
@@ -236,4 +246,16 @@ pub enum CallStatus {
     Answered,
     /// A file operation has been done or refused.
     File(crate::file::FileResult),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Follow;
+
+    #[test]
+    fn a_guest_that_knows_no_pace_is_asked_for_what_it_knows() {
+        assert_eq!(Follow::Paced.for_version(1), Follow::Live);
+        assert_eq!(Follow::Paced.for_version(2), Follow::Paced);
+        assert_eq!(Follow::Capped.for_version(1), Follow::Capped);
+    }
 }

@@ -1,7 +1,7 @@
 //! Which versions of the link this build speaks.
 
 /// The version that this build prefers.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The oldest version that this build still speaks.
 pub const OLDEST_VERSION: u16 = 1;
 

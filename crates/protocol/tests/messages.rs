@@ -53,6 +53,7 @@ fn requests_stand_on_the_wire_as_they_always_did() {
         Request::Ping,
         Request::Exec { exec, follow: Follow::Capped },
         Request::Follow { key: key(), from_sequence: 7, follow: Follow::Live },
+        Request::Follow { key: key(), from_sequence: 0, follow: Follow::Paced },
         Request::CallStatus { key: key() },
         Request::Input { key: key() },
         Request::Signal { key: key(), signal: 15 },

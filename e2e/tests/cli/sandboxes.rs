@@ -119,18 +119,32 @@ fn a_sandbox_is_not_cancelled_or_paused_like_a_job() {
     typed(&server, &["exec", &id, "true"]).expect(0);
 }
 
+/// Far more than is kept for readers who are behind.
 #[test]
-fn a_command_ends_with_its_reader() {
+fn a_command_waits_for_whoever_reads_its_output() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
-    let mut exec = command(server.folder(), &["exec", &id, "yes"]);
-    exec.env("CAISSON_URL", server.url("")).stdin(Stdio::null());
-    let mut child = exec.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let exec = |line: &str| {
+        let mut exec = command(server.folder(), &["exec", &id, line]);
+        exec.env("CAISSON_URL", server.url("")).stdin(Stdio::null());
+        exec.stdout(Stdio::piped()).stderr(Stdio::piped());
+        exec.spawn().unwrap()
+    };
+    let child = exec("seq 4000000 > numbers; cat numbers");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines =
+        output.stdout.split(|byte| *byte == b'\n').map(|line| String::from_utf8_lossy(line).into_owned());
+    let expected = (1..=4_000_000).map(|number| number.to_string()).chain([String::new()]);
+    assert!(lines.eq(expected), "{} bytes that are not what was printed", output.stdout.len());
+    // Whoever has seen enough of it need not be told.
+    let mut child = exec("yes");
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "y");
     drop(lines);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
+    // As at home, the command ends with its reader.
     let gone = r#"for name in /proc/[0-9]*/comm; do [ "$(cat $name)" != yes ] || exit 1; done"#;
     e2e::wait_until("the command has ended", || typed(&server, &["exec", &id, gone]).code == 0);
 }

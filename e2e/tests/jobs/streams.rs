@@ -162,6 +162,43 @@ fn a_slow_reader_gets_a_gap_and_stalls_nobody() {
 }
 
 #[test]
+fn a_process_waits_for_a_reader_that_asks_for_it() {
+    const WHOLE: u64 = 100 << 20;
+    let server = Server::start();
+    let sandbox = server.create_sandbox(&json!({}));
+    let command = format!("head -c {WHOLE} /dev/zero; touch done");
+    let mut socket = sandbox.stream(&json!({"command": command, "wait_for_reader": true}));
+    socket.started();
+    // The sandbox serves others while the process waits.
+    assert_eq!(sandbox.exec("echo there")["stdout"], "there\n");
+    let finished = socket.finish();
+    assert_eq!((finished.stdout.len() as u64, finished.gap), (WHOLE, 0));
+    assert_eq!(finished.end["exit_code"], 0);
+    // Who leaves is not waited for any longer.
+    let mut socket = sandbox
+        .stream(&json!({"command": "rm done; yes | head -c 200000000; touch done", "wait_for_reader": true}));
+    socket.started();
+    drop(socket);
+    wait_until("the process has ended", || sandbox.get("files/done").status == 200);
+}
+
+/// What a process prints is written to the log while the server asks now and then whether the client is there.
+#[test]
+fn a_process_ends_as_it_ended_however_long_its_log_takes() {
+    let config = "[http]\nidle_timeout_s = 1\n".to_owned();
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let sandbox = server.create_sandbox(&json!({}));
+    let finished = sandbox.stream(&json!({"command": "seq 2000000", "wait_for_reader": true})).finish();
+    assert_eq!(
+        (&finished.end["type"], &finished.end["exit_code"]),
+        (&json!("ended"), &json!(0)),
+        "{}",
+        finished.end
+    );
+    assert!(finished.stdout.ends_with(b"\n1999999\n2000000\n"));
+}
+
+#[test]
 fn what_cannot_be_run_is_told_on_the_socket() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));

@@ -16,8 +16,7 @@ use crate::{config_client, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 One word after the id is a command line for the shell inside; several are a program and its arguments, as they are.
-The exit code is the command's, or 125 where there is none: no server, no sandbox, out of time; also where it printed so much, so fast, that
-a part was left out (let it write a file, and fetch that with `caisson cp`). Ctrl-C interrupts the command, a second one kills it.
+The exit code is the command's, or 125 where there is none: no server, no sandbox, out of time. Ctrl-C interrupts the command, a second one kills it.
 
 Examples:
   caisson exec 1c2d4e6f 'ls -la | head'

@@ -68,6 +68,11 @@ impl Cursor {
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
+
+    /// How many bytes of output come before that, as far as it is known.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.byte.unwrap_or(0)
+    }
 }
 
 impl OutputStore {

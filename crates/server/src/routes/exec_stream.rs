@@ -45,6 +45,9 @@ pub(crate) struct StreamRequest {
     /// Leaves standard input open for binary messages; that of a terminal always is.
     #[serde(default)]
     keep_stdin_open: bool,
+    /// The process waits while the client does not read, as at a pipe, and no output is left out.
+    #[serde(default)]
+    wait_for_reader: bool,
 }
 
 /// The size of a terminal.
@@ -88,7 +91,8 @@ pub(crate) enum StreamNotice {
         /// The call in the log.
         call: String,
     },
-    /// The client was too slow: so many bytes of output are missing here.
+    /// The client was too slow: so many bytes of output are missing here. With `wait_for_reader` only in sandboxes that an earlier
+    /// version has started.
     Gap {
         /// How many.
         bytes: u64,
@@ -117,8 +121,9 @@ pub(crate) enum StreamNotice {
 /// The client's first message is the text of a `StreamRequest`. Then the server sends `StreamNotice` as text and output
 /// as binary messages, whose first byte is 1 for standard output, 2 for standard error, 3 for a terminal. The client
 /// sends standard input as binary messages and `StreamOrder` as text. What cannot be done is told as a text message
-/// with the fields of a problem and `"type": "problem"`. When the client goes away the process goes on and stands in
-/// the log; one with a terminal is hung up.
+/// with the fields of a problem and `"type": "problem"`. A client that reads too slowly misses
+/// output and is told how much, unless it asks with `wait_for_reader` that the process waits for it. When the client goes
+/// away the process goes on and stands in the log; one with a terminal is hung up.
 #[utoipa::path(
     get, path = "/exec/stream", tag = "sandbox", operation_id = "job_exec_stream",
     params(("id" = JobId, Path, description = "The job")),
@@ -205,6 +210,7 @@ async fn begin(
     let talk = Talk {
         terminal: request.terminal.map(|Size { rows, columns }| TerminalSize { rows, columns }),
         keep_stdin_open: request.keep_stdin_open,
+        waits_for_reader: request.wait_for_reader,
     };
     let exec = ExecRequest {
         command: request.command,
