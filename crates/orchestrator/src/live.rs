@@ -139,6 +139,11 @@ impl LiveJobs {
         self.lock().values().filter(|live| live.as_ref().is_none_or(works)).count()
     }
 
+    /// How many bare sandboxes can be reached.
+    pub(crate) fn count_sandboxes(&self) -> usize {
+        self.lock().values().flatten().filter(|live| live.kind == JobKind::Sandbox).count()
+    }
+
     /// A place for a bare sandbox where there are fewer than `most`; else how many there are. The place is held until the
     /// sandbox can be reached, or has come to nothing.
     pub(crate) fn arrive(&self, id: JobId, most: usize) -> Result<Arriving<'_>, usize> {

@@ -39,6 +39,7 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     jobs: Family<Labels<1>, Gauge>,
     jobs_driven: Gauge,
+    sandboxes: Gauge,
     jobs_submitted: Counter,
     jobs_finished: Family<Labels<2>, Counter>,
     sandboxes_made: Counter,
@@ -75,6 +76,7 @@ impl Default for Metrics {
             registry: Mutex::new(Registry::with_prefix("caisson")),
             jobs: Family::default(),
             jobs_driven: Gauge::default(),
+            sandboxes: Gauge::default(),
             jobs_submitted: Counter::default(),
             jobs_finished: Family::default(),
             sandboxes_made: Counter::default(),
@@ -99,6 +101,7 @@ impl Metrics {
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         registry.register("jobs", "Jobs in the store by state", self.jobs.clone());
         registry.register("jobs_driven", "Jobs that this server drives now", self.jobs_driven.clone());
+        registry.register("sandboxes", "Bare sandboxes of this server", self.sandboxes.clone());
         registry.register("jobs_submitted", "Jobs accepted", self.jobs_submitted.clone());
         registry.register(
             "jobs_finished",
@@ -266,6 +269,7 @@ impl Orchestrator {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         metrics.jobs_driven.set(i64::try_from(self.core.live.count_jobs()).unwrap_or(i64::MAX));
+        metrics.sandboxes.set(i64::try_from(self.core.live.count_sandboxes()).unwrap_or(i64::MAX));
         metrics.look_at_process();
         Ok(metrics.render())
     }

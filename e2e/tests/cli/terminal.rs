@@ -1,8 +1,9 @@
-//! `caisson run` on a terminal: its bar, its colours, and what Ctrl-C asks.
+//! On a terminal: the bars of `caisson run` and `caisson cp`, colours, and what Ctrl-C asks.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use e2e::{Server, binary, wait_until};
 
@@ -19,14 +20,20 @@ struct Terminal {
     child: Child,
     keys: ChildStdin,
     shown: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Terminal {
     fn run(server: &Server) -> Self {
         std::fs::write(server.folder().join("wait.json"), STEPS).unwrap();
+        let terminal = Self::open(server, "run --steps wait.json --out result");
+        terminal.until("the step prints", |text| text.contains("begun\r\n"));
+        terminal
+    }
+
+    fn open(server: &Server, arguments: &str) -> Self {
         // Without `exec` the shell would see Ctrl-C too, and might tell of its own end.
-        let line =
-            format!("stty rows 31 cols 97; exec {} run --steps wait.json --out result", binary().display());
+        let line = format!("stty rows 31 cols 97; exec {} {arguments}", binary().display());
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--flush", "--command", &line, "/dev/null"]);
         script.env("CAISSON_URL", server.url("")).env("TERM", "xterm").env_remove("NO_COLOR");
@@ -35,15 +42,13 @@ impl Terminal {
         let (keys, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let shown = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&shown);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut buffer) {
                 kept.lock().unwrap().extend_from_slice(&buffer[..count]);
             }
         });
-        let terminal = Self { child, keys, shown };
-        terminal.until("the step prints", |text| text.contains("begun\r\n"));
-        terminal
+        Self { child, keys, shown, reader: Some(reader) }
     }
 
     fn text(&self) -> String {
@@ -69,8 +74,30 @@ impl Terminal {
 
     fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
         (status.code(), self.text())
     }
+}
+
+#[test]
+fn a_terminal_shows_how_far_files_have_come() {
+    let server = Server::start();
+    let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
+    std::fs::write(server.folder().join("large"), vec![7; 8 << 20]).unwrap();
+    for (from, to, line) in [
+        ("large", format!("{id}:"), "sending [--------------------] 0.0 MiB of 8.0 MiB"),
+        (&format!("{id}:large"), "copy".to_owned(), "receiving 0.0 MiB"),
+    ] {
+        let (code, text) = Terminal::open(&server, &format!("cp {from} {to}")).end();
+        assert_eq!(code, Some(0), "{text:?}");
+        assert!(text.contains(line), "{text:?}");
+        assert!(text.ends_with("\r\x1b[2K1 file\r\n"), "{text:?}");
+    }
+    // Where nobody looks there is no such line.
+    assert_eq!(typed(&server, &["cp", &format!("{id}:large"), "again"]).expect(0).stderr, "");
+    assert_eq!(std::fs::read(server.folder().join("copy")).unwrap(), vec![7; 8 << 20]);
 }
 
 #[test]

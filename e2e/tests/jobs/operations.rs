@@ -45,6 +45,12 @@ fn figures_tell_what_has_happened() {
     ] {
         assert!(figure(&server, name) >= 1.0, "{name} is 0");
     }
+    // A bare sandbox is no job.
+    let _sandbox = server.create_sandbox(&json!({}));
+    for (name, value) in [("caisson_sandboxes", 1.0), ("caisson_jobs{state=\"running\"}", 0.0)] {
+        let found = figure(&server, name);
+        assert!((found - value).abs() < f64::EPSILON, "{name} is {found}, not {value}");
+    }
     let answer = server.get("/metrics");
     assert!(answer.header("content-type").starts_with("application/openmetrics-text"), "{answer:?}");
     assert!(answer.text().ends_with("# EOF\n"));

@@ -220,6 +220,10 @@ fn what_cannot_be_run_is_told_on_the_socket() {
     socket.started();
     socket.send(&json!({"type": "fly"}));
     assert_eq!(socket.finish().end["type"], "problem");
+    let mut socket = sandbox.stream(&json!({"command": "sleep 600"}));
+    socket.started();
+    socket.send(&json!({"type": "signal", "signal": 999}));
+    assert_eq!(socket.finish().end["field"], "signal");
     sandbox.end().expect(204);
     assert_eq!(sandbox.stream(&json!({"command": "true"})).finish().end["code"], "wrong_state");
 }

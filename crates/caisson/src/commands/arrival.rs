@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 use futures::StreamExt;
 use reqwest::Response;
 
+use super::transfer::Transfer;
+
 /// What has arrived so far.
 #[derive(Debug, Default)]
 pub(crate) struct Arrival {
@@ -27,12 +29,20 @@ impl Arrival {
     }
 
     /// A file with its content; one that is there is replaced.
-    pub(crate) async fn file(&mut self, response: Response, place: &Path, mode: Option<u32>) -> Result<()> {
+    pub(crate) async fn file(
+        &mut self,
+        response: Response,
+        place: &Path,
+        mode: Option<u32>,
+        transfer: &Transfer,
+    ) -> Result<()> {
         let writing = || format!("writing {}", place.display());
         let mut file = create(place).with_context(writing)?;
         let mut body = response.bytes_stream();
         while let Some(bytes) = body.next().await {
-            file.write_all(&bytes.context("reading the file")?).with_context(writing)?;
+            let bytes = bytes.context("reading the file")?;
+            file.write_all(&bytes).with_context(writing)?;
+            transfer.add(bytes.len());
         }
         if let Some(mode) = mode {
             file.set_permissions(fs::Permissions::from_mode(mode & 0o777)).with_context(writing)?;

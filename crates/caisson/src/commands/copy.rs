@@ -10,6 +10,7 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
 use super::arrival::Arrival;
+use super::transfer::Transfer;
 use super::upload::{self, Links, UploadKind, encode, join};
 use crate::cli::{OutputArguments, ServerArguments};
 use crate::client::Client;
@@ -116,9 +117,7 @@ async fn copy_in(client: &Client, target: &Target, from: &Path, to: &str) -> Res
     let to = if is_folder { join(to, &name) } else { to.to_owned() };
     let mut uploads = Vec::new();
     upload::add(&whole, &to, Links::Copied, &mut uploads)?;
-    for upload in &uploads {
-        upload::send(client, target, upload).await?;
-    }
+    upload::send_all(client, target, &uploads).await?;
     Ok(uploads.iter().filter(|upload| upload.kind != UploadKind::EmptyFolder).count())
 }
 
@@ -141,6 +140,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
     } else {
         to.into()
     };
+    let transfer = Transfer::begin("receiving", None);
     let mut arrival = Arrival::default();
     // What is still to be copied, with its place here and its permissions where they are known.
     let mut waiting = vec![(from.to_owned(), to, None)];
@@ -151,14 +151,15 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
             Ok(response) => response,
             // Of a folder the rest is copied: a file may have gone since it was listed, or be nobody's to read.
             Err(error) if mode.is_some() && failure::has_code(&error, &OF_FILES) => {
-                super::say(&format!("`{from}` is left out: {error:#}"));
+                transfer.say(&format!("`{from}` is left out: {error:#}"));
                 left_out += 1;
                 continue;
             }
             Err(error) => return Err(error),
         };
         if !is_listing(&response) {
-            arrival.file(response, &to, mode).await?;
+            transfer.of(&from);
+            arrival.file(response, &to, mode, &transfer).await?;
             continue;
         }
         arrival.folder(&to)?;
@@ -174,7 +175,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
             match (entry["kind"].as_str(), entry["link_target"].as_str()) {
                 (Some("file" | "directory"), _) => waiting.push((path.to_owned(), to.join(name), mode)),
                 (Some("symlink"), Some(target)) => arrival.link(to.join(name), target),
-                _ => super::say(&format!("{path} is neither a file nor a folder and is left out")),
+                _ => transfer.say(&format!("{path} is neither a file nor a folder and is left out")),
             }
         }
     }

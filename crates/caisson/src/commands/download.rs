@@ -11,6 +11,7 @@ use futures::StreamExt;
 use reqwest::Method;
 use serde_json::json;
 
+use super::transfer::Transfer;
 use crate::cli::{OutputArguments, ServerArguments};
 use crate::client::Client;
 use crate::ids;
@@ -100,11 +101,14 @@ pub(crate) async fn fetch(client: &Client, id: &str, out: Option<PathBuf>) -> Re
 
 async fn copy(client: &Client, id: &str, into: &mut impl Write) -> Result<u64> {
     let response = client.send(client.request(Method::GET, &format!("/jobs/{id}/output.zip"))).await?;
+    let transfer = Transfer::begin("receiving", response.content_length());
+    transfer.of("output.zip");
     let mut body = response.bytes_stream();
     let mut count = 0;
     while let Some(bytes) = body.next().await {
         let bytes = bytes.context("reading the result")?;
         into.write_all(&bytes).context("writing the result")?;
+        transfer.add(bytes.len());
         count += bytes.len() as u64;
     }
     into.flush().context("writing the result")?;

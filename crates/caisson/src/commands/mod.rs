@@ -48,6 +48,7 @@ pub(crate) mod share;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod takeover;
+pub(crate) mod transfer;
 pub(crate) mod upload;
 pub(crate) mod view;
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use std::io::Read;
 
 use super::interrupt;
+use super::transfer::Transfer;
 use crate::client::Client;
 use crate::ids::{Kind, Target};
 
@@ -119,14 +120,12 @@ pub(crate) async fn submit(
     let accepted = client.post("/v1/jobs", &Value::Object(job)).await?;
     let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
     let target = Target { kind: Kind::Job, id: id.clone() };
-    let send_all = async {
-        for upload in uploads {
-            send(client, &target, upload).await?;
-        }
+    let start = async {
+        send_all(client, &target, uploads).await?;
         client.post(&format!("/v1/jobs/{id}/start"), &json!({})).await
     };
     let started = tokio::select! {
-        started = send_all => started.map(Some),
+        started = start => started.map(Some),
         () = interrupt::told_to_end() => Ok(None),
     };
     if !matches!(started, Ok(Some(_))) {
@@ -139,33 +138,51 @@ pub(crate) async fn submit(
     }))
 }
 
-/// Sends one thing.
-pub(crate) async fn send(client: &Client, target: &Target, upload: &Upload) -> Result<()> {
+/// Sends all of it, one after the other.
+pub(crate) async fn send_all(client: &Client, target: &Target, uploads: &[Upload]) -> Result<()> {
+    let transfer = Transfer::begin("sending", Some(uploads.iter().map(bytes_of).sum()));
+    for upload in uploads {
+        transfer.of(&upload.to);
+        send(client, target, upload, &transfer).await?;
+    }
+    Ok(())
+}
+
+/// How much there is to send; what cannot be read is told when its turn comes.
+fn bytes_of(upload: &Upload) -> u64 {
+    match upload.kind {
+        UploadKind::File => fs::metadata(&upload.from).map_or(0, |metadata| metadata.len()),
+        UploadKind::EmptyFolder | UploadKind::Link(_) => 0,
+    }
+}
+
+async fn send(client: &Client, target: &Target, upload: &Upload, transfer: &Transfer) -> Result<()> {
     let make = async |kind: &str, body: String| {
         let path = target.path(&format!("files/{}?kind={kind}", encode(&upload.to)));
         let request = client.request(Method::PUT, &path).body(body);
         client.send(request).await.with_context(|| format!("making {}", upload.to)).map(drop)
     };
     match &upload.kind {
-        UploadKind::File => send_file(client, target, upload).await,
+        UploadKind::File => send_file(client, target, upload, transfer).await,
         UploadKind::EmptyFolder => make("directory", String::new()).await,
         UploadKind::Link(points_to) => make("symlink", points_to.clone()).await,
     }
 }
 
 /// Writes one file, with its permissions.
-async fn send_file(client: &Client, target: &Target, upload: &Upload) -> Result<()> {
+async fn send_file(client: &Client, target: &Target, upload: &Upload, transfer: &Transfer) -> Result<()> {
     let reading = || format!("reading {}", upload.from.display());
     let file = File::open(&upload.from).with_context(reading)?;
     let metadata = file.metadata().with_context(reading)?;
     let mode = metadata.permissions().mode() & 0o777;
     let path = target.path(&format!("files/{}?mode={mode:o}", encode(&upload.to)));
-    let chunks = stream::iter(chunks_of(file));
+    let transfer = transfer.clone();
+    let chunks = chunks_of(file).inspect(move |chunk| transfer.add(chunk.as_ref().map_or(0, Vec::len)));
     let request = client
         .request(Method::PUT, &path)
         .header("Content-Length", metadata.len())
         .header("Content-Type", "application/octet-stream")
-        .body(reqwest::Body::wrap_stream(chunks));
+        .body(reqwest::Body::wrap_stream(stream::iter(chunks)));
     client.send(request).await.with_context(|| format!("writing {}", upload.to)).map(drop)
 }
 

@@ -133,7 +133,7 @@ pub trait Store: Send + Sync {
     /// How many jobs wait, those that still take files included.
     async fn count_waiting(&self) -> Result<usize, OrchestratorError>;
 
-    /// How many jobs there are in each state; states without jobs may be missing.
+    /// How many jobs there are in each state, without bare sandboxes; states without jobs may be missing.
     async fn count_by_state(&self) -> Result<Vec<(JobState, u64)>, OrchestratorError>;
 
     /// Jobs that stand there for this reason.

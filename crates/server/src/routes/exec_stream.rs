@@ -23,6 +23,9 @@ use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
 use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
 
+/// The highest number of a signal.
+const MAX_SIGNAL: i32 = 64;
+
 /// The first message of a client: what to run.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -75,7 +78,7 @@ pub(crate) enum StreamOrder {
     StdinEnd {},
     /// Send it a signal.
     Signal {
-        /// Its number.
+        /// Its number, 1 to 64.
         signal: i32,
     },
     /// End it with all its processes.
@@ -300,6 +303,10 @@ pub(super) async fn listen(
                 }
                 Ok(StreamOrder::Resize { rows, columns }) => {
                     control.resize(TerminalSize { rows, columns }).await
+                }
+                Ok(StreamOrder::Signal { signal }) if !(1..=MAX_SIGNAL).contains(&signal) => {
+                    let detail = format!("must be 1 to {MAX_SIGNAL}");
+                    return Outcome::Refused(Problem::invalid_field("signal", detail));
                 }
                 Ok(StreamOrder::Signal { signal }) => control.signal(signal).await,
                 Ok(StreamOrder::Kill {}) => control.kill().await,

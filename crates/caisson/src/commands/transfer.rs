@@ -1,0 +1,142 @@
+//! How far files on their way have come: a line on a terminal, which is gone when they are there; nothing elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::image::size_text;
+use super::view::CLEAR;
+use crate::terminal::{self, harmless};
+
+/// The least time between two paintings.
+const TICK: Duration = Duration::from_millis(200);
+/// How many characters the bar has.
+const BAR: u64 = 20;
+
+/// Files on their way. Clones are the same; the line is gone with the last.
+#[derive(Clone)]
+pub(crate) struct Transfer(Arc<Mutex<Line>>);
+
+struct Line {
+    doing: &'static str,
+    name: String,
+    moved_bytes: u64,
+    /// Where it is known.
+    total_bytes: Option<u64>,
+    begun: Instant,
+    painted: Option<Instant>,
+    has_terminal: bool,
+}
+
+impl Transfer {
+    /// Nothing has been moved yet.
+    pub(crate) fn begin(doing: &'static str, total_bytes: Option<u64>) -> Self {
+        let line = Line {
+            doing,
+            name: String::new(),
+            moved_bytes: 0,
+            total_bytes,
+            begun: Instant::now(),
+            painted: None,
+            has_terminal: std::io::stderr().is_terminal(),
+        };
+        Self(Arc::new(Mutex::new(line)))
+    }
+
+    /// This file comes now.
+    pub(crate) fn of(&self, name: &str) {
+        self.with(|line| {
+            line.name = harmless(name);
+            line.paint();
+        });
+    }
+
+    /// So many bytes more have been moved.
+    pub(crate) fn add(&self, bytes: usize) {
+        self.with(|line| {
+            line.moved_bytes += bytes as u64;
+            line.paint();
+        });
+    }
+
+    /// Says something beside it.
+    pub(crate) fn say(&self, words: &str) {
+        self.with(Line::clear);
+        super::say(words);
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Line)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Line {
+    fn paint(&mut self) {
+        if !self.has_terminal || self.painted.is_some_and(|painted| painted.elapsed() < TICK) {
+            return;
+        }
+        let width = usize::from(terminal::size().columns).saturating_sub(1);
+        let line: String = self.text(self.begun.elapsed()).chars().take(width).collect();
+        let mut err = std::io::stderr().lock();
+        // A terminal that is gone needs no line.
+        let _ = write!(err, "{CLEAR}{line}").and_then(|()| err.flush());
+        self.painted = Some(Instant::now());
+    }
+
+    fn text(&self, elapsed: Duration) -> String {
+        let moved = size_text(self.moved_bytes);
+        let how_far = match self.total_bytes {
+            Some(total) => {
+                // What grows while it is read is no more than all of it.
+                let filled = (self.moved_bytes.min(total) * BAR).checked_div(total).unwrap_or(BAR);
+                let (done, open) = ("#".repeat(filled as usize), "-".repeat((BAR - filled) as usize));
+                format!("[{done}{open}] {moved} of {}", size_text(total))
+            }
+            None => moved,
+        };
+        let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+        let pace = size_text(self.moved_bytes.saturating_mul(1000) / millis);
+        format!("{} {how_far}  {pace}/s  {}", self.doing, self.name)
+    }
+
+    fn clear(&mut self) {
+        if self.painted.take().is_some() {
+            let mut err = std::io::stderr().lock();
+            let _ = write!(err, "{CLEAR}").and_then(|()| err.flush());
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_how_far_how_fast_and_what() {
+        let transfer = Transfer::begin("sending", Some(4 << 20));
+        transfer.of("a\u{1b}[2J.txt");
+        transfer.add(1 << 20);
+        let text = |transfer: &Transfer| {
+            let mut text = String::new();
+            transfer.with(|line| text = line.text(Duration::from_millis(500)));
+            text
+        };
+        assert_eq!(text(&transfer), "sending [#####---------------] 1.0 MiB of 4.0 MiB  2.0 MiB/s  a[2J.txt");
+        transfer.add(9 << 20);
+        assert!(
+            text(&transfer).contains("[####################] 10.0 MiB of 4.0 MiB"),
+            "{}",
+            text(&transfer)
+        );
+        let unknown = Transfer::begin("receiving", None);
+        unknown.add(1 << 20);
+        assert_eq!(text(&unknown), "receiving 1.0 MiB  2.0 MiB/s  ");
+        assert!(text(&Transfer::begin("sending", Some(0))).contains("[####################] 0"));
+    }
+}
