@@ -32,6 +32,7 @@ mod host;
 mod ids;
 mod logging;
 mod one_shot;
+mod printing;
 mod reload;
 mod steps_file;
 mod stream;

@@ -1,15 +1,16 @@
 //! A command in a sandbox, live: a WebSocket that carries its input, output, window size and end.
 
-use std::io::{Read, Write};
+use std::io::{self, Read};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use futures::stream::SplitSink;
+use bytes::Bytes;
+use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
@@ -20,6 +21,7 @@ use crate::client::{self, ByteStream, Client};
 use crate::commands::say;
 use crate::config_client;
 use crate::ids::Target;
+use crate::printing::{self, Piece};
 use crate::terminal::{self, RawMode};
 
 /// The first byte of a message with output on standard error.
@@ -32,6 +34,8 @@ const INPUT_PIECES: usize = 4;
 const INTERRUPT: i32 = 2;
 /// What a program gets that prints where nobody reads.
 const BROKEN_PIPE: i32 = 13;
+/// How often the server is told that we are there.
+const PULSE: Duration = Duration::from_secs(2);
 /// How long a second Ctrl-C may wait for the connection to take it.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// The exit code of a command that was left, as shells say it for Ctrl-C.
@@ -63,7 +67,9 @@ pub(crate) async fn run(client: &Client, target: &Target, start: Start) -> Resul
     let mut request = start.request;
     request["keep_stdin_open"] = json!(start.input != Input::None);
     // A person would rather see what is new than have the command wait.
-    request["wait_for_reader"] = json!(start.input != Input::Terminal);
+    if start.input != Input::Terminal {
+        request["wait_for_reader"] = json!(true);
+    }
     if start.input == Input::Terminal {
         let size = terminal::size();
         request["terminal"] = json!({"rows": size.rows, "columns": size.columns});
@@ -98,9 +104,55 @@ pub(crate) async fn connect(client: &Client, path: &str) -> Result<Socket> {
     }
 }
 
-/// Carries bytes both ways until the command has ended. Output and signals are taken also while the other side takes
-/// nothing.
+/// Carries bytes both ways until the command has ended and all is printed.
 async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
+    let (pieces, mut printed) = printing::start();
+    let mut interrupted = signal(SignalKind::interrupt()).context("listening for signals")?;
+    let mut shown = Shown::default();
+    let said = converse(socket, input, &pieces, &mut printed, &mut interrupted, &mut shown).await;
+    drop(pieces);
+    match said {
+        Ok(Said::Left(code)) => return Ok(code),
+        Ok(Said::Ended(_)) | Err(_) if !shown.is_unread => {
+            // What has come stands before our own words, however long its reader takes.
+            tokio::select! {
+                printed = printed => shown.is_unread |= is_unread(printed)?,
+                _ = interrupted.recv() => return Ok(ExitCode::from(EXIT_LEFT)),
+            }
+        }
+        _ => {}
+    }
+    match said? {
+        Said::Ended(code) => shown.verdict(code, input),
+        Said::Left(code) => Ok(code),
+    }
+}
+
+/// How talking to a command came to its end.
+enum Said {
+    /// It has ended; what it printed may still be on its way.
+    Ended(ExitCode),
+    /// It was left.
+    Left(ExitCode),
+}
+
+/// Whether printing has ended because its reader has gone; another reason is an error.
+fn is_unread(printed: Result<io::Result<()>, oneshot::error::RecvError>) -> Result<bool> {
+    match printed {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(true),
+        printed => printed.context("writing the output")?.context("writing the output").map(|()| false),
+    }
+}
+
+/// Talks to a command until it has ended. Output and signals are taken also while the other side takes nothing.
+async fn converse(
+    socket: Socket,
+    input: Input,
+    output: &mpsc::Sender<Piece>,
+    printed: &mut oneshot::Receiver<io::Result<()>>,
+    interrupted: &mut Signal,
+    shown: &mut Shown,
+) -> Result<Said> {
     let (sink, mut messages) = socket.split();
     let (pieces, waiting_pieces) = mpsc::channel(INPUT_PIECES);
     let (orders, waiting_orders) = mpsc::unbounded_channel();
@@ -108,28 +160,29 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
     let mut is_writing = true;
     let mut keys = if input == Input::None { None } else { Some(read_input()) };
     let mut resized = signal(SignalKind::window_change()).context("listening for signals")?;
-    let mut interrupted = signal(SignalKind::interrupt()).context("listening for signals")?;
     let mut kill = Kill::None;
-    let mut shown = Shown::default();
     // Until when the command may take to end that nobody reads any more.
     let mut unread_until: Option<Instant> = None;
     loop {
         tokio::select! {
-            message = messages.next() => match message {
+            (message, room) = next_message(&mut messages, output) => match message {
                 Some(message) => {
                     let message = message.context("the connection to the server broke")?;
-                    if let Some(code) = take(message, &mut shown)? {
-                        return shown.verdict(code, input);
-                    }
-                    if shown.is_unread && unread_until.is_none() {
-                        // As at home, the command ends with its reader.
-                        let (order, _) = Order::of(&json!({"type": "signal", "signal": BROKEN_PIPE}));
-                        let _ = orders.send(order);
-                        unread_until = Some(Instant::now() + KILL_PATIENCE);
+                    if let Some(code) = take(message, room, shown)? {
+                        return Ok(Said::Ended(code));
                     }
                 }
                 None => bail!("the server closed the connection before the command had ended"),
             },
+            printed = &mut *printed, if !shown.is_unread => {
+                if is_unread(printed)? {
+                    shown.is_unread = true;
+                    // As at home, the command ends with its reader.
+                    let (order, _) = Order::of(&json!({"type": "signal", "signal": BROKEN_PIPE}));
+                    let _ = orders.send(order);
+                    unread_until = Some(Instant::now() + KILL_PATIENCE);
+                }
+            }
             // Where nothing can be sent any more, what comes in says why.
             () = writing.as_mut(), if is_writing => is_writing = false,
             () = pass_on(&mut keys, &pieces), if is_writing => {}
@@ -146,15 +199,25 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
                     // The first one only asks.
                     Kill::None => Kill::Next,
                     Kill::Next | Kill::Sent => Kill::Waiting { sent, until: Instant::now() + KILL_PATIENCE },
-                    Kill::Waiting { .. } => return Ok(left()),
+                    Kill::Waiting { .. } => return Ok(Said::Left(left())),
                 };
             }
-            () = kill.is_refused() => return Ok(left()),
+            () = kill.is_refused() => return Ok(Said::Left(left())),
             () = tokio::time::sleep_until(unread_until.unwrap_or_else(Instant::now)), if unread_until.is_some() => {
-                return Ok(ExitCode::from(EXIT_UNREAD));
+                return Ok(Said::Left(ExitCode::from(EXIT_UNREAD)));
             }
         }
     }
+}
+
+/// Waits until there is room for what a message has to print, then for the message. There is none where nobody reads any more,
+/// and nothing needs it. May be dropped and called again.
+async fn next_message<'a>(
+    messages: &mut SplitStream<Socket>,
+    output: &'a mpsc::Sender<Piece>,
+) -> (Option<Result<Message, Error>>, Option<mpsc::Permit<'a, Piece>>) {
+    let room = output.reserve().await.ok();
+    (messages.next().await, room)
 }
 
 /// Something to be sent before any input, and who wants to know when it was.
@@ -176,6 +239,7 @@ async fn write(
     mut orders: mpsc::UnboundedReceiver<Order>,
     mut pieces: mpsc::Receiver<Message>,
 ) {
+    let mut pulse = tokio::time::interval(PULSE);
     loop {
         let sent = tokio::select! {
             biased;
@@ -188,7 +252,8 @@ async fn write(
                 sent
             }
             Some(piece) = pieces.recv() => sink.send(piece).await,
-            else => return,
+            // The server's own question may be behind much that nobody has read yet.
+            _ = pulse.tick() => sink.send(Message::Pong(Bytes::new())).await,
         };
         if sent.is_err() {
             return;
@@ -270,54 +335,60 @@ impl Shown {
 }
 
 /// Shows one message; an exit code at the end.
-fn take(message: Message, shown: &mut Shown) -> Result<Option<ExitCode>> {
+fn take(
+    message: Message,
+    room: Option<mpsc::Permit<'_, Piece>>,
+    shown: &mut Shown,
+) -> Result<Option<ExitCode>> {
+    let print = |piece| {
+        if let Some(room) = room {
+            room.send(piece);
+        }
+    };
     match message {
-        Message::Binary(_) if shown.is_unread => Ok(None),
-        Message::Binary(bytes) => {
-            let printed = bytes.split_first().map_or(Ok(()), |(kind, output)| show(*kind, output));
-            match printed {
-                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => shown.is_unread = true,
-                printed => printed.context("writing the output")?,
-            }
+        Message::Binary(mut bytes) if !bytes.is_empty() => {
+            let kind = bytes.split_to(1)[0];
+            print(if kind == STDERR { Piece::Error(bytes) } else { Piece::Output(bytes) });
             Ok(None)
         }
-        Message::Text(text) => told(&serde_json::from_str(&text).unwrap_or_default(), shown),
+        Message::Text(text) => {
+            let Told { words, end } = told(&serde_json::from_str(&text).unwrap_or_default(), shown);
+            print(Piece::Error(words.into()));
+            end.transpose()
+        }
         Message::Close(_) => bail!("the server closed the connection before the command had ended"),
         _ => Ok(None),
     }
 }
 
-fn show(kind: u8, output: &[u8]) -> std::io::Result<()> {
-    if kind == STDERR {
-        let mut error = std::io::stderr().lock();
-        return error.write_all(output).and_then(|()| error.flush());
-    }
-    let mut out = std::io::stdout().lock();
-    out.write_all(output).and_then(|()| out.flush())
+/// What a message says beside the output.
+#[derive(Default)]
+struct Told {
+    /// For the person in front.
+    words: String,
+    /// How the command has ended.
+    end: Option<Result<ExitCode>>,
 }
 
-fn told(message: &Value, shown: &mut Shown) -> Result<Option<ExitCode>> {
+fn told(message: &Value, shown: &mut Shown) -> Told {
     match message["type"].as_str() {
         Some("gap") => {
             let bytes = message["bytes"].as_u64().unwrap_or(1);
             shown.missing_bytes = shown.missing_bytes.saturating_add(bytes);
-            eprintln!("\r\ncaisson: {} bytes of output were left out here\r", message["bytes"]);
-            Ok(None)
+            let words = format!("\r\ncaisson: {bytes} bytes of output were left out here\r\n");
+            Told { words, end: None }
         }
         Some("ended") => {
-            for line in message["note"].as_str().unwrap_or_default().lines() {
-                eprintln!("{line}\r");
-            }
-            match message["exit_code"].as_i64() {
-                Some(code) => Ok(Some(exit_code(code))),
-                None => Err(anyhow!(
-                    "it ended early: {}",
-                    message["reason"].as_str().unwrap_or("no reason given")
-                )),
+            let note = message["note"].as_str().unwrap_or_default();
+            let reason = message["reason"].as_str().unwrap_or("no reason given");
+            let code = message["exit_code"].as_i64().map(exit_code);
+            Told {
+                words: note.lines().flat_map(|line| [line, "\r\n"]).collect(),
+                end: Some(code.ok_or_else(|| anyhow!("it ended early: {reason}"))),
             }
         }
-        Some("problem") => Err(client::problem_of(message)),
-        _ => Ok(None),
+        Some("problem") => Told { end: Some(Err(client::problem_of(message))), ..Told::default() },
+        _ => Told::default(),
     }
 }
 
@@ -360,7 +431,7 @@ mod tests {
     #[test]
     fn the_end_of_a_command_becomes_an_exit_code() {
         let mut shown = Shown::default();
-        let mut told = |message: &Value| told(message, &mut shown);
+        let mut told = |message: &Value| told(message, &mut shown).end.transpose();
         let mut code = |message: Value| told(&message).unwrap();
         assert_eq!(code(json!({"type": "started", "call": "exec-1"})), None);
         assert_eq!(code(json!({"type": "ended", "exit_code": 7})), Some(ExitCode::from(7)));
@@ -377,7 +448,8 @@ mod tests {
         let mut shown = Shown::default();
         assert_eq!(shown.verdict(ExitCode::SUCCESS, Input::None).unwrap(), ExitCode::SUCCESS);
         for bytes in [40, 2] {
-            assert_eq!(told(&json!({"type": "gap", "bytes": bytes}), &mut shown).unwrap(), None);
+            let Told { words, end } = told(&json!({"type": "gap", "bytes": bytes}), &mut shown);
+            assert!(words.contains("bytes of output were left out here") && end.is_none());
         }
         let error = shown.verdict(ExitCode::SUCCESS, Input::Pipe).unwrap_err().to_string();
         assert!(error.starts_with("42 bytes of the output are missing"), "{error}");

@@ -1,6 +1,7 @@
 //! The terminal in front: whether there is one, how large it is, and its raw mode.
 
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -45,7 +46,12 @@ pub(crate) struct Size {
 
 /// The size of the terminal on standard output, or the usual one.
 pub(crate) fn size() -> Size {
-    match tcgetwinsize(rustix::stdio::stdout()) {
+    size_of(rustix::stdio::stdout())
+}
+
+/// The size of a terminal, or the usual one.
+pub(crate) fn size_of(terminal: impl AsFd) -> Size {
+    match tcgetwinsize(terminal) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => Size { rows: size.ws_row, columns: size.ws_col },
         _ => Size { rows: 24, columns: 80 },
     }

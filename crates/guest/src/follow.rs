@@ -32,7 +32,7 @@ pub(crate) async fn follow(
             && paced.is_none()
             && (from_sequence == 0 || cursor.sequence() > from_sequence)
         {
-            paced = Some(Paced::new(Rc::clone(&call), cursor.bytes()));
+            paced = Some(Paced::new(Rc::clone(&call), cursor.position()));
         }
         // Both are looked at before the store, so that no change is missed.
         printed.borrow_and_update();
@@ -92,11 +92,13 @@ async fn send_ready(
             Next::Gap { from_sequence, to_sequence, bytes } => {
                 stream.send(&ExecEvent::Gap { from_sequence, to_sequence, bytes }).await?;
             }
-            Next::Nothing => return Ok(sent > 0),
+            Next::Nothing => {
+                // It has all there is, whatever was counted and could not be kept.
+                paced.iter().for_each(|paced| paced.is_at(call.store.borrow().end()));
+                return Ok(sent > 0);
+            }
         }
-        if let Some(paced) = paced {
-            paced.has(cursor.bytes());
-        }
+        paced.iter().for_each(|paced| paced.is_at(cursor.position()));
     }
     Ok(true)
 }

@@ -8,14 +8,31 @@ use tokio::sync::watch;
 
 use crate::calls::ProcessCall;
 
-/// How far a follower may be behind before the process waits. Half of what the store keeps of the newest output, so that nothing
-/// is given up before the follower has it.
-const MOST_BEHIND_BYTES: u64 = 4 * 1024 * 1024;
+/// How far a follower may be behind before the process waits: in bytes half of what the store keeps of the newest output, and in
+/// pieces, however small they are, a fifth, so that nothing is given up before the follower has it.
+const MOST_BEHIND: Position = Position { bytes: 4 * 1024 * 1024, sequence: 64 * 1024 };
+
+/// A place in the output of a call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// So many bytes come before it.
+    pub(crate) bytes: u64,
+    /// So many pieces come before it.
+    pub(crate) sequence: u64,
+}
+
+impl Position {
+    /// Whether another one is far ahead of this.
+    fn is_far_behind(self, other: Self) -> bool {
+        other.bytes.saturating_sub(self.bytes) > MOST_BEHIND.bytes
+            || other.sequence.saturating_sub(self.sequence) > MOST_BEHIND.sequence
+    }
+}
 
 /// The followers of one call that it waits for.
 pub(crate) struct Pace {
-    /// How many bytes each of them has.
-    followers: RefCell<BTreeMap<u64, u64>>,
+    /// How far each of them is.
+    followers: RefCell<BTreeMap<u64, Position>>,
     /// Changes when one of them has got on, or has gone.
     got_on: watch::Sender<u64>,
 }
@@ -26,9 +43,8 @@ impl Pace {
     }
 
     /// Whether a follower is so far behind the end of the output that the process waits.
-    fn is_behind(&self, printed_bytes: u64) -> bool {
-        let slowest = self.followers.borrow().values().min().copied();
-        slowest.is_some_and(|bytes| printed_bytes.saturating_sub(bytes) > MOST_BEHIND_BYTES)
+    fn is_behind(&self, printed: Position) -> bool {
+        self.followers.borrow().values().any(|follower| follower.is_far_behind(printed))
     }
 
     fn tell(&self) {
@@ -43,20 +59,20 @@ pub(crate) struct Paced {
 }
 
 impl Paced {
-    /// A follower that has so many bytes.
-    pub(crate) fn new(call: Rc<ProcessCall>, bytes: u64) -> Self {
+    /// A follower that is here.
+    pub(crate) fn new(call: Rc<ProcessCall>, position: Position) -> Self {
         let number = {
             let mut followers = call.pace.followers.borrow_mut();
             let number = followers.last_key_value().map_or(0, |(last, _)| last + 1);
-            followers.insert(number, bytes);
+            followers.insert(number, position);
             number
         };
         Self { call, number }
     }
 
-    /// It has so many bytes by now.
-    pub(crate) fn has(&self, bytes: u64) {
-        self.call.pace.followers.borrow_mut().insert(self.number, bytes);
+    /// It has come here by now.
+    pub(crate) fn is_at(&self, position: Position) {
+        self.call.pace.followers.borrow_mut().insert(self.number, position);
         self.call.pace.tell();
     }
 }
@@ -79,7 +95,7 @@ pub(crate) async fn wait_for_followers(call: &ProcessCall) {
         // Both are looked at before the store, so that no change is missed.
         got_on.borrow_and_update();
         let has_ended = phases.borrow_and_update().outcome().is_some();
-        if has_ended || !call.pace.is_behind(call.store.borrow().total_bytes()) {
+        if has_ended || !call.pace.is_behind(call.store.borrow().end()) {
             return;
         }
         tokio::select! {
@@ -96,11 +112,14 @@ mod tests {
     #[test]
     fn a_process_waits_for_the_slowest_of_those_that_it_waits_for() {
         let pace = Pace::new();
-        assert!(!pace.is_behind(u64::MAX), "nobody follows");
-        pace.followers.borrow_mut().extend([(0, 1000), (1, 5)]);
-        assert!(!pace.is_behind(MOST_BEHIND_BYTES + 5));
-        assert!(pace.is_behind(MOST_BEHIND_BYTES + 6));
+        let at = |bytes, sequence| Position { bytes, sequence };
+        assert!(!pace.is_behind(at(u64::MAX, u64::MAX)), "nobody follows");
+        pace.followers.borrow_mut().extend([(0, at(1000, 9)), (1, at(5, 2))]);
+        assert!(!pace.is_behind(at(MOST_BEHIND.bytes + 5, 20)));
+        assert!(pace.is_behind(at(MOST_BEHIND.bytes + 6, 20)));
+        assert!(!pace.is_behind(at(2000, MOST_BEHIND.sequence + 2)));
+        assert!(pace.is_behind(at(2000, MOST_BEHIND.sequence + 3)), "many small pieces");
         pace.followers.borrow_mut().remove(&1);
-        assert!(!pace.is_behind(MOST_BEHIND_BYTES + 1000));
+        assert!(!pace.is_behind(at(MOST_BEHIND.bytes + 1000, MOST_BEHIND.sequence + 9)));
     }
 }

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use protocol::{CallStatus, ExecEnd, Follow, GuestClient};
 use support::*;
 
@@ -72,6 +74,28 @@ async fn a_process_waits_for_a_paced_follower_and_nothing_is_left_out() {
     assert!(seen.text() == expected, "{} bytes that are not what was printed", seen.stdout.len());
 }
 
+/// The store gives up small pieces sooner than bytes.
+#[tokio::test]
+async fn a_process_that_prints_byte_by_byte_waits_too() {
+    const PIECES: usize = 1_000_000;
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let line = format!("dd if=/dev/zero bs=1 count={PIECES} 2>/dev/null");
+    let mut follower = client.exec(shell("small", &line), Follow::Paced).await.unwrap();
+    // It is far ahead before anything is read.
+    let mut printed = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        match client.call_status(key("small")).await.unwrap() {
+            CallStatus::Running { next_sequence } if next_sequence > printed => printed = next_sequence,
+            _ => break,
+        }
+    }
+    let (seen, outcome) = finish(&mut follower).await;
+    assert_eq!((seen.gaps, outcome.end), (vec![], ExecEnd::Code(0)));
+    assert_eq!(seen.stdout.len(), PIECES);
+}
+
 #[tokio::test]
 async fn a_paced_follower_that_reads_nothing_holds_the_process_until_it_goes() {
     let guest = TestGuest::start();
@@ -92,7 +116,8 @@ async fn a_paced_follower_that_reads_nothing_holds_the_process_until_it_goes() {
     while (seen.sequences.len() as u64) < held().await {
         assert!(seen.take(watcher.next().await.unwrap()).is_none());
     }
-    assert!(seen.stdout.len() < 8 * 1024 * 1024, "{} bytes came", seen.stdout.len());
+    let more = tokio::time::timeout(Duration::from_millis(300), watcher.next()).await;
+    assert!(more.is_err(), "{} bytes and more came", seen.stdout.len());
     drop(follower);
     let outcome = finish_into(&mut watcher, &mut seen).await;
     assert_eq!(outcome.end, ExecEnd::Code(0));

@@ -1,6 +1,6 @@
 //! A connection that does not wait for ever.
 //!
-//! A client that takes nothing of its answer is given up after a while. A client that still sends when the answer is
+//! A client that takes nothing of its answer, and says nothing, is given up after a while. A client that still sends when the answer is
 //! out is listened to for a moment: closing at once would make its system throw the answer away.
 
 use std::io;
@@ -17,7 +17,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How much to listen to and throw away. Many clients read their answer only after they have sent everything.
 const LINGER_BYTES: usize = 128 * 1024 * 1024;
 
-/// A stream whose writes are given up when the other side takes nothing for `stall`.
+/// A stream whose writes are given up when the other side takes nothing for `stall`, and says nothing either: one that waits for its
+/// own reader says that it is there.
 pub(crate) struct BoundedStream<T> {
     inner: T,
     stall: Duration,
@@ -56,7 +57,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for BoundedStream<T> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut self.inner).poll_read(context, buffer);
+        let stall = self.stall;
+        if let Some(stalled) = self.stalled.as_mut().filter(|_| buffer.filled().len() > before) {
+            // Whoever waits to write is still woken by it.
+            stalled.as_mut().reset(Instant::now() + stall);
+        }
+        outcome
     }
 }
 
@@ -128,6 +136,26 @@ mod tests {
         let mut stream = BoundedStream::new(ours, Duration::from_secs(60), CancellationToken::new());
         let error = stream.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_and_says_something_is_kept_as_long_as_it_does() {
+        let (ours, mut theirs) = duplex(16);
+        let stream = BoundedStream::new(ours, Duration::from_secs(60), CancellationToken::new());
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let begun = Instant::now();
+        let says = tokio::spawn(async move {
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(50)).await;
+                theirs.write_all(b"here").await.unwrap();
+            }
+            theirs
+        });
+        let hears = tokio::spawn(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+        let error = writer.write_all(&[0; 64]).await.unwrap_err();
+        assert_eq!((error.kind(), begun.elapsed().as_secs()), (io::ErrorKind::TimedOut, 560));
+        drop(says.await.unwrap());
+        hears.abort();
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Server, binary};
+use e2e::{Options, Server, binary};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::typed::{command, finish, typed, typed_with};
@@ -122,7 +122,8 @@ fn a_sandbox_is_not_cancelled_or_paused_like_a_job() {
 /// Far more than is kept for readers who are behind.
 #[test]
 fn a_command_waits_for_whoever_reads_its_output() {
-    let server = Server::start();
+    let config = "[http]\nidle_timeout_s = 5\n".to_owned();
+    let server = Server::start_with(Options { config, ..Options::default() });
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let exec = |line: &str| {
         let mut exec = command(server.folder(), &["exec", &id, line]);
@@ -131,6 +132,8 @@ fn a_command_waits_for_whoever_reads_its_output() {
         exec.spawn().unwrap()
     };
     let child = exec("seq 4000000 > numbers; cat numbers");
+    // One that takes its time, such as `less`, is not taken for gone.
+    std::thread::sleep(Duration::from_secs(12));
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let lines =

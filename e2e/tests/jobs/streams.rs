@@ -175,11 +175,11 @@ fn a_process_waits_for_a_reader_that_asks_for_it() {
     assert_eq!((finished.stdout.len() as u64, finished.gap), (WHOLE, 0));
     assert_eq!(finished.end["exit_code"], 0);
     // Who leaves is not waited for any longer.
-    let mut socket = sandbox
-        .stream(&json!({"command": "rm done; yes | head -c 200000000; touch done", "wait_for_reader": true}));
+    let mut socket =
+        sandbox.stream(&json!({"command": "yes | head -c 200000000; touch left", "wait_for_reader": true}));
     socket.started();
     drop(socket);
-    wait_until("the process has ended", || sandbox.get("files/done").status == 200);
+    wait_until("the process has ended", || sandbox.get("files/left").status == 200);
 }
 
 /// What a process prints is written to the log while the server asks now and then whether the client is there.
@@ -208,6 +208,10 @@ fn what_cannot_be_run_is_told_on_the_socket() {
         (json!({"command": "a", "colour": 1}), "colour"),
         (json!({"command": "a", "terminal": {"rows": "many", "columns": 1}}), "terminal.rows"),
         (json!({"command": "a", "timeout_s": -1}), "timeout_s"),
+        (
+            json!({"command": "a", "wait_for_reader": true, "terminal": {"rows": 9, "columns": 9}}),
+            "wait_for_reader",
+        ),
     ] {
         let end = sandbox.stream(&request).finish().end;
         assert_eq!((&end["type"], &end["code"]), (&json!("problem"), &json!("invalid_field")), "{end}");

@@ -140,7 +140,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
     } else {
         to.into()
     };
-    let transfer = Transfer::begin("receiving", None);
+    let transfer = Transfer::receiving_uncounted();
     let mut arrival = Arrival::default();
     // What is still to be copied, with its place here and its permissions where they are known.
     let mut waiting = vec![(from.to_owned(), to, None)];

@@ -101,7 +101,7 @@ pub(crate) async fn fetch(client: &Client, id: &str, out: Option<PathBuf>) -> Re
 
 async fn copy(client: &Client, id: &str, into: &mut impl Write) -> Result<u64> {
     let response = client.send(client.request(Method::GET, &format!("/jobs/{id}/output.zip"))).await?;
-    let transfer = Transfer::begin("receiving", response.content_length());
+    let transfer = Transfer::receiving(response.content_length());
     transfer.of("output.zip");
     let mut body = response.bytes_stream();
     let mut count = 0;

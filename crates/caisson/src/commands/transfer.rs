@@ -29,8 +29,22 @@ struct Line {
 }
 
 impl Transfer {
-    /// Nothing has been moved yet.
-    pub(crate) fn begin(doing: &'static str, total_bytes: Option<u64>) -> Self {
+    /// Sends so many bytes.
+    pub(crate) fn sending(total_bytes: u64) -> Self {
+        Self::begin("sending", Some(total_bytes))
+    }
+
+    /// Receives so many bytes, where that is known.
+    pub(crate) fn receiving(total_bytes: Option<u64>) -> Self {
+        Self::begin("receiving", total_bytes)
+    }
+
+    /// Receives what nobody has counted.
+    pub(crate) fn receiving_uncounted() -> Self {
+        Self::receiving(None)
+    }
+
+    fn begin(doing: &'static str, total_bytes: Option<u64>) -> Self {
         let line = Line {
             doing,
             name: String::new(),
@@ -75,7 +89,7 @@ impl Line {
         if !self.has_terminal || self.painted.is_some_and(|painted| painted.elapsed() < TICK) {
             return;
         }
-        let width = usize::from(terminal::size().columns).saturating_sub(1);
+        let width = usize::from(terminal::size_of(std::io::stderr()).columns).saturating_sub(1);
         let line: String = self.text(self.begun.elapsed()).chars().take(width).collect();
         let mut err = std::io::stderr().lock();
         // A terminal that is gone needs no line.
@@ -119,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_line_says_how_far_how_fast_and_what() {
-        let transfer = Transfer::begin("sending", Some(4 << 20));
+        let transfer = Transfer::sending(4 << 20);
         transfer.of("a\u{1b}[2J.txt");
         transfer.add(1 << 20);
         let text = |transfer: &Transfer| {
@@ -134,9 +148,9 @@ mod tests {
             "{}",
             text(&transfer)
         );
-        let unknown = Transfer::begin("receiving", None);
+        let unknown = Transfer::receiving_uncounted();
         unknown.add(1 << 20);
         assert_eq!(text(&unknown), "receiving 1.0 MiB  2.0 MiB/s  ");
-        assert!(text(&Transfer::begin("sending", Some(0))).contains("[####################] 0"));
+        assert!(text(&Transfer::sending(0)).contains("[####################] 0"));
     }
 }

@@ -140,7 +140,7 @@ pub(crate) async fn submit(
 
 /// Sends all of it, one after the other.
 pub(crate) async fn send_all(client: &Client, target: &Target, uploads: &[Upload]) -> Result<()> {
-    let transfer = Transfer::begin("sending", Some(uploads.iter().map(bytes_of).sum()));
+    let transfer = Transfer::sending(uploads.iter().map(bytes_of).sum());
     for upload in uploads {
         transfer.of(&upload.to);
         send(client, target, upload, &transfer).await?;

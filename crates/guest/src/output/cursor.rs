@@ -7,6 +7,8 @@ use bytes::Bytes;
 use protocol::frame::MAX_OUTPUT_BYTES;
 use protocol::{OutputChunk, OutputStream};
 
+use crate::pace::Position;
+
 use super::store::{OutputStore, Place, RECORD_HEADER_BYTES, Segment};
 
 /// Which chunks a follower may have.
@@ -69,9 +71,9 @@ impl Cursor {
         self.sequence
     }
 
-    /// How many bytes of output come before that, as far as it is known.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.byte.unwrap_or(0)
+    /// Where that is, as far as it is known.
+    pub(crate) fn position(&self) -> Position {
+        Position { bytes: self.byte.unwrap_or(0), sequence: self.sequence }
     }
 }
 

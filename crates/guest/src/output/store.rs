@@ -10,6 +10,8 @@ use bytes::Bytes;
 use protocol::OutputStream;
 use protocol::frame::MAX_OUTPUT_BYTES;
 
+use crate::pace::Position;
+
 use super::cursor::{Cursor, Next, Reach};
 use super::early::{Allowance, Early};
 
@@ -122,6 +124,11 @@ impl OutputStore {
             next_sequence: 0,
             waiting: VecDeque::new(),
         }
+    }
+
+    /// Where the output ends for now.
+    pub(crate) fn end(&self) -> Position {
+        Position { bytes: self.total_bytes, sequence: self.next_sequence }
     }
 
     /// Bytes of all streams so far.

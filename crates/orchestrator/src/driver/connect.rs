@@ -136,19 +136,28 @@ impl Driver {
 
     async fn connect(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
         let begun = Instant::now();
+        // Since when it has answered, and not well.
+        let mut wrong_since: Option<Instant> = None;
         let mut pause = Duration::from_millis(2);
         loop {
-            let (patience, silence) = match tokio::time::timeout(ANSWER_PATIENCE, self.dial(sandbox)).await {
-                Ok(Ok(connected)) => return Ok(connected),
-                Ok(Err(Dial::Fatal(stop))) => return Err(stop),
-                Ok(Err(Dial::Again(error))) => (ANSWER_PATIENCE, format!(": {}", describe(&error))),
-                Err(_) => (SILENCE_PATIENCE, String::new()),
-            };
+            let (is_out_of_patience, how) =
+                match tokio::time::timeout(ANSWER_PATIENCE, self.dial(sandbox)).await {
+                    Ok(Ok(connected)) => return Ok(connected),
+                    Ok(Err(Dial::Fatal(stop))) => return Err(stop),
+                    Ok(Err(Dial::Again(error))) => {
+                        let since = *wrong_since.get_or_insert_with(Instant::now);
+                        (since.elapsed() > ANSWER_PATIENCE, format!(": {}", describe(&error)))
+                    }
+                    Err(_) => {
+                        wrong_since = None;
+                        (begun.elapsed() > SILENCE_PATIENCE, String::new())
+                    }
+                };
             if let Some(ended) = self.ended(sandbox).await? {
                 return Err(Stop::Lost(ended));
             }
-            if begun.elapsed() > patience {
-                return Err(lost(format!("the guest does not answer{silence}")));
+            if is_out_of_patience {
+                return Err(lost(format!("the guest does not answer{how}")));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(250));

@@ -14,7 +14,11 @@ impl Driver {
     pub(super) async fn hold_session(&mut self) -> Result<Why, Stop> {
         self.settle_foreign_calls().await?;
         loop {
-            let client = self.guest().await?;
+            let mut wish = self.wish.clone();
+            let client = tokio::select! {
+                () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+                client = self.guest() => client?,
+            };
             let idle_ms = self.idle_ms.borrow_and_update().unwrap_or(i64::MAX);
             let left_ms = idle_ms.saturating_sub(self.used.idle_ms());
             if left_ms <= 0 {

@@ -48,7 +48,8 @@ pub(crate) struct StreamRequest {
     /// Leaves standard input open for binary messages; that of a terminal always is.
     #[serde(default)]
     keep_stdin_open: bool,
-    /// The process waits while the client does not read, as at a pipe, and no output is left out.
+    /// The process waits while the client does not read, as at a pipe, and no output is left out. Not with a terminal. A client that
+    /// reads nothing for long says now and then that it is there, such as with a pong.
     #[serde(default)]
     wait_for_reader: bool,
 }
@@ -210,6 +211,10 @@ async fn begin(
         }
     };
     let request: StreamRequest = parse_json(text.as_bytes()).map_err(Outcome::Refused)?;
+    if request.wait_for_reader && request.terminal.is_some() {
+        let detail = "a terminal waits for nobody; leave out one of the two";
+        return Err(Outcome::Refused(Problem::invalid_field("wait_for_reader", detail)));
+    }
     let talk = Talk {
         terminal: request.terminal.map(|Size { rows, columns }| TerminalSize { rows, columns }),
         keep_stdin_open: request.keep_stdin_open,

@@ -172,7 +172,7 @@ pub(super) fn count_waiting(connection: &Connection) -> Result<usize> {
 }
 
 pub(super) fn count_by_state(connection: &Connection) -> Result<Vec<(JobState, u64)>> {
-    // All of them by one index, less the few bare sandboxes by another.
+    // All of them by one index alone, less the bare sandboxes, which are fewer.
     let sql = "SELECT state, SUM(count) FROM (
                    SELECT state, COUNT(*) AS count FROM jobs GROUP BY state
                    UNION ALL SELECT state, -COUNT(*) FROM jobs WHERE kind = 'sandbox' GROUP BY state
