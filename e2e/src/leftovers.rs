@@ -4,6 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::processes;
+use crate::server::pause;
+
+/// How often a control group is tried that is not empty yet.
+const MOST_LOOKS: u32 = 100;
 
 /// Everything on this machine that names one of the words: a server's folder, the ids of its sandboxes.
 pub(crate) fn find(words: &[String]) -> Vec<String> {
@@ -47,18 +51,33 @@ fn collect_directories(root: &Path, depth: usize, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Lets go and kills what is left in the control groups of a sandbox: a frozen process does not die before.
-fn sweep_groups(id: &str) {
+/// Removes the control groups of sandboxes with what is left in them. Hundreds that stay make each new one slower.
+fn sweep_groups(ids: &[String]) {
     let mut groups = Vec::new();
     collect_directories(Path::new("/sys/fs/cgroup"), 8, &mut groups);
-    for group in groups.iter().filter(|path| path.file_name().is_some_and(|name| name == id)) {
-        let _ = fs::write(group.join("freezer.state"), "THAWED");
-        let _ = fs::write(group.join("cgroup.freeze"), "0");
-        for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
-            processes::kill(pid.parse().unwrap_or_default());
+    let is_of_sandbox = |path: &PathBuf| path.iter().any(|name| ids.iter().any(|id| name == id.as_str()));
+    groups.retain(is_of_sandbox);
+    // A process that was killed stays in its group for a moment, and those within a group go before it.
+    for _ in 0..MOST_LOOKS {
+        groups.retain(|group| !remove_group(group));
+        if groups.is_empty() {
+            return;
         }
-        let _ = fs::remove_dir(group);
+        pause();
     }
+}
+
+/// Lets go and kills what is left in a control group: a frozen process does not die before. Says whether the group is gone.
+fn remove_group(group: &Path) -> bool {
+    if fs::remove_dir(group).is_ok() || !group.exists() {
+        return true;
+    }
+    let _ = fs::write(group.join("freezer.state"), "THAWED");
+    let _ = fs::write(group.join("cgroup.freeze"), "0");
+    for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+        processes::kill(pid.parse().unwrap_or_default());
+    }
+    false
 }
 
 /// Removes what a failed test has left, so that the next one starts clean.
@@ -71,9 +90,7 @@ pub(crate) fn sweep(folder: &str, sandboxes: &[String]) {
     }
     let known = fs::read_dir(Path::new(folder).join("data/sandboxes")).into_iter().flatten().flatten();
     let known = known.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    for id in known.chain(sandboxes.iter().cloned()) {
-        sweep_groups(&id);
-    }
+    sweep_groups(&known.chain(sandboxes.iter().cloned()).collect::<Vec<_>>());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for target in
         mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| path.contains(folder))
