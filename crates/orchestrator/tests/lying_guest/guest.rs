@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const LONG_NAME_BYTES: usize = 32 * 1024 * 1024;
 
 /// How much later the log hears of an end.
-const LATE: Duration = Duration::from_millis(500);
+const LATE: Duration = Duration::from_secs(2);
 
 /// What a guest says that no honest one says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
