@@ -57,6 +57,16 @@ pub(crate) fn size_of(terminal: impl AsFd) -> Size {
     }
 }
 
+/// Characters between the brackets of a progress bar.
+const BAR: u64 = 20;
+
+/// A progress bar such as `[#####---------------]`.
+pub(crate) fn bar(done: u64, all: u64) -> String {
+    let filled = (done.min(all).saturating_mul(BAR)).checked_div(all).unwrap_or(0);
+    let part = |mark: &str, count: u64| mark.repeat(usize::try_from(count).unwrap_or(0));
+    format!("[{}{}]", part("#", filled), part("-", BAR - filled))
+}
+
 /// Standard input in raw mode: every key goes to the other side. Put back when it goes out of scope.
 pub(crate) struct RawMode {
     before: Termios,

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use protocol::{
-    CallKey, Exec, ExecEvent, ExecOutcome, FileOperation, Follow, Incoming, MessageStream, ProtocolError,
-    Reply, TerminalSize,
+    CallKey, Exec, ExecEvent, ExecOutcome, FileOperation, Follow, Incoming, MAX_SIGNAL, MessageStream,
+    ProtocolError, Reply, TerminalSize,
 };
 
 use crate::calls::{Call, Phase, ProcessCall};
@@ -18,8 +18,6 @@ use crate::{process, sys, terminal};
 
 /// Calls whose process runs, at once.
 const MAX_RUNNING_CALLS: u32 = 512;
-/// The highest signal number.
-const MAX_SIGNAL: i32 = 64;
 
 fn refused(message: impl Into<String>) -> Reply {
     Reply::Refused { message: message.into() }

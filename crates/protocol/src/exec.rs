@@ -116,6 +116,9 @@ impl Follow {
     }
 }
 
+/// The highest signal number; the lowest is 1.
+pub const MAX_SIGNAL: i32 = 64;
+
 /// Where output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

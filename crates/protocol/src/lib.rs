@@ -36,7 +36,7 @@ pub use desktop::{
 pub use display::{CellError, Display, DisplayKind, DisplayReader, MAX_DISPLAY_BYTES, plain_text};
 pub use error::ProtocolError;
 pub use exec::{
-    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, OutputChunk,
+    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, MAX_SIGNAL, OutputChunk,
     OutputStream, Program, TerminalSize,
 };
 pub use file::{

@@ -17,6 +17,7 @@ use crate::{config_client, terminal};
 #[command(after_help = "\
 One word after the id is a command line for the shell inside; several are a program and its arguments, as they are.
 The exit code is the command's, or 125 where there is none: no server, no sandbox, out of time. Ctrl-C interrupts the command, a second one kills it.
+Without --terminal the command runs as in a shell pipeline: it pauses while its output is not read, and ends when its reader ends.
 
 Examples:
   caisson exec 1c2d4e6f 'ls -la | head'

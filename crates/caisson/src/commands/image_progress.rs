@@ -8,8 +8,6 @@ use image::{BuildEvent, Stage};
 use super::duration_text;
 use crate::terminal::{self, harmless};
 
-/// How many characters wide the bar is.
-const BAR: usize = 20;
 /// How often a line is printed where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -101,16 +99,9 @@ fn place(stage: Stage) -> String {
 }
 
 fn bar(stage: Stage, percent: Option<u8>, doing: &str, elapsed: Duration) -> String {
-    let filled = percent.map_or(0, |percent| usize::from(percent) * BAR / 100);
+    let filled = terminal::bar(percent.unwrap_or(0).into(), 100);
     let percent = percent.map_or_else(|| "    ".to_owned(), |percent| format!("{percent:>3}%"));
-    format!(
-        "{} [{}{}] {percent}  {}  {}",
-        place(stage),
-        "#".repeat(filled),
-        "-".repeat(BAR - filled),
-        time(elapsed),
-        harmless(doing)
-    )
+    format!("{} {filled} {percent}  {}  {}", place(stage), time(elapsed), harmless(doing))
 }
 
 fn line_of(event: &BuildEvent, total: Duration) -> String {

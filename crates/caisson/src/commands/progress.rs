@@ -6,10 +6,8 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::progress_agent;
-use crate::terminal::{Colours, harmless};
+use crate::terminal::{Colours, bar, harmless};
 
-/// How many characters wide the bar is.
-const BAR: usize = 20;
 /// How many letters of what the model says are shown in it.
 const HEARD: usize = 60;
 
@@ -43,16 +41,9 @@ impl Progress {
 
     /// A line that says how far the job is, cut to a width.
     pub(crate) fn bar(&self, width: usize) -> String {
-        let filled = (self.steps_done * BAR).checked_div(self.step_count).unwrap_or(0).min(BAR);
+        let (done, all) = (self.steps_done, self.step_count);
         let seconds = self.since.elapsed().as_secs();
-        let line = format!(
-            "[{}{}] {}/{}  {seconds} s  {}",
-            "#".repeat(filled),
-            "-".repeat(BAR - filled),
-            self.steps_done,
-            self.step_count,
-            self.current
-        );
+        let line = format!("{} {done}/{all}  {seconds} s  {}", bar(done as u64, all as u64), self.current);
         // One column stays free: a full line would make some terminals scroll.
         line.chars().take(width.saturating_sub(1)).collect()
     }

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::image::size_text;
 use super::view::CLEAR;
-use crate::terminal::{self, harmless};
+use crate::terminal::{self, bar, harmless};
 
 /// The least time between two paintings.
 const TICK: Duration = Duration::from_millis(200);
-/// How many characters the bar has.
-const BAR: u64 = 20;
 
 /// Files on their way. Clones are the same; the line is gone with the last.
 #[derive(Clone)]
@@ -101,10 +99,9 @@ impl Line {
         let moved = size_text(self.moved_bytes);
         let how_far = match self.total_bytes {
             Some(total) => {
-                // What grows while it is read is no more than all of it.
-                let filled = (self.moved_bytes.min(total) * BAR).checked_div(total).unwrap_or(BAR);
-                let (done, open) = ("#".repeat(filled as usize), "-".repeat((BAR - filled) as usize));
-                format!("[{done}{open}] {moved} of {}", size_text(total))
+                // An empty file is complete.
+                let bar = if total == 0 { bar(1, 1) } else { bar(self.moved_bytes, total) };
+                format!("{bar} {moved} of {}", size_text(total))
             }
             None => moved,
         };

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use orchestrator::{CallEnd, ExecRequest, JobId, LiveControl, LiveExec, LiveOutput, LiveUpdate, Talk};
-use protocol::TerminalSize;
+use protocol::{MAX_SIGNAL, TerminalSize};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -22,9 +22,6 @@ use crate::hold::Passed;
 use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
 use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
-
-/// The highest number of a signal.
-const MAX_SIGNAL: i32 = 64;
 
 /// The first message of a client: what to run.
 #[derive(Debug, Default, Deserialize, ToSchema)]
