@@ -159,7 +159,23 @@ async fn an_image_that_was_removed_meanwhile_is_made_ready_again() {
 }
 
 #[tokio::test]
-async fn what_a_killed_server_was_making_an_image_of_is_removed_and_made_again() {
+async fn servers_on_one_engine_do_not_share_prepared_images() {
+    let (first, second) = (Host::new(), Host::new());
+    let mut images = Vec::new();
+    for host in [&first, &second] {
+        let id = make(host, &wish(host)).await;
+        images.push(Host::inspect(id)["Config"]["Image"].as_str().unwrap().to_owned());
+        remove(host, id).await;
+    }
+    assert_ne!(images[0], images[1]);
+    // Removes all images of the second server.
+    drop(second);
+    assert!(Engine::ask("GET", &format!("/images/{}/json", images[0])).is_some());
+    assert!(Engine::ask("GET", &format!("/images/{}/json", images[1])).is_none());
+}
+
+#[tokio::test]
+async fn restart_removes_containers_of_interrupted_image_builds() {
     let host = Host::new();
     let id = make(&host, &wish(&host)).await;
     let image = Host::inspect(id)["Config"]["Image"].as_str().unwrap().to_owned();
@@ -178,7 +194,7 @@ async fn what_a_killed_server_was_making_an_image_of_is_removed_and_made_again()
 
     // The engine comes to make it only later, when the next server is about to make it too.
     Engine::ask("DELETE", &format!("/images/{image}?force=true")).expect("the image is there");
-    let (_, key) = image.split_once(':').unwrap();
+    let key = image.strip_prefix(&format!("caisson-prepared:{server}-")).unwrap();
     let left = Engine::make_container(&name(key), &serde_json::json!({}));
     let id = make(&host, &wish(&host)).await;
     assert!(!Engine::has_container(&left));

@@ -13,7 +13,7 @@ use futures::StreamExt;
 use super::config::Pull;
 use super::engine::{self, NOT_FOUND};
 use super::prepare::{REPOSITORY, Work};
-use super::{Inner, Ready};
+use super::{Inner, Ready, layout};
 use crate::error::SandboxError;
 use crate::spec::Image;
 
@@ -79,7 +79,7 @@ pub(super) async fn get(
     (RECIPE, &id, extra_ca, ready.guest_hash).hash(&mut hasher);
     let key = format!("{:016x}", hasher.finish());
     let prepared = Prepared {
-        reference: format!("{REPOSITORY}:{key}"),
+        reference: format!("{REPOSITORY}:{}", layout::image_tag(&inner.layout.server, &key)),
         home: inner.layout.disks().join(format!("home-{key}.tar")),
         bundle: inner.layout.disks().join(format!("bundle-{key}.pem")),
     };

@@ -112,6 +112,12 @@ pub(super) fn image_container(server: &str, key: &str) -> String {
     format!("caisson-image-{server}-{key}")
 }
 
+/// The tag of an image that a server has prepared. It names the server: servers that share an engine neither replace nor
+/// remove each other's images.
+pub(super) fn image_tag(server: &str, key: &str) -> String {
+    format!("{server}-{key}")
+}
+
 /// The name of a sandbox's volume.
 pub(super) fn volume(id: SandboxId, part: &str) -> String {
     format!("caisson-{id}-{part}")

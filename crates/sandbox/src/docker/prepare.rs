@@ -97,7 +97,7 @@ impl Work {
         let options = CommitContainerOptionsBuilder::new()
             .container(container)
             .repo(REPOSITORY)
-            .tag(&self.key)
+            .tag(&layout::image_tag(&inner.layout.server, &self.key))
             .comment("made ready for sandboxes by caisson")
             .pause(false)
             .build();
