@@ -11,14 +11,14 @@ use tempfile::TempDir;
 use tungstenite::client::IntoClientRequest as _;
 use tungstenite::{Message, WebSocket};
 
-use crate::server::wait_until;
+use crate::server::wait_at_most;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 /// Makes every page so many times slower: finds tests, and pages, that hold only on a quick machine.
 const SLOWNESS: &str = "CAISSON_TEST_SLOW_PAGES";
 /// What the browser says of a question to a page that goes, or that is yet to come.
 const NO_PAGE: [&str; 2] = ["Inspected target navigated or closed", "Cannot find default execution context"];
-/// How long something may take to appear on a page.
+/// How long the browser may take to start, and something to appear on a page.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A browser with a profile of its own. Ended when it goes out of scope.
@@ -66,7 +66,7 @@ impl Browser {
             .expect("starting Chromium");
         let told = profile.path().join("DevToolsActivePort");
         let mut port = None;
-        wait_until("Chromium answers", || {
+        wait_at_most(PATIENCE, "Chromium answers", || {
             let text = std::fs::read_to_string(&told).unwrap_or_default();
             port = text.lines().next().and_then(|line| line.parse().ok());
             port.is_some() && text.lines().count() > 1
@@ -125,7 +125,7 @@ impl Browser {
             target["type"] == kind && target["url"].as_str().is_some_and(|url| url.contains(address))
         };
         let mut found = None;
-        wait_until(&format!("there is a {kind} with {address}"), || {
+        wait_at_most(PATIENCE, &format!("there is a {kind} with {address}"), || {
             found = self.targets().into_iter().find(is_it);
             found.is_some()
         });

@@ -71,10 +71,19 @@ pub(crate) fn pause() {
 /// # Panics
 /// It never does.
 #[track_caller]
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    wait_at_most(Duration::from_secs(60), what, holds);
+}
+
+/// Looks until it holds, for at most this time.
+///
+/// # Panics
+/// It never does.
+#[track_caller]
+pub(crate) fn wait_at_most(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
     while !holds() {
-        assert!(Instant::now() < deadline, "waited a minute in vain until {what}");
+        assert!(Instant::now() < deadline, "waited {} s in vain until {what}", patience.as_secs());
         pause();
     }
 }

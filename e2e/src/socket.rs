@@ -77,17 +77,6 @@ impl Socket {
         }
     }
 
-    /// Opens one, unless the server leaves the request waiting for this time.
-    #[must_use]
-    pub fn open_within(server: &Server, path: &str, patience: Duration) -> Option<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", server.port)).ok()?;
-        stream.set_read_timeout(Some(patience)).ok()?;
-        let address = format!("ws://127.0.0.1:{}{path}", server.port);
-        let (inner, _) = tungstenite::client(address, stream).ok()?;
-        inner.get_ref().set_read_timeout(Some(Duration::from_secs(90))).ok()?;
-        Some(Self { inner })
-    }
-
     /// Sends JSON as text.
     ///
     /// # Panics

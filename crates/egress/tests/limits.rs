@@ -47,10 +47,11 @@ async fn a_tunnel_ends_when_the_bytes_are_used_up() {
     sending.await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+// On the real clock: a paused one does not wait for what the kernel still carries, and jumps to the next timeout.
+#[tokio::test]
 async fn bytes_are_held_back_to_the_rate() {
     let (listener, port) = listen().await;
-    let setup = with(Allowance { bytes_per_second: Some(10_000), ..Allowance::default() });
+    let setup = with(Allowance { bytes_per_second: Some(100_000), ..Allowance::default() });
     let mut client = setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
     let mut server = accept(&listener).await;
@@ -59,8 +60,8 @@ async fn bytes_are_held_back_to_the_rate() {
     server.shutdown().await.unwrap();
     let mut received = vec![0; 100_000];
     client.stream.read_exact(&mut received).await.unwrap();
-    // On a clock that stands still but for waiting: the last piece needs no wait behind it.
-    assert!(started.elapsed() >= Duration::from_secs(8), "{:?}", started.elapsed());
+    // Only a lower bound, so a busy machine does no harm. Nothing waits for the last piece.
+    assert!(started.elapsed() >= Duration::from_millis(800), "{:?}", started.elapsed());
 }
 
 /// Answers from a list, and keeps what it was asked.

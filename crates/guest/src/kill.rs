@@ -10,8 +10,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::sys;
 
-/// The most rounds of SIGKILL: each kills all that is there, so only a fork bomb needs more than two.
-const KILL_ROUNDS: u32 = 400;
+/// Rounds of SIGKILL in quick succession: each kills all that is there, so only a fork bomb needs more than two.
+const QUICK_ROUNDS: u32 = 400;
+/// How long killed processes may take to end: each needs a CPU for that, and some wait for a disk first.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +39,7 @@ impl Tree {
         Self { root, known: HashMap::new() }
     }
 
-    /// Ends the tree: SIGTERM, the grace, SIGKILL. Returns when it is gone.
+    /// Ends the tree: SIGTERM, the grace, SIGKILL. Returns when it is gone, or does not go.
     pub(crate) async fn end(mut self, grace: Duration) {
         let deadline = Instant::now() + grace;
         self.look();
@@ -54,12 +56,12 @@ impl Tree {
             pause = (pause * 2).min(Duration::from_millis(50));
             self.look();
         }
-        for _ in 0..KILL_ROUNDS {
-            if !self.is_alive() {
-                return;
-            }
+        let deadline = Instant::now() + KILL_PATIENCE;
+        let mut round = 0;
+        while self.is_alive() && Instant::now() < deadline {
             self.signal(libc::SIGKILL);
-            sleep(Duration::from_millis(2)).await;
+            sleep(Duration::from_millis(if round < QUICK_ROUNDS { 2 } else { 50 })).await;
+            round += 1;
             self.look();
         }
     }

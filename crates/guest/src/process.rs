@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use protocol::{Exec, ExecEnd, OutputStream, Program};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::WaitStatus;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
@@ -25,8 +26,10 @@ use crate::sys::{self, REPORT_BYTES, StartFailure, Terminal};
 const READS_IN_A_ROW: u32 = 16;
 /// Bytes of one read; several chunks where a process prints fast.
 const READ_BYTES: usize = 128 * 1024;
-/// How long a terminal may take to hand over its last output after the process has ended.
+/// How long the output of a terminal is read after the process has ended, where another process has the terminal open.
 const TERMINAL_DRAIN: Duration = Duration::from_millis(500);
+/// More than the kernel holds of a terminal's output. A process that opens the terminal again and again gets no further.
+const TERMINAL_BUFFERS: usize = 1024 * 1024;
 /// How long output waits for space on the host's disk, and how often it is looked for.
 const SPACE_PATIENCE: Duration = Duration::from_secs(120);
 const SPACE_PAUSE: Duration = Duration::from_millis(100);
@@ -190,10 +193,12 @@ impl Running {
     async fn drain(&self, outputs: &[(OutputStream, Watched)], mut pumps: Vec<JoinHandle<()>>) {
         for (stream, fd) in outputs {
             if *stream == OutputStream::Terminal {
-                // The kernel passes a terminal's output on a little later; its end comes when the session is over.
-                for pump in &mut pumps {
-                    let _ = tokio::time::timeout(TERMINAL_DRAIN, pump).await;
+                if !is_hung_up(fd.get_ref()) {
+                    for pump in &mut pumps {
+                        let _ = tokio::time::timeout(TERMINAL_DRAIN, pump).await;
+                    }
                 }
+                self.drain_hung_up(fd.get_ref()).await;
                 continue;
             }
             let mut left = rustix::io::ioctl_fionread(fd.get_ref()).unwrap_or(0);
@@ -212,6 +217,28 @@ impl Running {
         }
         wait_for_space(&self.call).await;
     }
+
+    /// Reads a terminal that no process has open to its end. The kernel passes output on a little later, but reports the
+    /// end only after all of it.
+    async fn drain_hung_up(&self, terminal: &OwnedFd) {
+        let mut left = TERMINAL_BUFFERS;
+        while left > 0 && is_hung_up(terminal) {
+            wait_for_space(&self.call).await;
+            match read_some(&self.call, OutputStream::Terminal, terminal, left) {
+                Ok(0) => return,
+                Ok(count) => left = left.saturating_sub(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Whether no process has the other side of a terminal open.
+fn is_hung_up(terminal: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(terminal, PollFlags::empty())];
+    let now = Timespec::default();
+    poll(&mut polled, Some(&now)).is_ok() && polled.iter().any(|fd| fd.revents().contains(PollFlags::HUP))
 }
 
 /// While the host's disk is full nothing is read: the process waits at its full pipe and nothing is lost. Not for ever,

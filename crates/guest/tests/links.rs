@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
 use protocol::{
@@ -112,15 +113,14 @@ async fn a_port_that_listens_on_ipv6_alone_is_found() {
     assert_eq!(answer, "six");
 }
 
-/// A port that nobody uses.
-async fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
-}
-
 #[tokio::test]
 async fn outgoing_connections_become_streams_on_the_newest_link_and_wait_for_one() {
-    let port = free_port().await;
-    let guest = TestGuest::start_with(&["--egress-port", &port.to_string()]);
+    let entrance = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = entrance.local_addr().unwrap().port();
+    // The guest inherits it: a port that is free now may be another process's a moment later.
+    rustix::io::fcntl_setfd(&entrance, rustix::io::FdFlags::empty()).unwrap();
+    let guest = TestGuest::start_with(&["--egress-fd", &entrance.as_raw_fd().to_string()]);
+    drop(entrance);
     drop(guest.dial().await);
     // No link yet: this one waits.
     let mut early = TcpStream::connect(("127.0.0.1", port)).await.unwrap();

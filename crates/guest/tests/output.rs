@@ -101,23 +101,19 @@ async fn a_paced_follower_that_reads_nothing_holds_the_process_until_it_goes() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let follower = client.exec(shell("held", &format!("{MUCH}; echo over")), Follow::Paced).await.unwrap();
-    let held = || async {
-        let CallStatus::Running { next_sequence } = client.call_status(key("held")).await.unwrap() else {
-            panic!("it did not wait");
-        };
-        next_sequence
-    };
-    // Others are served, and see as much as there is; then nothing more comes.
+    // Other followers are served, and get all that was read of the process so far.
     let mut watcher = client.follow(key("held"), 0, Follow::Live).await.unwrap();
     let mut seen = Seen::default();
     while seen.stdout.len() < 4 * 1024 * 1024 {
         assert!(seen.take(watcher.next().await.unwrap()).is_none());
     }
-    while (seen.sequences.len() as u64) < held().await {
-        assert!(seen.take(watcher.next().await.unwrap()).is_none());
+    // Reads on while something comes: of about 30 MB a process that is held prints fewer than 8 MiB, however slow it is.
+    while let Ok(update) = tokio::time::timeout(Duration::from_millis(300), watcher.next()).await {
+        assert!(seen.take(update.unwrap()).is_none());
+        assert!(seen.stdout.len() < HEAD, "{} bytes came: nothing holds the process", seen.stdout.len());
     }
-    let more = tokio::time::timeout(Duration::from_millis(300), watcher.next()).await;
-    assert!(more.is_err(), "{} bytes and more came", seen.stdout.len());
+    let status = client.call_status(key("held")).await.unwrap();
+    assert!(matches!(status, CallStatus::Running { .. }), "it did not wait: {status:?}");
     drop(follower);
     let outcome = finish_into(&mut watcher, &mut seen).await;
     assert_eq!(outcome.end, ExecEnd::Code(0));

@@ -152,29 +152,51 @@ async fn a_process_that_does_not_read_its_input_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn a_timeout_ends_processes_that_ignore_sigterm_and_those_with_their_own_session() {
+async fn a_timeout_ends_a_call() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut call = exec("slow", Program::Arguments(vec!["sleep".to_owned(), "1000".to_owned()]));
+    call.timeout_ms = Some(100);
+    assert_eq!(run(&client, call).await.1.end, ExecEnd::TimedOut);
+}
+
+/// State and parent of a process; `None` when it is gone.
+fn state_and_parent(pid: &str) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may contain anything.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// A process that has ended is in /proc until its parent has collected it.
+async fn wait_until_collected(pid: &str) {
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while std::path::Path::new("/proc").join(pid).exists() {
+        assert!(std::time::Instant::now() < end, "{pid} is never waited for");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_kill_ends_processes_that_ignore_sigterm_and_those_with_their_own_session() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut call = shell(
         "stubborn",
         "trap '' TERM; setsid bash -c \"trap '' TERM; echo \\$\\$ > detached; sleep 1000\" & \
-         while ! test -s detached; do sleep 0.01; done; sleep 1000; sleep 1000",
+         while ! test -s detached; do sleep 0.01; done; echo up; sleep 1000; sleep 1000",
     );
-    // Long enough for the processes to be there on a busy machine.
-    call.timeout_ms = Some(3000);
     call.kill_grace_ms = 100;
-    let (_, outcome) = run(&client, call).await;
-    assert_eq!(outcome.end, ExecEnd::TimedOut);
+    let mut follower = client.exec(call, Follow::Live).await.unwrap();
+    wait_for_output(&mut follower, &mut Seen::default(), "up").await;
+    client.kill(key("stubborn")).await.unwrap();
+    assert_eq!(finish(&mut follower).await.1.end, ExecEnd::Killed);
     let detached = std::fs::read_to_string(guest.workspace().join("detached")).unwrap();
-    // Whoever has ended is in /proc until its parent has looked.
-    let told = std::fs::read_to_string(format!("/proc/{}/stat", detached.trim())).unwrap_or_default();
-    let state = told.rsplit_once(") ").map(|(_, rest)| &rest[..1]);
-    assert!(matches!(state, None | Some("Z" | "X")), "{detached} still lives: {told}");
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while std::path::Path::new("/proc").join(detached.trim()).exists() {
-        assert!(std::time::Instant::now() < end, "{detached} is never waited for");
-        tokio::task::yield_now().await;
-    }
+    let detached = detached.trim();
+    let state = state_and_parent(detached).map(|(state, _)| state);
+    assert!(matches!(state, None | Some('Z' | 'X')), "{detached} still lives: {state:?}");
+    wait_until_collected(detached).await;
 }
 
 #[tokio::test]
@@ -278,17 +300,18 @@ async fn a_terminal_can_be_typed_into_and_its_last_output_is_not_lost() {
 async fn orphans_are_reaped() {
     let guest = TestGuest::start();
     let client = guest.client().await;
-    run_shell(&client, "orphans", "for i in 1 2 3 4 5; do (setsid sleep 0.05 &) ; done").await;
-    let zombies = || {
-        let processes = std::fs::read_dir("/proc").unwrap().flatten();
-        let stats = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
-        let ours = format!(" {} ", guest.pid());
-        stats.filter(|stat| stat.contains(") Z") && stat.contains(&ours)).count()
-    };
-    let command = format!("while pgrep -P {} sleep >/dev/null; do sleep 0.01; done", guest.pid());
-    run_shell(&client, "wait", &command).await;
-    client.ping().await.unwrap();
-    assert_eq!(zombies(), 0);
+    let command = "for i in 1 2 3 4 5; do (setsid sleep 1000 & echo $!); done";
+    let printed = run_shell(&client, "orphans", command).await;
+    let orphans: Vec<&str> = printed.lines().collect();
+    assert_eq!(orphans.len(), 5, "{printed}");
+    for orphan in &orphans {
+        let parent = state_and_parent(orphan).map(|(_, parent)| parent);
+        assert_eq!(parent, Some(guest.pid()), "{orphan}");
+    }
+    run_shell(&client, "end", &format!("kill {}", orphans.join(" "))).await;
+    for orphan in orphans {
+        wait_until_collected(orphan).await;
+    }
 }
 
 #[tokio::test]

@@ -168,14 +168,18 @@ impl<T: ByteStream> Driver<T> {
 
     /// Ready when the connection has ended. Whatever there was to say goes out at once, and wakes the other side once.
     fn poll_and_send(&mut self, cx: &mut Context<'_>) -> Poll<LinkEnd> {
-        // First what was left: whoever reads as much as a task may in one turn must not put it off for ever.
-        if let Poll::Ready(Err(error)) = self.rest.poll_send(cx) {
-            return Poll::Ready(LinkEnd::Io(error.into()));
-        }
+        // First what was left: a reader that uses up its whole turn must not delay it for ever.
+        let before = self.rest.poll_send(cx);
         let polled = self.poll(cx);
-        match self.rest.poll_send(cx) {
-            Poll::Ready(Err(error)) if polled.is_pending() => Poll::Ready(LinkEnd::Io(error.into())),
-            _ => polled,
+        let error = match (before, self.rest.poll_send(cx)) {
+            (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => error,
+            _ => return polled,
+        };
+        // The other side has closed. What it sent before that has arrived by now and is read first.
+        let polled = if polled.is_pending() { self.poll(cx) } else { polled };
+        match polled {
+            Poll::Pending => Poll::Ready(LinkEnd::Io(error.into())),
+            end => end,
         }
     }
 

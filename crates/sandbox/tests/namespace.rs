@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use launcher::launch_file::LaunchText;
 use namespace_host::{Host, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use sandbox::conformance::{Guest, make, remove, spec};
 use sandbox::namespace::NamespaceBackend;
 use sandbox::{
@@ -304,6 +304,21 @@ async fn a_start_that_fails_with_a_kept_disk_leaves_nothing() {
     }
 }
 
+/// Ends all processes of a sandbox as its backend does, and waits until they are gone.
+fn end_processes(host: &Host, id: SandboxId) {
+    let [guest, launcher] = [host.guest_pid(id), host.launcher_pid(id)]
+        .map(|pid| pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap());
+    pidfd_send_signal(&launcher, Signal::TERM).unwrap();
+    for process in [&guest, &launcher] {
+        while let Err(error) = poll(&mut [PollFd::new(process, PollFlags::IN)], None) {
+            assert_eq!(error, rustix::io::Errno::INTR);
+        }
+    }
+    while !Host::group(id).processes().is_empty() {
+        std::thread::yield_now();
+    }
+}
+
 /// Somebody who still holds the device may still write to the file below it, which is to be another sandbox's disk.
 #[tokio::test]
 async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
@@ -311,13 +326,16 @@ async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
     let link = real.path().join("link");
     std::os::unix::fs::symlink(real.path(), &link).unwrap();
     let mut host = Host::with(&program("caisson-launcher"), &program("caisson-guest"), &link);
-    host.config.stop_timeout = Duration::from_secs(5);
     // One that is kept is not waited for.
     host.config.ready_disks = 0;
     host.backend = NamespaceBackend::new(host.config.clone()).unwrap();
     let id = make(&host, &spec()).await;
     let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
     let device = fs::File::open(format!("/dev/loop{}", running.loop_device.unwrap())).unwrap();
+    // Its processes have ended before, however long that takes: then the device alone is waited for.
+    end_processes(&host, id);
+    host.config.stop_timeout = Duration::from_millis(100);
+    host.backend = NamespaceBackend::new(host.config.clone()).unwrap();
     let error = host.backend.destroy(id).await.unwrap_err();
     assert!(error.to_string().contains("loop device"), "{error}");
     drop(device);

@@ -47,6 +47,21 @@ struct Serving {
     cut_off: CancellationToken,
 }
 
+impl Serving {
+    fn new(app: Router, settings: &ServerSettings) -> Result<Self, ServerError> {
+        Ok(Self {
+            app,
+            http: http_builder(settings),
+            tls: settings.certificate.as_ref().map(Certificate::acceptor).transpose()?,
+            connections: Arc::new(Semaphore::new(settings.max_connections.max(1))),
+            settings: settings.clone(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            cut_off: CancellationToken::new(),
+        })
+    }
+}
+
 /// Serves `app` on all `listeners` until `shutdown` is done, then lets requests end within the grace period.
 ///
 /// # Errors
@@ -60,16 +75,7 @@ pub async fn serve(
     if listeners.is_empty() {
         return Err(ServerError::NoListener);
     }
-    let serving = Arc::new(Serving {
-        app,
-        http: http_builder(settings),
-        tls: settings.certificate.as_ref().map(Certificate::acceptor).transpose()?,
-        connections: Arc::new(Semaphore::new(settings.max_connections.max(1))),
-        settings: settings.clone(),
-        tasks: TaskTracker::new(),
-        closing: CancellationToken::new(),
-        cut_off: CancellationToken::new(),
-    });
+    let serving = Arc::new(Serving::new(app, settings)?);
     let mut acceptors = JoinSet::new();
     for listener in listeners {
         acceptors.spawn(accept_all(Arc::clone(&serving), listener));
@@ -249,6 +255,23 @@ mod tests {
         answer
     }
 
+    /// Sends a request on a stream inside this process and reads the answer to its end. For tests with a paused clock, which
+    /// would not wait for a network.
+    async fn ask_without_network(app: Router, settings: &ServerSettings, request: &str) -> String {
+        let serving = Serving::new(app, settings).unwrap();
+        let permit = Arc::clone(&serving.connections).acquire_owned().await.unwrap();
+        let place = Place::new(permit, serving.tasks.token());
+        let connected = Connected { peer: None, is_tls: false };
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let served = tokio::spawn(async move { serve_connection(&serving, ours, connected, place).await });
+        theirs.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        theirs.read_to_string(&mut answer).await.unwrap();
+        drop(theirs);
+        served.await.unwrap();
+        answer
+    }
+
     #[tokio::test]
     async fn it_answers_and_stops_when_told() {
         let running =
@@ -260,12 +283,10 @@ mod tests {
         running.task.await.unwrap().unwrap();
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_head_that_does_not_come_ends_the_connection() {
-        let settings =
-            ServerSettings { header_timeout: Duration::from_millis(50), ..ServerSettings::default() };
-        let running = start(Router::new(), settings).await;
-        let answer = ask(running.address, "GET / HTTP/1.1\r\nHost: loc").await;
+        let request = "GET / HTTP/1.1\r\nHost: loc";
+        let answer = ask_without_network(Router::new(), &ServerSettings::default(), request).await;
         assert!(!answer.contains(" 200 "), "{answer}");
     }
 
@@ -277,7 +298,7 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_upload_that_falls_silent_is_given_up() {
         let read = |request: AxumRequest| async move {
             let mut pieces = request.into_body().into_data_stream();
@@ -287,11 +308,9 @@ mod tests {
                 [first.is_some_and(|piece| piece.is_ok()), second.is_some_and(|piece| piece.is_ok())]
             )
         };
-        let settings =
-            ServerSettings { idle_timeout: Duration::from_millis(50), ..ServerSettings::default() };
-        let running = start(Router::new().route("/", post(read)), settings).await;
+        let app = Router::new().route("/", post(read));
         let request = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc";
-        let answer = ask(running.address, request).await;
+        let answer = ask_without_network(app, &ServerSettings::default(), request).await;
         assert!(answer.ends_with("[true, false]"), "{answer}");
     }
 

@@ -4,7 +4,7 @@
 use e2e::{Engine, shell};
 use serde_json::{Value, json};
 
-use crate::whole_image::WholeImage;
+use crate::whole_image;
 
 fn with(tool: &str, step: Value) -> Value {
     let mut step = step;
@@ -15,8 +15,8 @@ fn with(tool: &str, step: Value) -> Value {
 #[test]
 fn code_desktop_and_browser_work_in_a_container_too() {
     let engine = Engine::get();
-    let image = WholeImage::import(&engine, "caisson/whole");
-    let server = engine.serve(&format!("image = {:?}", image.name));
+    let image = whole_image::import(&engine);
+    let server = engine.serve(&format!("image = {image:?}"));
     let steps = [
         with("python", json!({"code": "x = 41"})),
         with("python", json!({"code": "print(x + 1)"})),
@@ -56,5 +56,4 @@ fn code_desktop_and_browser_work_in_a_container_too() {
     assert_eq!(output.text("typed.txt"), "Grüße, 日本語\n");
     assert!(output.read(".caisson/desktop.apng").starts_with(b"\x89PNG"));
     engine.assert_nothing_left(&server);
-    drop(image);
 }

@@ -3,21 +3,20 @@
 use e2e::{Engine, Outside, SecretHost, check_clients, shell};
 use serde_json::json;
 
-use crate::whole_image::WholeImage;
+use crate::whole_image;
 
 const CANARY: &str = "canary-in-a-container-5521";
 
 #[test]
 fn package_managers_and_clients_with_stores_of_their_own_work() {
     let engine = Engine::get();
-    let image = WholeImage::import(&engine, "caisson/whole-clients");
-    let server =
-        engine.serve(&format!("image = {:?}\n[egress]\nallow_ranges = [\"127.0.0.0/8\"]", image.name));
+    let image = whole_image::import(&engine);
+    let server = engine.serve(&format!("image = {image:?}\n[egress]\nallow_ranges = [\"127.0.0.0/8\"]"));
     check_clients(&server);
     engine.assert_nothing_left(&server);
     drop(server);
     let host = SecretHost::start();
-    let server = engine.serve(&format!("image = {:?}\n{}", image.name, host.config()));
+    let server = engine.serve(&format!("image = {image:?}\n{}", host.config()));
     host.check(&server);
     engine.assert_nothing_left(&server);
 }

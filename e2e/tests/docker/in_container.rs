@@ -69,6 +69,14 @@ impl Contained {
         answer.and_then(|answer| answer.text()).unwrap_or_default()
     }
 
+    /// Makes an empty file in the job's workspace as soon as its sandbox is reached.
+    fn touch(&self, job: &str, path: &str) {
+        wait_until("the sandbox is reached", || {
+            let request = self.client.put(self.url(&format!("/v1/jobs/{job}/files/{path}")));
+            request.body("").send().is_ok_and(|answer| answer.status() == 200)
+        });
+    }
+
     /// Sandboxes of whatever server: other tests have theirs at the same time, so by the job's label.
     fn sandboxes(&self, job: &str) -> Vec<Value> {
         let filter = format!("%7B%22label%22%3A%5B%22caisson.job%3D{job}%22%5D%7D");
@@ -98,7 +106,7 @@ fn a_server_in_a_container_runs_jobs_beside_it_and_survives_its_own_end() {
     let server = Contained::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "shell", "command": "echo one >> log.txt; id -u"},
-        {"tool": "shell", "command": "echo two begins >> log.txt; sleep 3; echo two ends >> log.txt"},
+        {"tool": "shell", "command": "echo two begins >> log.txt; until [ -e go ]; do sleep 0.05; done; echo two ends >> log.txt"},
         {"tool": "shell", "command": "[ \"$(cat log.txt | tr '\\n' ,)\" = 'one,two begins,two ends,' ]"},
     ]}));
     wait_until("step 2 runs", || server.status(&job)["steps"][1]["status"] == "running");
@@ -109,6 +117,7 @@ fn a_server_in_a_container_runs_jobs_beside_it_and_survives_its_own_end() {
         found["State"]["Running"] == false
     });
     server.run();
+    server.touch(&job, "go");
     wait_until("the job is over", || {
         ["complete", "failed", "cancelled"].map(Value::from).contains(&server.status(&job)["status"])
     });

@@ -1,37 +1,33 @@
 //! The default image in the engine of the tests: exported and imported as the manual says.
 
+use std::fs::File;
 use std::process::{Command, Stdio};
 
 use e2e::{Engine, binary, default_images};
+use rustix::fs::{FlockOperation, flock};
 
-/// The image, as long as this lives.
-pub(crate) struct WholeImage<'a> {
-    engine: &'a Engine,
-    pub(crate) name: &'static str,
-}
+const NAME: &str = "caisson/whole";
 
-impl<'a> WholeImage<'a> {
-    /// Brings it in. Tests that run at the same time give it names of their own.
-    pub(crate) fn import(engine: &'a Engine, name: &'static str) -> Self {
-        let mut exporting = Command::new(binary())
-            .args(["image", "export", "default", "--tar", "-"])
-            .env("CAISSON_IMAGES", default_images())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let archive = exporting.stdout.take().unwrap();
-        let host = format!("unix://{}", engine.socket());
-        let mut importing = Command::new("docker");
-        importing.args(["--host", &host, "import", "-", name]).stdin(archive);
-        let imported = importing.output().expect("docker, of the package docker-cli");
-        assert!(exporting.wait().unwrap().success());
-        assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
-        Self { engine, name }
+/// Imports the image, unless a test that ran before on the same engine has done so, and returns its name. The engine keeps it
+/// to its end: two gigabytes take a minute.
+pub(crate) fn import(engine: &Engine) -> &'static str {
+    let lock = File::create(format!("{}.whole-image", engine.socket())).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    if engine.ask("GET", &format!("/images/{NAME}/json")).is_some() {
+        return NAME;
     }
-}
-
-impl Drop for WholeImage<'_> {
-    fn drop(&mut self) {
-        let _ = self.engine.ask("DELETE", &format!("/images/{}?force=true", self.name));
-    }
+    let mut exporting = Command::new(binary())
+        .args(["image", "export", "default", "--tar", "-"])
+        .env("CAISSON_IMAGES", default_images())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let archive = exporting.stdout.take().unwrap();
+    let host = format!("unix://{}", engine.socket());
+    let mut importing = Command::new("docker");
+    importing.args(["--host", &host, "import", "-", NAME]).stdin(archive);
+    let imported = importing.output().expect("docker, of the package docker-cli");
+    assert!(exporting.wait().unwrap().success());
+    assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+    NAME
 }

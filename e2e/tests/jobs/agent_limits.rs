@@ -1,6 +1,6 @@
 //! What an agent may not do for ever: spend, turn in circles, wait for a model that does not answer well.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::Command;
@@ -120,14 +120,16 @@ fn every_way_of_turning_in_circles_ends_the_job_as_stuck() {
 
 #[test]
 fn a_model_that_falls_silent_or_talks_garbage_is_asked_again() {
-    let script = Script::of(vec![
+    let answers = vec![
         ScriptedAnswer::fault(Fault::Silence { milliseconds: 600_000 }),
         ScriptedAnswer::fault(Fault::MalformedEvent),
         ScriptedAnswer::fault(Fault::ErrorEvent),
         shell("echo once >> log"),
         finish(),
-    ]);
-    let model = ScriptedServer::start_on_thread(script).unwrap();
+    ];
+    // By turns: an answer that a busy machine delivers after the timeout below is given again.
+    let model =
+        ScriptedServer::start_on_thread(Script { order: Order::Turns, ..Script::of(answers) }).unwrap();
     let section = model_section(&format!("http://{}/v1", model.address()));
     let config = format!("{section}silence_timeout_s = 2\n");
     let server = Server::start_with(Options { config, ..Options::default() });
@@ -137,22 +139,48 @@ fn a_model_that_falls_silent_or_talks_garbage_is_asked_again() {
     assert!(model.requests().len() >= 5);
 }
 
-#[test]
-fn the_words_of_the_model_are_heard_as_they_come_and_the_log_has_them_once() {
-    let words = "I look around first, then I write the file, and then I look whether it is right.";
-    let slow =
-        ScriptedAnswer { text: words.into(), event_delay_ms: 30, letters: Some(4), ..shell("echo x > x") };
-    let scripted = Scripted::sequence(vec![slow, finish()]);
-    let job = scripted.task("speak");
-    let stream = job.get("events?deltas=true").expect(200).text();
-    let heard: Vec<Value> = stream
+/// The deltas in a stream of server-sent events that may still go on.
+fn deltas(stream: &str) -> Vec<Value> {
+    stream
         .split("\n\n")
         .filter_map(|message| message.strip_prefix("event: delta\ndata: "))
         .map(|data| serde_json::from_str(data).unwrap())
-        .collect();
+        .collect()
+}
+
+/// The text of all deltas.
+fn text_of(deltas: &[Value]) -> String {
+    deltas.iter().filter_map(|delta| delta["text"].as_str()).collect()
+}
+
+#[test]
+fn the_words_of_the_model_are_heard_as_they_come_and_the_log_has_them_once() {
+    let words = "I look around first, then I write the file, and then I look whether it is right.";
+    // The model stops after 20 and after 60 characters: one event comes before those of the text.
+    let slow = ScriptedAnswer {
+        text: words.into(),
+        letters: Some(4),
+        hold_after_events: vec![6, 16],
+        ..shell("echo x > x")
+    };
+    let scripted = Scripted::sequence(vec![slow, finish()]);
+    let job = scripted.task("speak");
+    let path = format!("/v1/jobs/{}/events?deltas=true", job.id);
+    let response = scripted.server.request(reqwest::Method::GET, &path).send().unwrap();
+    assert_eq!(response.status(), 200);
+    let mut reader = BufReader::new(response);
+    let mut stream = String::new();
+    for enough in [1, words.len() / 2 + 1] {
+        while text_of(&deltas(&stream)).len() < enough {
+            assert_ne!(reader.read_line(&mut stream).unwrap(), 0, "the stream ended early: {stream}");
+        }
+        scripted.model.release();
+    }
+    reader.read_to_string(&mut stream).unwrap();
+    let heard = deltas(&stream);
     assert!(heard.len() > 1, "it comes in pieces: {heard:?}");
     assert!(heard.iter().all(|delta| delta["turn"] == 1), "{heard:?}");
-    let said: String = heard.iter().filter_map(|delta| delta["text"].as_str()).collect();
+    let said = text_of(&heard);
     assert!(words.starts_with(&said) && said.len() > words.len() / 2, "{said}");
     let place = |text: &str| stream.find(text).unwrap_or_else(|| panic!("no {text}"));
     assert!(place("event: turn_started") < place("event: delta"));

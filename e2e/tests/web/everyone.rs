@@ -165,6 +165,7 @@ fn keys_lead_everywhere_and_are_listed() {
     page.wait_for("the job is there", &has(".call"));
     key(&mut page, "2", "2", 0);
     page.wait_for("the second pane is open", "location.hash.endsWith('/files')");
+    // No wait for the pane itself: a key that follows the change of address at once must find it open.
     key(&mut page, "Escape", "", 0);
     page.wait_for("all panes are closed", "!location.hash.endsWith('/files')");
     key(&mut page, "n", "n", 0);

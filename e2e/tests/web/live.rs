@@ -56,12 +56,12 @@ fn a_connection_that_waits_is_allowed_in_the_page_and_the_job_goes_on() {
 #[test]
 fn words_of_the_model_are_shown_as_they_come_and_once() {
     let text = "The first words are here. Then there is a long pause, and at last the very end.";
-    // A letter or two at a time: the page has the beginning long before the end is said.
+    // The model stops after the first four pieces of the text, which three other events precede.
     let slow = ScriptedAnswer {
         reasoning: "Slowly now.".into(),
         text: text.into(),
-        event_delay_ms: 400,
         letters: Some(8),
+        hold_after_events: vec![7],
         ..ScriptedAnswer::calls(&[("finish", json!({"summary": "Said."}))])
     };
     let model = ScriptedServer::start_on_thread(Script::of(vec![slow])).unwrap();
@@ -78,6 +78,7 @@ fn words_of_the_model_are_shown_as_they_come_and_once() {
     );
     let answered = job.get("events?format=json&limit=1000").expect(200).text().contains("model_answered");
     assert!(!answered, "the answer is not in the log yet");
+    model.release();
     page.wait_for("the end comes too", &shows("at last the very end."));
     page.wait_for("the job is over", &shows("Complete"));
     let times = page.evaluate("document.body.innerText.split('The first words are here').length - 1");

@@ -104,7 +104,7 @@ fn thousands_of_jobs_are_a_list_of_which_only_a_part_is_in_the_page() {
 fn the_page_goes_on_after_the_server_was_killed() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
-        {"tool": "shell", "command": "for n in 1 2 3 4 5 6 7 8; do echo line-$n; sleep 1; done"},
+        {"tool": "shell", "command": "for n in 1 2 3 4 5 6 7 8; do echo line-$n; sleep 1; done; until [ -e go ]; do sleep 0.05; done"},
         {"tool": "shell", "command": "echo the-very-end"}
     ]}));
     let id = job.id.clone();
@@ -114,6 +114,7 @@ fn the_page_goes_on_after_the_server_was_killed() {
     server.kill9();
     page.wait_for("the page says that it is old", &shows("may be old"));
     server.restart();
+    job.touch("go");
     page.wait_for("the page goes on by itself", &shows("the-very-end"));
     page.wait_for("to the end", &shows("Complete"));
     page.wait_for("it is not called old any more", &format!("!({})", shows("may be old")));

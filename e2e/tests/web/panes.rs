@@ -121,7 +121,12 @@ fn a_desktop_is_typed_into_and_no_address_holds_a_secret() {
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}/desktop", job.id));
     page.wait_for("the screen is shown", "document.querySelector('.desktop-place')?.dataset.link === 'open'");
-    wait_until("the window is there", || job.status()["steps"][0]["status"] == "succeeded");
+    wait_until("the window was launched", || job.status()["steps"][0]["status"] == "succeeded");
+    let has_window = |is_wanted: fn(&Value) -> bool| {
+        let done = job.post("input", &json!({"action": "windows"})).expect(200).json();
+        done["result"]["windows"].as_array().is_some_and(|windows| windows.iter().any(is_wanted))
+    };
+    wait_until("the window is there", || has_window(|_| true));
     press(&mut page, "Use it");
     // The window is where the pointer is: a click gives it the keyboard.
     let place = page.evaluate(
@@ -131,22 +136,12 @@ fn a_desktop_is_typed_into_and_no_address_holds_a_secret() {
         let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left", "buttons": 1, "clickCount": 1});
         page.ask("Input.dispatchMouseEvent", &event);
     }
-    type_until_there(&mut page, &server, &job.id);
+    wait_until("the window has the keyboard", || has_window(|window| window["is_active"] == true));
+    type_keys(&mut page, "touch /workspace/go");
     page.wait_for("the job goes on", &shows("Complete"));
     let visited = page.evaluate(
         "[location.href, ...performance.getEntriesByType('resource').map(entry => entry.name)].filter(url => !url.includes('/app/') && /token|key=|secret|password|holder/i.test(url))",
     );
     assert_eq!(visited, Value::Array(Vec::new()));
     page.threw_nothing();
-}
-
-/// Types until the file is there: a window that has just opened may not have the keyboard yet.
-fn type_until_there(page: &mut e2e::Page, server: &Server, job: &str) {
-    for _ in 0..10 {
-        type_keys(page, "touch /workspace/go");
-        let is_over = page.holds_within(std::time::Duration::from_secs(5), &shows("Complete"));
-        if is_over || server.get(&format!("/v1/jobs/{job}/files")).text().contains("\"go\"") {
-            return;
-        }
-    }
 }

@@ -28,22 +28,30 @@ export function parse(hash: string): Route {
 
 class Router {
   route = $state.raw<Route>(parse(location.hash));
+  /** The hash that `route` was parsed from. */
+  #parsed = location.hash;
   #timer: number | undefined;
 
   constructor() {
-    addEventListener('hashchange', () => {
-      clearTimeout(this.#timer);
-      const before = this.route;
-      this.route = parse(location.hash);
-      // Another view begins at its top; another pane of the same job does not move the focus.
-      const isSame = before.view === 'job' && this.route.view === 'job' && before.id === this.route.id;
-      if (!isSame) document.getElementById('main')?.focus({ preventScroll: true });
-    });
+    addEventListener('hashchange', () => this.update());
+  }
+
+  /** Parses the current hash, unless that has been done. */
+  update(): void {
+    clearTimeout(this.#timer);
+    if (location.hash === this.#parsed) return;
+    this.#parsed = location.hash;
+    const before = this.route;
+    this.route = parse(location.hash);
+    // Another view begins at its top; another pane of the same job does not move the focus.
+    const isSame = before.view === 'job' && this.route.view === 'job' && before.id === this.route.id;
+    if (!isSame) document.getElementById('main')?.focus({ preventScroll: true });
   }
 
   /** Goes somewhere near without a way back to here: a slider moved, a letter typed. */
   replace(hash: string): void {
     this.route = parse(hash);
+    this.#parsed = hash;
     clearTimeout(this.#timer);
     const from = location.hash;
     this.#timer = window.setTimeout(() => {
@@ -72,4 +80,6 @@ export const links = {
 
 export function go(hash: string): void {
   location.hash = hash;
+  // The browser fires `hashchange` in a later task; a key pressed before that must already act on the new view.
+  router.update();
 }

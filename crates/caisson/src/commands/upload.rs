@@ -117,7 +117,24 @@ pub(crate) async fn submit(
         return client.post("/v1/jobs", &Value::Object(job)).await.map(Some);
     }
     job.insert("start".into(), json!(false));
-    let accepted = client.post("/v1/jobs", &Value::Object(job)).await?;
+    let draft = Value::Object(job);
+    let mut stop = std::pin::pin!(interrupt::told_to_end());
+    let mut creating = std::pin::pin!(client.post("/v1/jobs", &draft));
+    let mut is_stopped = false;
+    // Listens for signals before the draft exists, and waits for its id: otherwise a signal would leave the draft behind.
+    let accepted = loop {
+        tokio::select! {
+            biased;
+            () = stop.as_mut() => {
+                if is_stopped {
+                    return Ok(None);
+                }
+                is_stopped = true;
+                stop.set(interrupt::told_to_end());
+            }
+            accepted = creating.as_mut() => break accepted?,
+        }
+    };
     let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
     let target = Target { kind: Kind::Job, id: id.clone() };
     let start = async {
@@ -125,8 +142,10 @@ pub(crate) async fn submit(
         client.post(&format!("/v1/jobs/{id}/start"), &json!({})).await
     };
     let started = tokio::select! {
+        biased;
+        () = std::future::ready(()), if is_stopped => Ok(None),
+        () = stop.as_mut() => Ok(None),
         started = start => started.map(Some),
-        () = interrupt::told_to_end() => Ok(None),
     };
     if !matches!(started, Ok(Some(_))) {
         // A draft that nobody will start is of no use; when it stays, its retention takes it.

@@ -80,7 +80,7 @@ async fn serve_one(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()
     };
     let letters = request.body.len();
     let answer = shared.script.answers[place].about(&view.user);
-    let result = play(&mut stream, dialect, &answer, &shared.script.model, letters).await;
+    let result = play(&mut stream, dialect, &answer, shared, letters).await;
     if result.is_err() {
         shared.played.lock().unwrap_or_else(PoisonError::into_inner).give_back(place);
     }
@@ -101,7 +101,7 @@ async fn play(
     stream: &mut TcpStream,
     dialect: Dialect,
     answer: &ScriptedAnswer,
-    model: &str,
+    shared: &Shared,
     letters: usize,
 ) -> std::io::Result<()> {
     tokio::time::sleep(Duration::from_millis(answer.delay_ms)).await;
@@ -122,7 +122,7 @@ async fn play(
         };
         return write_json(stream, status, &seconds, &body).await;
     }
-    let events = dialect::events(dialect, answer, model, letters);
+    let events = dialect::events(dialect, answer, &shared.script.model, letters);
     let half = events.len() / 2;
     let (count, after) = match &answer.fault {
         None => (events.len(), After::End),
@@ -135,7 +135,11 @@ async fn play(
     stream
         .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n")
         .await?;
-    for event in &events[..count] {
+    for (sent, event) in events[..count].iter().enumerate() {
+        if let Some(stop) = answer.hold_after_events.iter().position(|after| *after == sent) {
+            // The sender lives as long as this server.
+            let _ = shared.releases.subscribe().wait_for(|releases| *releases > stop).await;
+        }
         write_event(stream, event).await?;
         tokio::time::sleep(Duration::from_millis(answer.event_delay_ms)).await;
     }

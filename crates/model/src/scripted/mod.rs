@@ -52,6 +52,8 @@ struct Shared {
     played: Mutex<play::Played>,
     requests: Mutex<Vec<Recorded>>,
     count: watch::Sender<usize>,
+    /// How often [`ScriptedServer::release`] was called.
+    releases: watch::Sender<usize>,
 }
 
 impl Shared {
@@ -166,6 +168,11 @@ impl ScriptedServer {
         let _ = self.shared.count.subscribe().wait_for(|so_far| *so_far >= count).await;
     }
 
+    /// Lets answers continue to their next stop, see [`ScriptedAnswer::hold_after_events`]. Counts for all answers.
+    pub fn release(&self) {
+        self.shared.releases.send_modify(|releases| *releases += 1);
+    }
+
     /// How many answers of the script were not played yet.
     pub fn remaining(&self) -> usize {
         self.shared.played.lock().unwrap_or_else(PoisonError::into_inner).remaining(&self.shared.script)
@@ -178,5 +185,6 @@ fn share(script: Script) -> Arc<Shared> {
         played: Mutex::default(),
         requests: Mutex::default(),
         count: watch::Sender::new(0),
+        releases: watch::Sender::new(0),
     })
 }

@@ -82,6 +82,10 @@ pub struct ScriptedAnswer {
     /// Letters in an event; 24 without a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub letters: Option<usize>,
+    /// Numbers of events, in ascending order, after which the answer stops until a test goes on: the first stop ends with
+    /// the first [`super::ScriptedServer::release`], the second with the second. Not part of a script in JSON.
+    #[serde(skip)]
+    pub hold_after_events: Vec<usize>,
 }
 
 fn is_zero(number: &u64) -> bool {

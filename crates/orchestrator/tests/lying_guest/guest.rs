@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,12 +15,10 @@ use sandbox::{
     SandboxError, SandboxId, SandboxSpec, Usage,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 
 /// How long the name of a file is that no file can have.
 const LONG_NAME_BYTES: usize = 32 * 1024 * 1024;
-
-/// How much later the log hears of an end.
-const LATE: Duration = Duration::from_secs(2);
 
 /// What a guest says that no honest one says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +46,7 @@ pub(crate) enum Lie {
     Panic,
     /// The sandbox is never made: its image does not come.
     NeverMade,
-    /// No lie: the log hears of the end of a call much later than whoever talks to it.
+    /// No lie: the log gets nothing of a call before [`Liar::is_log_served`] is set.
     LateForTheLog,
 }
 
@@ -59,9 +56,11 @@ pub(crate) struct Liar {
     lie: Mutex<Option<Lie>>,
     sandboxes: Mutex<BTreeSet<SandboxId>>,
     /// How often it panicked.
-    pub(crate) panics: tokio::sync::watch::Sender<u32>,
+    pub(crate) panics: watch::Sender<u32>,
     /// How many sandboxes are waited for that are never made.
-    pub(crate) never_made: tokio::sync::watch::Sender<u32>,
+    pub(crate) never_made: watch::Sender<u32>,
+    /// Set by the test to end [`Lie::LateForTheLog`].
+    pub(crate) is_log_served: watch::Sender<bool>,
 }
 
 impl Liar {
@@ -115,7 +114,7 @@ impl Backend for Liar {
     async fn connect(&self, _: SandboxId) -> Result<GuestStream, SandboxError> {
         let (host, guest) = tokio::io::duplex(1 << 20);
         let lie = *self.lie.lock().unwrap();
-        tokio::spawn(live(guest, lie));
+        tokio::spawn(live(guest, lie, self.is_log_served.subscribe()));
         Ok(Box::new(host))
     }
 
@@ -125,7 +124,7 @@ impl Backend for Liar {
     }
 }
 
-async fn live(mut stream: impl ByteStream, lie: Option<Lie>) {
+async fn live(mut stream: impl ByteStream, lie: Option<Lie>, is_log_served: watch::Receiver<bool>) {
     match lie {
         Some(Lie::HangUp) => return,
         Some(Lie::Garbage) => {
@@ -139,9 +138,9 @@ async fn live(mut stream: impl ByteStream, lie: Option<Lie>) {
     let (link, mut incoming) = Link::start(stream, Side::Guest);
     let link = Arc::new(link);
     while let Some(stream) = incoming.next().await {
-        let link = Arc::clone(&link);
+        let (link, is_log_served) = (Arc::clone(&link), is_log_served.clone());
         tokio::spawn(async move {
-            let _ = serve(stream, &link, lie).await;
+            let _ = serve(stream, &link, lie, is_log_served).await;
         });
     }
 }
@@ -150,6 +149,7 @@ async fn serve(
     mut stream: MessageStream,
     link: &Link,
     lie: Option<Lie>,
+    mut is_log_served: watch::Receiver<bool>,
 ) -> Result<(), protocol::ProtocolError> {
     let request: Request = stream.receive_message().await?;
     match request {
@@ -166,7 +166,8 @@ async fn serve(
             stream.send(&Reply::Welcome(welcome)).await?;
         }
         Request::Follow { follow: Follow::Capped, .. } if lie == Some(Lie::LateForTheLog) => {
-            tokio::time::sleep(LATE).await;
+            // An error means that the test has ended.
+            let _ = is_log_served.wait_for(|is_served| *is_served).await;
             return call(stream, link, None).await;
         }
         Request::Exec { .. } | Request::Follow { .. } => return call(stream, link, lie).await,
