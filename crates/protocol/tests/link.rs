@@ -1,8 +1,14 @@
 //! How links end, and what becomes of those who wait.
 
+use std::io::{Error, ErrorKind, Result};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use protocol::{Incoming, Link, Side};
+use bytes::BytesMut;
+use protocol::frame::{Frame, FrameKind};
+use protocol::{Incoming, Link, Reply, Side};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Generous: without the mend this would wait for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,4 +44,51 @@ async fn what_was_said_before_the_end_arrives() {
     host.close();
     let mut serving = guest_streams.next().await.unwrap();
     assert!(matches!(serving.receive().await, Ok(Incoming::Data(bytes)) if bytes == "the last words"));
+}
+
+/// A peer that has closed the connection after it sent something, which arrives only when writing to the peer has failed.
+struct ClosedPeer {
+    sent: Vec<u8>,
+    has_write_failed: bool,
+}
+
+impl AsyncRead for ClosedPeer {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        if !self.has_write_failed {
+            return Poll::Pending;
+        }
+        let count = self.sent.len().min(into.remaining());
+        into.put_slice(&self.sent.drain(..count).collect::<Vec<_>>());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ClosedPeer {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<Result<usize>> {
+        self.has_write_failed = true;
+        Poll::Ready(Err(Error::from(ErrorKind::BrokenPipe)))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_read_although_the_peer_has_closed() {
+    let refusal = serde_json::to_vec(&Reply::Refused { message: "too old".into() }).unwrap();
+    let mut message = BytesMut::new();
+    Frame::encode(FrameKind::MessageEnd, &refusal, &mut message);
+    // A yamux header: version 0, data, the flags ACK and FIN, stream 1, the length.
+    let mut sent = vec![0, 0, 0, 6, 0, 0, 0, 1];
+    sent.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+    sent.extend_from_slice(&message);
+    let (link, _incoming) = Link::start(ClosedPeer { sent, has_write_failed: false }, Side::Host);
+    let mut stream = link.open().await.unwrap();
+    let reply = stream.receive_message::<Reply>().await;
+    assert!(matches!(&reply, Ok(Reply::Refused { message }) if message == "too old"), "{reply:?}");
 }

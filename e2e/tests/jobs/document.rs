@@ -7,6 +7,8 @@ use std::process::Command;
 use e2e::Server;
 use serde_json::json;
 
+/// Requests that are made up for each operation; `./test api` asks for more.
+const EXAMPLES: &str = "12";
 /// Without keys everybody may do everything: that is no fault.
 const WITHOUT_KEYS: [&str; 2] = ["--exclude-checks", "ignored_auth"];
 
@@ -33,11 +35,12 @@ fn try_all(server: &Server, phases: &str, more: &[&str]) {
         "{program} is missing: ./test installs it from PyPI (pip install schemathesis) and names it in CAISSON_TEST_SCHEMATHESIS"
     );
     let folder = tempfile::tempdir().unwrap();
+    let examples = std::env::var("CAISSON_TEST_API_EXAMPLES").unwrap_or_else(|_| EXAMPLES.into());
     let output = Command::new(&program)
         .arg("--config-file")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("schemathesis.toml"))
         .args(["run", &server.url("/openapi.json"), "--checks", "all", "--no-color", "--phases", phases])
-        .args(["--max-examples", "12", "--request-timeout", "60"])
+        .args(["--max-examples", &examples, "--request-timeout", "60"])
         .args(more)
         // What the last run found must not decide what this one tries.
         .current_dir(folder.path())
