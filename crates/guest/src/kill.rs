@@ -118,6 +118,17 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// Whether all living processes of the tree of `root` run the program `name`, as `/proc/PID/comm` shows it. Such a tree is
+/// a shell that has not started a program yet.
+pub(crate) fn tree_runs_only(root: i32, name: &str) -> bool {
+    let members = members(root, &HashMap::new(), &processes());
+    // A process that has ended meanwhile has no name.
+    members.keys().all(|pid| {
+        let comm = std::fs::read(format!("/proc/{pid}/comm")).ok();
+        comm.is_none_or(|comm| comm.trim_ascii_end() == name.as_bytes())
+    })
+}
+
 /// How many processes there are in the sandbox, which has a pid namespace of its own.
 pub(crate) fn count_processes() -> u32 {
     u32::try_from(pids().count()).unwrap_or(u32::MAX)

@@ -63,6 +63,9 @@ pub struct Settings {
     pub pool_images: Vec<String>,
     /// How often a job may lose its sandbox before it fails.
     pub max_losses: u32,
+    /// How long a guest may take to answer: one attempt to connect, a call of a step that it is told to end, and all attempts
+    /// to connect while it answers wrongly. After these the sandbox counts as lost.
+    pub guest_answer_timeout: Duration,
     /// What becomes of running jobs when the server is told to stop.
     pub on_shutdown: OnShutdown,
     /// Addresses that no job may reach, and exceptions.
@@ -94,6 +97,7 @@ impl Default for Settings {
             pool_size: 0,
             pool_images: Vec::new(),
             max_losses: 3,
+            guest_answer_timeout: Duration::from_secs(15),
             on_shutdown: OnShutdown::default(),
             egress_ranges: egress::Ranges::default(),
             egress_ceiling: None,

@@ -46,8 +46,9 @@ const X_SERVER: &str = "x-server";
 const BROWSER: &str = "browser";
 /// Where the X server listens.
 const X_SOCKET: &str = "/tmp/.X11-unix/X1";
-/// How long a window manager may take to show itself, and how often it is looked for.
-const MANAGER_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest time that a window manager which has not failed may take to manage the display, and how often this is
+/// checked.
+const MANAGER_PATIENCE: Duration = Duration::from_secs(60);
 const MANAGER_PAUSE: Duration = Duration::from_millis(4);
 /// The services stop so soon after the last user: who keeps the desktop alive is [`keep`].
 const SERVICE_IDLE_MS: u64 = 500;
@@ -102,6 +103,9 @@ pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<Des
     let manager = Services::acquire(guest, &window_manager(spec)).await.map_err(no_desktop)?;
     let deadline = Instant::now() + MANAGER_PATIENCE;
     while !on_display(guest, Display::has_manager).await? {
+        if let Some(failure) = manager.failure() {
+            return Err(no_desktop(failure));
+        }
         if Instant::now() >= deadline {
             let message =
                 format!("the window manager has not shown itself within {} s", MANAGER_PATIENCE.as_secs());

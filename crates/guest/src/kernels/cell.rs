@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{Cell, Exec, ExecEnd, OutputStream, Program, plain_text};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
 use crate::calls::{Phase, ProcessCall};
@@ -20,6 +20,9 @@ use crate::kernels::spec::{self, KernelSpec};
 use crate::kernels::{show, text};
 use crate::process;
 
+/// How long an idle kernel may take to begin with a cell before the cell's time limit runs all the same. The host waits 30 s
+/// longer than the limit.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a kernel may be silent between its reply and the word that it is idle.
 const IDLE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a kernel that is not ipykernel is listened to after that word: Deno's has been seen to publish results and
@@ -43,6 +46,7 @@ pub(crate) fn start(guest: &Rc<Guest>, exec: Exec, cell: &Cell) -> Rc<ProcessCal
                 call: Rc::clone(&call),
                 code: cell.code.clone(),
                 started: Instant::now(),
+                begun: watch::Sender::new(false),
                 record: RefCell::new(CellRecord::new(&call.exec.key, &cell.code)),
             };
             spawn_local(running.run(spec, environment));
@@ -67,6 +71,8 @@ struct RunningCell {
     call: Rc<ProcessCall>,
     code: String,
     started: Instant,
+    /// Whether the kernel has begun with the cell.
+    begun: watch::Sender<bool>,
     record: RefCell<CellRecord>,
 }
 
@@ -171,15 +177,32 @@ impl RunningCell {
         }
     }
 
+    /// What is left of the cell's time limit; `None` if it has none.
+    fn time_left(&self) -> Option<Duration> {
+        let limit = self.call.exec.timeout_ms.map(Duration::from_millis);
+        limit.map(|limit| limit.saturating_sub(self.started.elapsed()))
+    }
+
     /// Returns when the cell's time is over or somebody wants its end.
     async fn given_up(&self) -> GivenUp {
-        let mut wish = self.call.kill_wish.subscribe();
+        let left = self.time_left();
+        self.given_up_after(sleep_or_pend(left)).await
+    }
+
+    /// Like [`Self::given_up`], for a cell that was sent to its kernel: the time until the kernel begins with it does not
+    /// count.
+    async fn given_up_in_kernel(&self) -> GivenUp {
+        let left = self.time_left();
+        let mut begun = self.begun.subscribe();
         let expiry = async {
-            match self.call.exec.timeout_ms.map(Duration::from_millis) {
-                Some(timeout) => tokio::time::sleep(timeout.saturating_sub(self.started.elapsed())).await,
-                None => std::future::pending().await,
-            }
+            let _ = tokio::time::timeout(BEGIN_PATIENCE, begun.wait_for(|begun| *begun)).await;
+            sleep_or_pend(left).await;
         };
+        self.given_up_after(expiry).await
+    }
+
+    async fn given_up_after(&self, expiry: impl Future<Output = ()>) -> GivenUp {
+        let mut wish = self.call.kill_wish.subscribe();
         tokio::select! {
             () = expiry => GivenUp::TimedOut,
             _ = wish.wait_for(|wish| *wish) => GivenUp::Killed,
@@ -210,7 +233,7 @@ impl RunningCell {
         let end = tokio::select! {
             biased;
             end = self.listen(kernel, &mut answers, &mut progress) => end,
-            given_up = self.given_up() => {
+            given_up = self.given_up_in_kernel() => {
                 self.stop(kernel, &mut answers, &mut progress).await;
                 given_up.end()
             }
@@ -269,6 +292,10 @@ impl RunningCell {
     }
 
     async fn take(&self, heard: Heard, progress: &mut Progress) {
+        // The first message that a kernel publishes for a request says that it is busy with it.
+        if heard.channel == Channel::Iopub {
+            self.begun.send_replace(true);
+        }
         let message = heard.message;
         match (heard.channel, message.kind.as_str()) {
             (Channel::Shell, "execute_reply") => {
@@ -314,6 +341,14 @@ impl RunningCell {
         if let Err(why) = self.guest.kernels.notebooks.append(&self.guest, spec, record).await {
             self.add_note(&format!("the notebook could not be written: {why}"));
         }
+    }
+}
+
+/// Sleeps for a time, or for ever where there is none.
+async fn sleep_or_pend(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -134,6 +134,18 @@ impl ServiceUse {
         }
     }
 
+    /// Why the service has ended and is not started again; `None` while it runs or is started.
+    pub(crate) fn failure(&self) -> Option<ServiceFailure> {
+        match &*self.service.phase.borrow() {
+            Phase::Failed(failure) => Some(failure.clone()),
+            Phase::Stopped => {
+                let name = self.service.spec.borrow().name.clone();
+                Some(ServiceFailure(format!("the service `{name}` was stopped")))
+            }
+            Phase::Starting | Phase::Running { .. } | Phase::Restarting | Phase::Stopping => None,
+        }
+    }
+
     /// Waits until the service no longer runs: it has crashed or was stopped.
     #[allow(dead_code, reason = "for users inside the guest that hold more than a connection")]
     pub(crate) async fn ended(&self) {

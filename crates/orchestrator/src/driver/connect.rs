@@ -16,9 +16,7 @@ use crate::ids::JobId;
 use crate::state::Happening;
 use crate::view::JobView;
 
-/// How long a guest that should be there may take to answer, and how long one is tried again that does not answer well.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
-/// How long one is tried again that says nothing, while its sandbox lives: a crowd of them is asked at once when a server starts on
+/// How long a guest is tried again that says nothing, while its sandbox lives: a crowd of them is asked at once when a server starts on
 /// a busy machine, and the work of a sandbox that is given up is lost.
 const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
 /// How often a sandbox is tried before the job gives up.
@@ -135,18 +133,19 @@ impl Driver {
     }
 
     async fn connect(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
+        let answer_timeout = self.core.settings().guest_answer_timeout;
         let begun = Instant::now();
         // Since when it has answered, and not well.
         let mut wrong_since: Option<Instant> = None;
         let mut pause = Duration::from_millis(2);
         loop {
             let (is_out_of_patience, how) =
-                match tokio::time::timeout(ANSWER_PATIENCE, self.dial(sandbox)).await {
+                match tokio::time::timeout(answer_timeout, self.dial(sandbox)).await {
                     Ok(Ok(connected)) => return Ok(connected),
                     Ok(Err(Dial::Fatal(stop))) => return Err(stop),
                     Ok(Err(Dial::Again(error))) => {
                         let since = *wrong_since.get_or_insert_with(Instant::now);
-                        (since.elapsed() > ANSWER_PATIENCE, format!(": {}", describe(&error)))
+                        (since.elapsed() > answer_timeout, format!(": {}", describe(&error)))
                     }
                     Err(_) => {
                         wrong_since = None;

@@ -1,7 +1,6 @@
 //! Runs one process in the sandbox and follows it to its end, through breaks of the link and restarts of the server.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use egress::TrustStores;
 use protocol::{
@@ -20,8 +19,6 @@ pub(crate) const EGRESS_PORT: u16 = 3128;
 /// Where the trusted certificates are in every sandbox.
 const TRUST_STORES: TrustStores<'_> =
     TrustStores { bundle: "/etc/ssl/certs/ca-certificates.crt", java: "/etc/ssl/certs/java/cacerts" };
-/// How long a process may take to end after it was told to.
-const KILL_PATIENCE: Duration = Duration::from_secs(15);
 
 /// A process to run.
 pub(crate) struct ExecCall {
@@ -153,7 +150,8 @@ impl Driver {
                 }
             }
         };
-        let _ = timeout(KILL_PATIENCE, killing).await;
+        let answer_timeout = self.core.settings().guest_answer_timeout;
+        let _ = timeout(answer_timeout, killing).await;
         let _ = sink.flush_all().await;
     }
 }
