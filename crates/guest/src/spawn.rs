@@ -131,8 +131,8 @@ fn input_pipe() -> io::Result<(OwnedFd, Watched)> {
     Ok((reader, Rc::new(sys::watched(writer)?)))
 }
 
-/// The shell that runs command lines. Small images have no bash.
-pub(crate) fn shell_name() -> &'static str {
+/// Small images have no bash.
+fn shell_name() -> &'static str {
     if Path::new("/bin/bash").exists() { "bash" } else { "sh" }
 }
 

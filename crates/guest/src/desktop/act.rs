@@ -4,27 +4,24 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use protocol::{
-    CallKey, DesktopSpec, Exec, ExecEnd, ExecOutcome, GuiAction, GuiError, GuiErrorCode, GuiReply, ImageInfo,
-    MAX_WAIT_S, Program, WindowChoice,
+    CallKey, DesktopSpec, Exec, ExecEnd, GuiAction, GuiError, GuiErrorCode, GuiReply, ImageInfo, MAX_WAIT_S,
+    Program, WindowChoice,
 };
 
 use super::screenshot::Picture;
 use super::{DesktopUse, acquire, bad_input, environment, on_display, windows};
-use crate::calls::{Phase, ProcessCall};
+use crate::calls::Phase;
 use crate::guest::Guest;
 use crate::output::{Cursor, Next, Reach};
-use crate::{kill, process, spawn, sys};
+use crate::{process, sys};
 
 /// How often it is looked for a window that is waited for, and how long where nothing was said.
 const WINDOW_PAUSE: Duration = Duration::from_millis(25);
 const WINDOW_PATIENCE_S: f64 = 10.0;
 /// How much of what it printed is shown then.
 const LAUNCH_CHUNKS: u64 = 8;
-/// A program that fails so soon after the shell has started it counts as not launched.
+/// A program that ends badly so soon was not launched.
 const LAUNCH_WATCH: Duration = Duration::from_millis(300);
-/// How long the shell may take to start the program, and how often this is checked.
-const SHELL_TIMEOUT: Duration = Duration::from_secs(10);
-const SHELL_CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
 /// What an action gave: the answer, and an image where it announces one.
 pub(super) type Done = Result<(GuiReply, Vec<u8>), GuiError>;
@@ -146,7 +143,10 @@ async fn launch(guest: &Rc<Guest>, spec: &DesktopSpec, command: String) -> Done 
             kill_grace_ms: 2_000,
         },
     );
-    if let Some(outcome) = early_end(&call).await
+    let mut phases = call.phase.subscribe();
+    let ended = phases.wait_for(|phase| phase.outcome().is_some());
+    if let Ok(Ok(phase)) = tokio::time::timeout(LAUNCH_WATCH, ended).await
+        && let Some(outcome) = phase.outcome()
         && outcome.end != ExecEnd::Code(0)
     {
         let why = match &outcome.end {
@@ -163,38 +163,12 @@ async fn launch(guest: &Rc<Guest>, spec: &DesktopSpec, command: String) -> Done 
     Ok((GuiReply { pid, ..GuiReply::default() }, Vec::new()))
 }
 
-/// How a launched command ended, if it ended before or soon after the shell started a program.
-async fn early_end(call: &ProcessCall) -> Option<ExecOutcome> {
-    let mut phases = call.phase.subscribe();
-    let ended = async {
-        let ended = phases.wait_for(|phase| phase.outcome().is_some()).await;
-        ended.ok().and_then(|phase| phase.outcome().cloned())
-    };
-    let watched = async {
-        let deadline = Instant::now() + SHELL_TIMEOUT;
-        loop {
-            tokio::time::sleep(SHELL_CHECK_INTERVAL).await;
-            let pid = call.phase.borrow().pid();
-            let has_started_program = pid.is_some_and(|pid| !kill::tree_runs_only(pid, spawn::shell_name()));
-            if has_started_program || Instant::now() >= deadline {
-                break;
-            }
-        }
-        tokio::time::sleep(LAUNCH_WATCH).await;
-    };
-    tokio::select! {
-        biased;
-        outcome = ended => outcome,
-        () = watched => None,
-    }
-}
-
 fn shorten(command: &str) -> String {
     command.chars().take(120).collect()
 }
 
 /// The last lines of a program that has failed.
-fn last_output(call: &ProcessCall) -> String {
+fn last_output(call: &crate::calls::ProcessCall) -> String {
     let store = call.store.borrow();
     let mut cursor = Cursor::at(store.next_sequence().saturating_sub(LAUNCH_CHUNKS));
     let mut printed = Vec::new();
