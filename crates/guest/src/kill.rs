@@ -10,10 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::sys;
 
-/// Rounds of SIGKILL in quick succession: each kills all that is there, so only a fork bomb needs more than two.
-const QUICK_ROUNDS: u32 = 400;
-/// How long killed processes may take to end: each needs a CPU for that, and some wait for a disk first.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long killed processes may take to end: each needs a CPU for that. Together with the grace and the wait for the exit
+/// status it must stay below what the host waits for the end of a killed call.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +38,7 @@ impl Tree {
         Self { root, known: HashMap::new() }
     }
 
-    /// Ends the tree: SIGTERM, the grace, SIGKILL. Returns when it is gone, or does not go.
+    /// Ends the tree: SIGTERM, the grace, SIGKILL. Returns when all its processes have ended, or after [`KILL_PATIENCE`].
     pub(crate) async fn end(mut self, grace: Duration) {
         let deadline = Instant::now() + grace;
         self.look();
@@ -56,12 +55,11 @@ impl Tree {
             pause = (pause * 2).min(Duration::from_millis(50));
             self.look();
         }
+        // Each round kills all that is there, so only a fork bomb needs more than two.
         let deadline = Instant::now() + KILL_PATIENCE;
-        let mut round = 0;
         while self.is_alive() && Instant::now() < deadline {
             self.signal(libc::SIGKILL);
-            sleep(Duration::from_millis(if round < QUICK_ROUNDS { 2 } else { 50 })).await;
-            round += 1;
+            sleep(Duration::from_millis(2)).await;
             self.look();
         }
     }
@@ -116,17 +114,6 @@ fn processes() -> Vec<Process> {
 fn pids() -> impl Iterator<Item = i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// Whether all living processes of the tree of `root` run the program `name`, as `/proc/PID/comm` shows it. Such a tree is
-/// a shell that has not started a program yet.
-pub(crate) fn tree_runs_only(root: i32, name: &str) -> bool {
-    let members = members(root, &HashMap::new(), &processes());
-    // A process that has ended meanwhile has no name.
-    members.keys().all(|pid| {
-        let comm = std::fs::read(format!("/proc/{pid}/comm")).ok();
-        comm.is_none_or(|comm| comm.trim_ascii_end() == name.as_bytes())
-    })
 }
 
 /// How many processes there are in the sandbox, which has a pid namespace of its own.

@@ -28,7 +28,7 @@ const READS_IN_A_ROW: u32 = 16;
 const READ_BYTES: usize = 128 * 1024;
 /// How long the output of a terminal is read after the process has ended, where another process has the terminal open.
 const TERMINAL_DRAIN: Duration = Duration::from_millis(500);
-/// More than the kernel holds of a terminal's output. A process that opens the terminal again and again gets no further.
+/// More than the kernel holds of a terminal's output. So a process that keeps opening the terminal cannot keep the drain going forever.
 const TERMINAL_BUFFERS: usize = 1024 * 1024;
 /// How long output waits for space on the host's disk, and how often it is looked for.
 const SPACE_PATIENCE: Duration = Duration::from_secs(120);

@@ -63,8 +63,8 @@ pub struct Settings {
     pub pool_images: Vec<String>,
     /// How often a job may lose its sandbox before it fails.
     pub max_losses: u32,
-    /// How long a guest may take to answer: one attempt to connect, a call of a step that it is told to end, and all attempts
-    /// to connect while it answers wrongly. After these the sandbox counts as lost.
+    /// How long a guest may take to answer one attempt to connect, how long it is tried while it answers wrongly (then the
+    /// sandbox counts as lost), and how long a killed call may take to end.
     pub guest_answer_timeout: Duration,
     /// What becomes of running jobs when the server is told to stop.
     pub on_shutdown: OnShutdown,

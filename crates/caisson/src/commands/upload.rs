@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::stream;
@@ -19,6 +20,8 @@ use crate::ids::{Kind, Target};
 
 /// How much of a file is sent at once.
 const CHUNK_BYTES: usize = 256 * 1024;
+/// How long to wait for the id of a draft after a signal, in order to cancel the draft.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Something here and its path in the workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,18 +123,17 @@ pub(crate) async fn submit(
     let draft = Value::Object(job);
     let mut stop = std::pin::pin!(interrupt::told_to_end());
     let mut creating = std::pin::pin!(client.post("/v1/jobs", &draft));
+    let mut answer_limit = std::pin::pin!(tokio::time::sleep(ANSWER_LIMIT));
     let mut is_stopped = false;
     // Listens for signals before the draft exists, and waits for its id: otherwise a signal would leave the draft behind.
     let accepted = loop {
         tokio::select! {
             biased;
-            () = stop.as_mut() => {
-                if is_stopped {
-                    return Ok(None);
-                }
+            () = stop.as_mut(), if !is_stopped => {
                 is_stopped = true;
-                stop.set(interrupt::told_to_end());
+                answer_limit.set(tokio::time::sleep(ANSWER_LIMIT));
             }
+            () = answer_limit.as_mut(), if is_stopped => return Ok(None),
             accepted = creating.as_mut() => break accepted?,
         }
     };
@@ -144,7 +146,7 @@ pub(crate) async fn submit(
     let started = tokio::select! {
         biased;
         () = std::future::ready(()), if is_stopped => Ok(None),
-        () = stop.as_mut() => Ok(None),
+        () = stop.as_mut(), if !is_stopped => Ok(None),
         started = start => started.map(Some),
     };
     if !matches!(started, Ok(Some(_))) {

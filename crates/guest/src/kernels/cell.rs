@@ -20,9 +20,9 @@ use crate::kernels::spec::{self, KernelSpec};
 use crate::kernels::{show, text};
 use crate::process;
 
-/// How long an idle kernel may take to begin with a cell before the cell's time limit runs all the same. The host waits 30 s
+/// How long an idle kernel may take to start executing a cell before the cell's time limit starts anyway. The host waits 30 s
 /// longer than the limit.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(20);
+const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a kernel may be silent between its reply and the word that it is idle.
 const IDLE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a kernel that is not ipykernel is listened to after that word: Deno's has been seen to publish results and
@@ -71,7 +71,7 @@ struct RunningCell {
     call: Rc<ProcessCall>,
     code: String,
     started: Instant,
-    /// Whether the kernel has begun with the cell.
+    /// Whether the kernel has started executing the cell.
     begun: watch::Sender<bool>,
     record: RefCell<CellRecord>,
 }
@@ -189,7 +189,7 @@ impl RunningCell {
         self.given_up_after(sleep_or_pend(left)).await
     }
 
-    /// Like [`Self::given_up`], for a cell that was sent to its kernel: the time until the kernel begins with it does not
+    /// Like [`Self::given_up`], for a cell that was sent to its kernel: the time until the kernel starts executing it does not
     /// count.
     async fn given_up_in_kernel(&self) -> GivenUp {
         let left = self.time_left();
