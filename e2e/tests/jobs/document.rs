@@ -8,7 +8,7 @@ use e2e::Server;
 use serde_json::json;
 
 /// Requests that are made up for each operation; `./test api` asks for more.
-const EXAMPLES: &str = "5";
+const EXAMPLES: &str = "12";
 /// Without keys everybody may do everything: that is no fault.
 const WITHOUT_KEYS: [&str; 2] = ["--exclude-checks", "ignored_auth"];
 
