@@ -11,7 +11,7 @@ WORKDIR /src
 COPY . .
 # The pages are bundled with Node.js; ./build-web says when that of the image is too old.
 RUN apt-get update && apt-get install --yes --no-install-recommends nodejs npm && rm -rf /var/lib/apt/lists/*
-RUN ./build-guest && ./build-web && cargo build --locked --release -p caisson
+RUN ./build-web && cargo build --locked --release -p caisson
 
 FROM ${BASE_IMAGE}
 # Sandboxes see this image's /usr: what jobs shall find must be installed here.

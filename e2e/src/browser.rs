@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tungstenite::client::IntoClientRequest as _;
 use tungstenite::{Message, WebSocket};
 
+use crate::http::http_client;
 use crate::server::wait_at_most;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
@@ -80,7 +81,7 @@ impl Browser {
     /// The browser does not answer.
     #[must_use]
     pub fn open(&self, url: &str) -> Page {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
+        let client = http_client().build().expect("a client");
         let address = format!("http://127.0.0.1:{}/json/new?about:blank", self.port);
         let made = client.put(address).send().expect("opening a page").text().expect("a page");
         let made: Value = serde_json::from_str(&made).expect("a description of a page");
@@ -114,7 +115,7 @@ impl Browser {
     }
 
     fn targets(&self) -> Vec<Value> {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
+        let client = http_client().build().expect("a client");
         let list = format!("http://127.0.0.1:{}/json/list", self.port);
         let text = client.get(&list).send().and_then(reqwest::blocking::Response::text);
         serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default()
@@ -266,6 +267,11 @@ impl Page {
              return {{x: box.x + box.width / 2, y: box.y + box.height / 2}}; }})()"
         ));
         assert!(place.is_object(), "there is no {selector} on the page");
+        self.click_at(&place);
+    }
+
+    /// Presses the left button at `x` and `y`.
+    pub fn click_at(&mut self, place: &Value) {
         for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
             let button = if kind == "mouseMoved" { "none" } else { "left" };
             let event =

@@ -1,7 +1,7 @@
 //! The Docker engine of the tests: one for all that run at the same time, started by `.ci/docker-engine`, ended by itself.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{FlockOperation, flock};
@@ -15,7 +15,8 @@ const FOLDER: &str = "/tmp/caisson-test-engine";
 
 /// The engine, as long as this lives.
 pub struct Engine {
-    _users: File,
+    folder: PathBuf,
+    _users: Option<File>,
 }
 
 impl Engine {
@@ -31,13 +32,18 @@ impl Engine {
         let output = Command::new(source::root().join(".ci/docker-engine")).arg(FOLDER).output();
         let output = output.expect("starting .ci/docker-engine");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Self { _users: users }
+        Self { folder: FOLDER.into(), _users: Some(users) }
+    }
+
+    /// One that somebody else starts and stops.
+    pub(crate) fn at(folder: PathBuf) -> Self {
+        Self { folder, _users: None }
     }
 
     /// Where it listens.
     #[must_use]
     pub fn socket(&self) -> String {
-        format!("{FOLDER}/docker.sock")
+        self.folder.join("docker.sock").display().to_string()
     }
 
     /// A server whose sandboxes are containers of this engine.

@@ -11,8 +11,10 @@ use crate::browser::Page;
 /// # Panics
 /// It prints something else.
 pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
-    let click = "(() => { const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')].pop(); \
-        if (!cell) return false; cell.focus(); return document.activeElement === cell; })()";
+    let is_there = "document.querySelector('.jp-Notebook .jp-Cell .cm-content') !== null";
+    let place_of_last = "(() => { const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')].pop(); \
+        if (!cell) return null; cell.scrollIntoView({block: 'center'}); const box = cell.getBoundingClientRect(); \
+        return {x: box.x + Math.min(box.width, 100) / 2, y: box.y + box.height / 2}; })()";
     page.wait_for("the kernel is connected", "document.body.innerText.includes('Python 3 (ipykernel)')");
     let typed = format!(
         "[...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')]\
@@ -20,8 +22,13 @@ pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
     );
     // What is typed into a page that is about to go is lost; a person would look and type again.
     for _ in 0..8 {
-        page.wait_for("a cell can be typed into", click);
-        page.type_text(code);
+        page.wait_for("a cell can be typed into", is_there);
+        // A click: `focus()` moves the focus within a frame, but not into it.
+        let place = page.evaluate(place_of_last);
+        if place.is_object() {
+            page.click_at(&place);
+            page.type_text(code);
+        }
         if page.holds_within(Duration::from_secs(8), &typed) {
             break;
         }

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::answer::Answer;
 use crate::free_port::free_port;
+use crate::http::http_client;
 use crate::job::Job;
 use crate::sandbox::Sandbox;
 use crate::{SandboxProcesses, leftovers, processes};
@@ -53,11 +54,7 @@ pub fn binary() -> PathBuf {
     let tests = std::env::current_exe().expect("the path of the test");
     let profile = tests.ancestors().nth(2).expect("target/<profile>/deps/<test>");
     let binary = profile.join("caisson");
-    assert!(
-        binary.is_file(),
-        "{} is missing: run `./build-guest && cargo build -p caisson` first",
-        binary.display()
-    );
+    assert!(binary.is_file(), "{} is missing: run `cargo build -p caisson` first", binary.display());
     binary
 }
 
@@ -116,8 +113,7 @@ impl Server {
         std::fs::write(folder.path().join("caisson.toml"), &options.config)
             .expect("writing the configuration");
         // Connections are used again only while no server is about to close them.
-        let client = Client::builder()
-            .no_proxy()
+        let client = http_client()
             .timeout(Duration::from_secs(120))
             .pool_idle_timeout(Duration::from_secs(1))
             .build()

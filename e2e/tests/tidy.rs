@@ -11,7 +11,7 @@ use serde_json::Value;
 const PREFIX: &str = "caisson-";
 
 /// Who may import whom, by folder name. The binary and the benchmarks may import all.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("server", &["orchestrator", "protocol"]),
     ("orchestrator", &["agent", "sandbox", "egress", "context", "mcp", "model", "protocol"]),
     ("agent", &["context", "model", "protocol"]),
@@ -26,6 +26,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("context", &[]),
     ("bench-context", &["context"]),
     ("e2e", &[]),
+    ("fuzz-replay", &["context", "egress", "model", "protocol"]),
     ("web", &[]),
 ];
 
@@ -145,10 +146,29 @@ fn sql_is_written_only_in_the_store() {
 }
 
 #[test]
+fn routes_of_the_api_are_added_only_with_a_permission() {
+    let is_elsewhere = |path: &Path| {
+        let inside = path.strip_prefix("crates/server/src");
+        // What jobs serve is not the API, and has checks of its own.
+        inside.is_ok_and(|path| path != Path::new("router/routes.rs") && !path.starts_with("origins"))
+    };
+    let mut broken = Vec::new();
+    for file in rust_files().iter().filter(|file| is_elsewhere(&file.path)) {
+        let code = file.code_without_tests();
+        for call in [".route(", ".route_service(", ".nest_service(", ".fallback_service(", "OpenApiRouter"] {
+            broken.extend(code.match_indices(call).map(|(place, _)| at(file, line_of(file, &code, place))));
+        }
+    }
+    assert_none(&broken, "Declare it with its permission in crates/server/src/router/table.rs:");
+}
+
+#[test]
 fn the_environment_is_read_only_by_the_configuration() {
     let is_config = |path: &Path| {
         let rest = path.strip_prefix("crates/caisson/src");
-        rest.is_ok_and(|rest| rest.to_string_lossy().starts_with("config"))
+        // A program of its own, which runs before there is a server to configure.
+        let is_image_builder = path == Path::new("crates/image/src/main.rs");
+        is_image_builder || rest.is_ok_and(|rest| rest.to_string_lossy().starts_with("config"))
     };
     let mut broken = Vec::new();
     for file in
@@ -332,32 +352,43 @@ fn every_script_is_executable_and_stops_at_the_first_error() {
     assert_none(&broken, "Mend the script:");
 }
 
-/// Every test that SECURITY.md names as holding a promise is there.
+/// Every promise of SECURITY.md names tests that hold it, and every test that it or the page on isolation names is there. Promises
+/// are the rows of tables whose last column is `Tests`.
 #[test]
 fn every_promise_of_the_security_page_is_held_by_a_test() {
-    let text = std::fs::read_to_string(source::root().join("SECURITY.md")).unwrap();
+    let read = |path: &str| std::fs::read_to_string(source::root().join(path)).unwrap();
+    let (promises, isolation) = (read("SECURITY.md"), read("docs/isolation.md"));
     let code: String = rust_files().iter().map(|file| file.text.as_str()).collect();
     let is_test_name = |name: &&str| {
         name.len() > 20
             && name.contains('_')
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
     };
-    let promises: Vec<&str> = text.split("\n- **").skip(1).collect();
-    assert!(promises.len() >= 8, "{} promises", promises.len());
     let mut broken = Vec::new();
-    // The table of levels names tests, too.
-    for name in text.split('`').skip(1).step_by(2).filter(is_test_name) {
-        if !code.contains(&format!("fn {name}(")) && !code.contains(&format!("    {name}: Lie::")) {
+    for name in [&promises, &isolation].into_iter().flat_map(|text| text.split('`').skip(1).step_by(2)) {
+        let is_there = code.contains(&format!("fn {name}(")) || code.contains(&format!("    {name}: Lie::"));
+        if is_test_name(&name) && !is_there {
             broken.push(format!("there is no test {name}"));
         }
     }
-    for promise in promises {
-        let promise = promise.split("\n\n").next().unwrap();
-        let held_by: Vec<&str> = promise.split('`').skip(1).step_by(2).filter(is_test_name).collect();
-        if held_by.is_empty() {
-            broken.push(format!("no test holds: {}", promise.lines().next().unwrap()));
+    let (mut is_promise, mut count) = (false, 0);
+    for line in promises.lines() {
+        let cells = line.strip_prefix("| ").and_then(|line| line.strip_suffix('|'));
+        let last = cells.and_then(|cells| cells.rsplit(" | ").next()).map(str::trim);
+        match last {
+            Some("Tests") => is_promise = true,
+            Some(tests) if is_promise => {
+                count += 1;
+                if !tests.split('`').skip(1).step_by(2).any(|name| is_test_name(&name)) {
+                    broken.push(format!("no test holds: {line}"));
+                }
+            }
+            // The line below the head of a table.
+            None if line.starts_with("|---") => {}
+            _ => is_promise = false,
         }
     }
+    assert!(count >= 30, "{count} promises");
     assert_none(
         &broken,
         "A promise of SECURITY.md names the test that holds it. Write the test, or take the promise back:",

@@ -1,5 +1,5 @@
 //! What a browser in the sandbox answers when it is asked for its pages. The path that is asked for next is one of a page.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
 

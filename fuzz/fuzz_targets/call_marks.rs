@@ -1,6 +1,6 @@
 //! The environment of a process in a sandbox, in which it says itself to which call it belongs: what is taken of it can stand in a
 //! line of the list of files, and was really said.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 

@@ -1,6 +1,6 @@
 //! What a program in the sandbox says to the entrance of the network: SOCKS5, CONNECT, plain HTTP, or nothing of the kind. Under a
 //! policy that lets nothing out, nothing gets out.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
 
@@ -32,7 +32,8 @@ fuzz_target!(|bytes: &[u8]| {
             tokio::join!(served, speaking);
             drop(proxy);
             while let Ok(event) = events.try_recv() {
-                let passed = event.connection().is_some_and(|connection| connection.verdict == Verdict::Allowed);
+                let passed =
+                    event.connection().is_some_and(|connection| connection.verdict == Verdict::Allowed);
                 assert!(!passed, "{event:?}");
             }
         });

@@ -1,5 +1,5 @@
 //! Rules, hosts and ranges of addresses as people and programs write them. What can be read is written so that it means the same.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use egress::{Cidr, Host, Mode, Rule};
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
 //! The home of an agent as an image has it, which the server unpacks as root: entries with any name and link in any order. Nothing
 //! leaves the disk, and nothing beside it gets another mode or owner.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

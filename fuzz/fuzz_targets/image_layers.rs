@@ -1,5 +1,5 @@
 //! Layers of images: entries with any name, link and mark in any order. Nothing leaves the folder.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::io::Read;
 use std::path::PathBuf;

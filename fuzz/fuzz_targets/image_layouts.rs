@@ -1,5 +1,5 @@
 //! The documents of an image that comes in layers: each is understood or refused, and names nothing outside its folder.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fs;
 

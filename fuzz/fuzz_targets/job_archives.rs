@@ -1,6 +1,6 @@
 //! Archives that a job brings along: zip, tar, compressed tar; as they are and with sums put right. Nothing leaves the folder, no
 //! link is made, no more comes out than may.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fs;
 use std::path::Path;

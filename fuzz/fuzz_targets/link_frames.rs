@@ -1,6 +1,6 @@
 //! What comes on one stream of the link: frames, output, records of what code shows. Whatever the guest sends, each is taken
 //! whole or refused, within its limits, and what was read is written as it was.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;

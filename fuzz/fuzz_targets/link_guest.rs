@@ -1,6 +1,6 @@
 //! A guest that sends what it likes: the multiplexer, the greeting, a call and a file over one real link. The host gets
 //! answers or errors, never waits for a guest that is gone, and keeps no more than was sent.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
 //! The messages of a guest: the first byte says which is expected. What can be read can be written and read again.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use protocol::{CallStatus, ExecEvent, FileReply, GuestRequest, Reply, WatchChange, Welcome};

@@ -1,6 +1,6 @@
 //! The decoder of the log, and the engine behind it: whatever bytes a log holds, they are an entry or an error, and a
 //! view of it stays within its budget.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use context::{Engine, Entry, Factor, Fixed, Settings};
 use libfuzzer_sys::fuzz_target;

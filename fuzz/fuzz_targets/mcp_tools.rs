@@ -1,5 +1,5 @@
 //! What an MCP server offers and answers: tools, schemas, results. A tool that is offered has a name that every provider takes.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! What a model's server streams, in each of the four dialects, cut anywhere; and tool calls written as text.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 

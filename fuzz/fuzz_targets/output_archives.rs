@@ -1,6 +1,6 @@
 //! The workspace as the guest sends it at the end: a tar stream that becomes the zip of the job. No name in the zip leads out, and
 //! the zip can be read.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::io;
 

@@ -1,5 +1,5 @@
 //! Pictures that programs of the sandbox made: what is said of one is what its head says, and has bounds.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use model::Image;

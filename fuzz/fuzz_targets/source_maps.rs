@@ -1,5 +1,5 @@
 //! Files of a workspace as the map of a repository and the outline of a giant file read them, whatever is in them.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 
@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     let path = names[usize::from(*kind) % names.len()];
     let lines = text.lines().count();
     for definition in context::map::definitions(path, text) {
-        assert!(definition.line >= 1 && definition.line as usize <= lines, "{definition:?}");
+        assert!(definition.line >= 1 && definition.line <= lines, "{definition:?}");
     }
     let outline = context::outline::Outline::of(path, text);
     let _ = outline.render(200);

@@ -1,14 +1,14 @@
 //! What a VNC viewer says, cut anywhere. With its hands tied nothing that acts on the desktop passes, however it is cut; with
 //! free hands everything passes as it came, but for the offer of longer pointers. What has passed is read once more as the desktop's
 //! server reads it, by rules of its own: it must find whole messages, and none that acts after the hands were tied.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "parts/vnc_server.rs"]
-mod vnc_server;
 #[path = "../../crates/server/src/view_only.rs"]
 mod view_only;
+#[path = "parts/vnc_server.rs"]
+mod vnc_server;
 
 use view_only::{Hands, Viewer};
 use vnc_server::Server;

@@ -1,6 +1,6 @@
 //! Hosts and origins of requests, and cookies that jobs set. A host that passes for this machine is one of its names; a cookie that
 //! passes is none of the server's and names no domain, read as a browser reads it.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::net::IpAddr;
 

@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Sandboxes(commands::sandboxes::SandboxesArguments),
     /// Makes a link that shows one view of a job to others, for a while.
     Share(commands::share::ShareArguments),
+    /// Lists and revokes the links that share views of a job.
+    Shares(commands::shares::SharesArguments),
     /// Gives out, lists and takes back keys.
     Keys(commands::keys::KeysArguments),
     /// Builds, lists, imports, exports and removes images, the root file systems of sandboxes.

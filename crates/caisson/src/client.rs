@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpStream;
 
 use crate::cli::ServerArguments;
-use crate::client_tls::Trust;
+use crate::client_tls::{Trust, install_tls_provider};
 use crate::config_client;
 use crate::failure::Coded;
 
@@ -216,6 +216,7 @@ fn http_client(key: Option<&HeaderValue>, trust: Option<&Trust>) -> Result<reqwe
     }
     // A host without certificate authorities is a host all the same.
     let certificates = trust.map(Trust::certificates).transpose()?.unwrap_or_default();
+    install_tls_provider();
     reqwest::Client::builder()
         .default_headers(headers)
         .no_proxy()

@@ -13,6 +13,12 @@ use tokio_rustls::client::TlsStream;
 
 use crate::config_client;
 
+/// Installs ring's TLS primitives for `reqwest`, which comes without any. Called before each client is made.
+pub(crate) fn install_tls_provider() {
+    // An error means that the provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// The certificates by which servers are known.
 #[derive(Clone)]
 pub(crate) struct Trust {

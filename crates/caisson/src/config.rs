@@ -16,6 +16,7 @@ use crate::config_backend::{self, BackendChoice, DockerSettings};
 use crate::config_check;
 use crate::config_file::{LogFormat, RawConfig, RawExpose, RawHttp, RawIsolation, RawSandbox};
 use crate::config_jobs::{desktop_settings, job_settings, pool_images, pool_size};
+use crate::config_limits::HostTotals;
 use crate::config_places::Places;
 use crate::logging;
 use crate::telemetry::Telemetry;
@@ -57,6 +58,8 @@ pub(crate) struct SandboxSettings {
     pub(crate) ready_disks: Option<usize>,
     /// Whether the files that jobs touch are listed as it happens.
     pub(crate) list_files: Option<bool>,
+    /// Whether the disks of sandboxes together may be larger than what the host has.
+    pub(crate) disk_overcommit: bool,
 }
 
 impl Config {
@@ -120,7 +123,18 @@ impl Config {
             Some(RawIsolation::Landlock) => Isolation::Landlock,
             Some(RawIsolation::Namespaces) | None => Isolation::Namespaces,
         };
+        if let Some(mib) = raw.sandbox.disk_reserve_mib {
+            let most = 1_048_576;
+            ensure!((1..=most).contains(&mib), "sandbox.disk_reserve_mib: {mib} is not between 1 and {most}");
+            jobs.disk_reserve_bytes = mib << 20;
+        }
         let backend = config_backend::choose(arguments.backend.as_deref(), raw.backend.kind)?;
+        let docker = config_backend::docker_settings(raw.docker)?;
+        let is_elsewhere = backend == BackendChoice::Docker && !docker.is_on_this_host();
+        let host = if is_elsewhere { HostTotals::default() } else { HostTotals::of_this_host(&data) };
+        jobs.ceilings = raw.limits.ceilings(jobs.defaults.limits, host)?;
+        // As each job that says nothing would have it: so that sandboxes that stand ready fit them.
+        jobs.defaults.limits = jobs.ceilings.of(None, None).bound(jobs.defaults.limits)?;
         Ok(Self {
             listen,
             insecure_listen,
@@ -137,7 +151,7 @@ impl Config {
             preview_listen,
             expose: check_expose(raw.expose)?,
             backend,
-            docker: config_backend::docker_settings(raw.docker)?,
+            docker,
             model,
         })
     }
@@ -266,7 +280,17 @@ fn http_settings(raw: &RawHttp) -> Result<ServerSettings> {
         ensure!(count > 0, "http.max_connections: must be at least 1");
         settings.max_connections = count;
     }
+    let most = settings.max_connections;
+    settings.max_connections_per_address = raw.max_connections_per_address.unwrap_or((most / 4).max(1));
+    ensure!(settings.max_connections_per_address > 0, "http.max_connections_per_address: must be at least 1");
+    settings.reserved_connections = raw.reserved_connections.unwrap_or(most / 16);
+    ensure!(
+        settings.reserved_connections < most,
+        "http.reserved_connections: {} is not less than http.max_connections, {most}",
+        settings.reserved_connections
+    );
     let seconds = |value: Option<u64>, default| value.map_or(default, Duration::from_secs);
+    settings.handshake_timeout = seconds(raw.handshake_timeout_s, settings.handshake_timeout);
     settings.header_timeout = seconds(raw.header_timeout_s, settings.header_timeout);
     settings.request_timeout = seconds(raw.request_timeout_s, settings.request_timeout);
     settings.idle_timeout = seconds(raw.idle_timeout_s, settings.idle_timeout);
@@ -298,6 +322,7 @@ fn sandbox_settings(raw: RawSandbox) -> Result<SandboxSettings> {
         cgroup_parent: raw.cgroup_parent,
         ready_disks: raw.ready_disks,
         list_files: raw.list_files,
+        disk_overcommit: raw.disk_overcommit.unwrap_or(true),
     })
 }
 
@@ -426,6 +451,8 @@ mod tests {
             ("[limits]\ncpus = 0.0", "limits.cpus"),
             ("[jobs]\nmax_running = 0", "jobs.max_running"),
             ("[http]\nmax_json_mib = 0", "http.max_json_mib"),
+            ("[http]\nmax_connections_per_address = 0", "http.max_connections_per_address"),
+            ("[http]\nmax_connections = 8\nreserved_connections = 8", "http.reserved_connections"),
             ("[sandbox]\ncgroup_parent = \"a/b\"", "sandbox.cgroup_parent"),
             ("[docker]\nhost = \"/var/run/docker.sock\"", "docker.host"),
             ("[docker]\nimage = \"-v\"", "docker.image"),

@@ -31,6 +31,13 @@ pub(crate) struct DockerSettings {
     pub(crate) link: RawLink,
 }
 
+impl DockerSettings {
+    /// Whether its engine is taken to be on this host.
+    pub(crate) fn is_on_this_host(&self) -> bool {
+        self.host.as_deref().is_none_or(|host| host.starts_with("unix://"))
+    }
+}
+
 /// The flag's, the environment's, the file's, or the usual one.
 pub(crate) fn choose(flag: Option<&str>, file: Option<RawBackendKind>) -> Result<BackendChoice> {
     let named = flag.map(|text| ("--backend", text.to_owned()));

@@ -14,6 +14,7 @@ use crate::config::{self, Config};
 use crate::config_environment;
 use crate::config_example::{EXAMPLE, Known, is_open, known_settings, unknown_key};
 use crate::config_file::RawConfig;
+use crate::config_limits;
 use crate::failure::Coded;
 
 /// The code of an error of the configuration.
@@ -156,9 +157,23 @@ fn check_typed(typed: Typed<'_>) -> Result<Report> {
         known.iter().map(|known| effective(known, &written, &name, arguments)).collect();
     let others = written.iter().filter(|setting| !known.iter().any(|known| known.key == setting.key));
     settings.extend(others.map(|setting| as_written(setting, &name)));
+    show_ceilings(&mut settings, &text, typed);
     let mut hints = hints_of(&settings);
     hints.extend(config_environment::unknown_variables(&text));
     Ok(Report { file, problems, settings, hints })
+}
+
+/// Shows the ceilings of requests that are taken from the host.
+fn show_ceilings(settings: &mut [Setting], text: &str, typed: Typed<'_>) {
+    let Typed { host, listen, insecure_listen } = typed;
+    let Ok(raw) = toml::from_str::<RawConfig>(text) else { return };
+    let Ok(config) = Config::from_raw(raw, host, listen, insecure_listen) else { return };
+    for setting in settings.iter_mut().filter(|setting| setting.value.is_none()) {
+        if let Some(value) = config_limits::shown(&setting.key, &config.jobs.ceilings.everybody) {
+            setting.value = Some(value);
+            setting.origin = "this host".into();
+        }
+    }
 }
 
 /// Secrets that whoever may submit a job can have sent anywhere.

@@ -121,7 +121,10 @@ mod tests {
             told("size"),
             "size: there is no such setting outside of a section; `size` belongs below [pool]"
         );
-        assert!(told("jobs.memory_mib").ends_with("below [jobs]; `memory_mib` belongs below [limits]"));
+        assert!(
+            told("jobs.memory_mib")
+                .ends_with("below [jobs]; `memory_mib` belongs below [limits] or below [limits.max]")
+        );
         assert!(told("jobs.max_runing").ends_with("did you mean jobs.max_running?"));
         assert!(
             told("pool.log").ends_with("`log` belongs at the top, before any section"),

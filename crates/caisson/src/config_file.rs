@@ -27,7 +27,7 @@ pub(crate) struct RawConfig {
     pub(crate) model: RawModel,
     pub(crate) jobs: RawJobs,
     pub(crate) pool: RawPool,
-    pub(crate) limits: RawLimits,
+    pub(crate) limits: crate::config_limits::RawLimits,
     pub(crate) egress: RawEgress,
     pub(crate) secrets: BTreeMap<String, crate::config_egress::RawSecret>,
     pub(crate) desktop: RawDesktop,
@@ -97,16 +97,6 @@ pub(crate) struct RawPool {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct RawLimits {
-    pub(crate) memory_mib: Option<u64>,
-    pub(crate) cpus: Option<f64>,
-    pub(crate) pids: Option<u64>,
-    pub(crate) open_files: Option<u64>,
-    pub(crate) disk_mib: Option<u64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 pub(crate) struct RawEgress {
     pub(crate) default: Option<egress::Mode>,
     pub(crate) extra_ca: Option<Vec<PathBuf>>,
@@ -148,6 +138,9 @@ pub(crate) struct RawTelemetry {
 pub(crate) struct RawHttp {
     pub(crate) max_json_mib: Option<usize>,
     pub(crate) max_connections: Option<usize>,
+    pub(crate) max_connections_per_address: Option<usize>,
+    pub(crate) reserved_connections: Option<usize>,
+    pub(crate) handshake_timeout_s: Option<u64>,
     pub(crate) header_timeout_s: Option<u64>,
     pub(crate) request_timeout_s: Option<u64>,
     pub(crate) idle_timeout_s: Option<u64>,
@@ -169,6 +162,8 @@ pub(crate) struct RawSandbox {
     pub(crate) cgroup_parent: Option<String>,
     pub(crate) ready_disks: Option<usize>,
     pub(crate) list_files: Option<bool>,
+    pub(crate) disk_reserve_mib: Option<u64>,
+    pub(crate) disk_overcommit: Option<bool>,
     pub(crate) isolation: Option<RawIsolation>,
 }
 

@@ -1,13 +1,13 @@
-//! The sections of the configuration that are about jobs, checked: `jobs`, `limits`, `egress`, `retention`, `desktop`, `pool`.
+//! The sections of the configuration that are about jobs, checked: `jobs`, `egress`, `retention`, `desktop`, `pool`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use orchestrator::{DesktopSettings, NewDesktop, OnShutdown, Settings};
-use sandbox::{Limit, LimitKind, Limits, allowed_range};
 
-use crate::config_file::{RawDesktop, RawEgress, RawJobs, RawLimits, RawOnShutdown, RawPool, RawRetention};
+use crate::config_file::{RawDesktop, RawEgress, RawJobs, RawOnShutdown, RawPool, RawRetention};
+use crate::config_limits::RawLimits;
 
 /// Thirty days.
 const LONGEST_S: u64 = 2_592_000;
@@ -39,7 +39,7 @@ pub(crate) fn job_settings(
     if let Some(seconds) = jobs.step_timeout_s {
         settings.defaults.step_timeout = duration("step_timeout_s", seconds)?;
     }
-    settings.defaults.limits = limit_settings(limits, settings.defaults.limits)?;
+    settings.defaults.limits = limits.defaults(settings.defaults.limits)?;
     settings.defaults.egress = egress.default.clone().unwrap_or_default();
     settings.egress_ranges = egress::Ranges {
         refuse_also: egress.refuse_also.clone().unwrap_or_default(),
@@ -104,31 +104,6 @@ fn shutdown_settings(jobs: &RawJobs) -> Result<OnShutdown> {
 fn duration(name: &str, seconds: u64) -> Result<Duration> {
     ensure!((1..=LONGEST_S).contains(&seconds), "jobs.{name}: {seconds} is not between 1 and {LONGEST_S}");
     Ok(Duration::from_secs(seconds))
-}
-
-fn limit_settings(raw: &RawLimits, defaults: Limits) -> Result<Limits> {
-    let pick = |name: &str, value: Option<u64>, default: Limit, kind: LimitKind| {
-        let (least, most) = allowed_range(kind);
-        match value {
-            None => Ok(default),
-            Some(value) if value < least => bail!("limits.{name}: {value} is less than {least}"),
-            Some(value) if value > most => bail!("limits.{name}: {value} is more than {most}"),
-            Some(value) => Ok(Limit::Default(value)),
-        }
-    };
-    let cpu_millis = match raw.cpus {
-        None => defaults.cpu_millis,
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just here")]
-        Some(cpus) if (0.01..=1024.0).contains(&cpus) => Limit::Default((cpus * 1000.0) as u64),
-        Some(cpus) => bail!("limits.cpus: {cpus} is not between 0.01 and 1024"),
-    };
-    Ok(Limits {
-        memory_mib: pick("memory_mib", raw.memory_mib, defaults.memory_mib, LimitKind::Memory)?,
-        cpu_millis,
-        pids: pick("pids", raw.pids, defaults.pids, LimitKind::Pids)?,
-        open_files: pick("open_files", raw.open_files, defaults.open_files, LimitKind::OpenFiles)?,
-        disk_mib: pick("disk_mib", raw.disk_mib, defaults.disk_mib, LimitKind::Disk)?,
-    })
 }
 
 /// The certificates that sandboxes trust beside their image's own. Without a setting: those of this host, so that a

@@ -17,8 +17,8 @@ mod config_egress;
 mod config_environment;
 mod config_example;
 mod config_file;
-mod config_image;
 mod config_jobs;
+mod config_limits;
 mod config_mcp;
 mod config_model;
 mod config_oidc;
@@ -87,6 +87,7 @@ fn main() -> ExitCode {
         Command::Cp(arguments) => wait_for(commands::copy::run(arguments)),
         Command::Sandboxes(arguments) => wait_for(commands::sandboxes::run(arguments)),
         Command::Share(arguments) => wait_for(commands::share::run(arguments)),
+        Command::Shares(arguments) => wait_for(commands::shares::run(arguments)),
         Command::Keys(arguments) => wait_for(commands::keys::run(arguments)),
         Command::Image(arguments) => commands::image::run(arguments),
         Command::Models(arguments) => wait_for(commands::models::run(arguments)),

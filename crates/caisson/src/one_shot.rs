@@ -40,7 +40,8 @@ impl OneShot {
         let (folder, data) = make_folder(&config.data)?;
         move_to(&mut config, folder.path());
         let backend = commands::backend::make(&config)?;
-        // No look at the whole host first: a start that fails says what is missing.
+        // No look at the whole host first: a start that fails says what is missing. But nobody waits for an engine to be started.
+        backend.ping().await?;
         let orchestrator = Orchestrator::start(data, Arc::clone(&backend), config.jobs.clone()).await?;
         let router =
             server::router(orchestrator.clone(), crate::host::reports(&config, &backend), &config.http);

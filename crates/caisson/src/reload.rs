@@ -89,6 +89,7 @@ impl Changes {
             ("mcp", a_jobs.mcp != b_jobs.mcp),
             ("desktop", a_jobs.desktop != b_jobs.desktop),
             ("limits", a_jobs.limits != b_jobs.limits),
+            ("limits.max", a.ceilings != b.ceilings),
             ("egress.default", a_jobs.egress != b_jobs.egress),
             ("egress ranges", a.egress_ranges != b.egress_ranges),
             ("egress.ceiling", a.egress_ceiling != b.egress_ceiling),
@@ -99,6 +100,7 @@ impl Changes {
             ("retention.days", a.retention_age != b.retention_age),
             ("retention.payload_days", a.retention_payload_age != b.retention_payload_age),
             ("retention.max_gib", a.retention_bytes != b.retention_bytes),
+            ("sandbox.disk_reserve_mib", a.disk_reserve_bytes != b.disk_reserve_bytes),
             ("sandbox.isolation", a_jobs.isolation != b_jobs.isolation),
         ];
         let at_the_next_start = [
@@ -212,7 +214,7 @@ mod tests {
             ("context", "[context]\nsummaries = \"extract\""),
             ("mcp", "[mcp.hub]\nurl = \"https://mcp.example.org/mcp\""),
             ("pool", "[pool]\nimages = [\"host\"]"),
-            ("limits", "[limits]\nmemory_mib = 321"),
+            ("limits", "[limits.max]\nmemory_mib = 4321"),
             ("egress", "[egress]\nwait_s = 5"),
             ("secrets", "[secrets]\nT = { command = [\"true\"] }"),
             ("desktop", "[desktop]\nwidth = 1000"),

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::error::EgressError;
+use crate::target::Host;
 
 const FILE: &str = "refused.json";
 
@@ -91,10 +92,10 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Why an address is refused: the range and the reason. `None` when it is not.
+    /// Why an address is refused. `None` when it is not.
     ///
     /// An IPv6 address that carries an IPv4 address is judged by both.
-    pub(crate) fn refusal(&self, address: IpAddr) -> Option<(Cidr, &str)> {
+    pub(crate) fn refusal(&self, address: IpAddr) -> Option<RefusedAddress<'_>> {
         let embedded = match address {
             IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
             IpAddr::V4(_) => None,
@@ -102,15 +103,53 @@ impl Ranges {
         [Some(address), embedded].into_iter().flatten().find_map(|address| self.refusal_of_one(address))
     }
 
-    fn refusal_of_one(&self, address: IpAddr) -> Option<(Cidr, &str)> {
+    fn refusal_of_one(&self, address: IpAddr) -> Option<RefusedAddress<'_>> {
         if let Some(range) = self.refuse_also.iter().find(|range| range.contains(address)) {
-            return Some((*range, "refused by the operator of this server"));
+            return Some(RefusedAddress {
+                range: *range,
+                reason: "refused by the operator of this server",
+                remedy: format!(
+                    "only the operator of this server can, by removing {range} from `refuse_also` in the section [egress]"
+                ),
+            });
         }
         if self.allow.iter().any(|range| range.contains(address)) {
             return None;
         }
         let refused = REFUSED.as_ref().ok()?.ranges.iter().find(|entry| entry.range.contains(address))?;
-        Some((refused.range, &refused.reason))
+        Some(RefusedAddress {
+            range: refused.range,
+            reason: &refused.reason,
+            remedy: format!(
+                "only the operator of this server can, by adding \"{address}\" to `allow_ranges` in the section [egress]"
+            ),
+        })
+    }
+}
+
+/// Why an address is refused.
+pub(crate) struct RefusedAddress<'a> {
+    /// The range that refuses it.
+    pub(crate) range: Cidr,
+    /// Why that range is refused.
+    pub(crate) reason: &'a str,
+    /// The setting that would allow it.
+    pub(crate) remedy: String,
+}
+
+/// The addresses that a host has wherever its name is resolved: its own, or those of a well-known name. Empty for other names,
+/// which this does not resolve: a name that a job may not reach is not sent to a name server.
+pub(crate) fn well_known(host: &Host) -> Vec<IpAddr> {
+    match host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => {
+            let names = REFUSED.as_ref().map_or(&[][..], |refused| refused.names.as_slice());
+            let is_meant = |entry: &&WellKnown| {
+                name.strip_suffix(entry.name.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            };
+            names.iter().find(is_meant).map_or_else(Vec::new, |entry| entry.addresses.clone())
+        }
     }
 }
 
@@ -145,7 +184,15 @@ pub(crate) fn check_data() -> Result<(), EgressError> {
 #[serde(deny_unknown_fields)]
 struct Refused {
     ranges: Vec<RefusedRange>,
+    names: Vec<WellKnown>,
     ports: Vec<RefusedPort>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WellKnown {
+    name: String,
+    addresses: Vec<IpAddr>,
 }
 
 #[derive(Deserialize)]

@@ -1,13 +1,51 @@
 //! The head of an answer on its way into the sandbox: the values of secrets do not stand in it, neither in its status line
-//! nor in names and values of headers.
+//! nor in names and values of headers, and what follows it can be searched for them.
 
-use hyper::HeaderMap;
+use hyper::body::Body;
 use hyper::ext::ReasonPhrase;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, HeaderName, HeaderValue, IF_RANGE, RANGE, TRANSFER_ENCODING,
+};
 use hyper::http::response::Parts;
+use hyper::{HeaderMap, Response, StatusCode};
 
 use crate::redact::Redactor;
+use crate::refusal::{ReasonCode, Refusal};
 use crate::secret::Secrets;
+use crate::target::Target;
+
+/// Asks for changes to an answer of before.
+const A_IM: HeaderName = HeaderName::from_static("a-im");
+
+/// Has a server answer with the whole, as it is: neither compressed nor cut into parts, of which each has a part of a value.
+pub(crate) fn ask_for_searchable(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    for name in [RANGE, IF_RANGE, A_IM] {
+        headers.remove(name);
+    }
+}
+
+/// Refuses an answer that comes in a form in which no value could be found. To be asked before the headers of the connection
+/// are taken away.
+pub(crate) fn check_searchable<B: Body>(answer: &Response<B>, target: &Target) -> Result<(), Refusal> {
+    let is_coded = |name: HeaderName, plain: &str| {
+        let values = answer.headers().get_all(name).into_iter();
+        let mut words = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        words.any(|word| !word.trim_ascii().eq_ignore_ascii_case(plain.as_bytes()))
+    };
+    let why = match answer.status() {
+        StatusCode::PARTIAL_CONTENT => "a part of it came, though the whole was asked for",
+        StatusCode::IM_USED => "changes to it came, though the whole was asked for",
+        _ if answer.body().is_end_stream() => return Ok(()),
+        _ if is_coded(CONTENT_ENCODING, "identity") => "it is compressed, though it was asked not to be",
+        _ if is_coded(TRANSFER_ENCODING, "chunked") => "its `transfer-encoding` is not `chunked` alone",
+        _ => return Ok(()),
+    };
+    Err(Refusal::failure(
+        ReasonCode::UnsearchableAnswer,
+        format!("the answer of {target} was refused, {why}, and it cannot be searched for secrets"),
+    ))
+}
 
 /// Covers values wherever they stand in a head.
 pub(crate) fn cover_head(head: &mut Parts, redactor: &Redactor) {

@@ -10,6 +10,7 @@ use crate::gate::{Admitted, Asker};
 use crate::intercept::Upstream;
 use crate::policy::Sight;
 use crate::proxy::{Proxy, ResponseBody};
+use crate::redact::Redactor;
 use crate::refusal::{ReasonCode, Refusal};
 use crate::stray::Found;
 use crate::target::Target;
@@ -38,6 +39,7 @@ impl Proxy {
             idle_timeout: gate.settings().idle_timeout,
             events: gate.events().clone(),
             ledger: std::sync::Arc::clone(gate.ledger()),
+            redactor: Redactor::new([]),
         };
         let fetch = fetch_of(&request, &asker, &target, scheme);
         let request = rewrite_request(request, &target, scheme)?;

@@ -73,6 +73,7 @@ impl Connection {
             rule: String::new(),
             reason: String::new(),
             remedy: String::new(),
+            without_tls: false,
             repeated: 0,
         }
     }
@@ -136,6 +137,9 @@ pub struct Connection {
     /// What would allow it; empty where it was allowed, or nothing would.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remedy: String,
+    /// Whether a tunnel carried something other than TLS; known at its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_tls: bool,
     /// How many more refusals of the same place, for the same reason, this one stands for: those that came in between.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeated: u64,
@@ -212,6 +216,13 @@ impl Record {
     pub(crate) fn set_rule(&mut self, rule: String) {
         if let Some(connection) = &mut self.pending {
             connection.rule = rule;
+        }
+    }
+
+    /// Notes that the tunnel carries something other than TLS.
+    pub(crate) fn set_without_tls(&mut self) {
+        if let Some(connection) = &mut self.pending {
+            connection.without_tls = true;
         }
     }
 

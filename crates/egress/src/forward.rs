@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
 use crate::answer_body::{AnswerBody, Companion};
+use crate::answer_head::{ask_for_searchable, check_searchable, cover_head};
 use crate::event::{EventSender, Fetch, Record};
 use crate::gate::{Admitted, Asker};
 use crate::ledger::Ledger;
@@ -47,6 +48,8 @@ pub(crate) struct Surroundings {
     pub(crate) idle_timeout: Duration,
     pub(crate) events: EventSender,
     pub(crate) ledger: std::sync::Arc<Ledger>,
+    /// Covers values in the answer.
+    pub(crate) redactor: Redactor,
 }
 
 /// Sends a request over an admitted connection and returns the answer, whose body is still to come.
@@ -59,7 +62,10 @@ pub(crate) async fn forward(
 ) -> Result<Response<ResponseBody>, Refusal> {
     let fetch = fetch_of(&request, asker, target, Scheme::Http);
     let found = request.body().found();
-    let request = rewrite_request(request, target, Scheme::Http)?;
+    let mut request = rewrite_request(request, target, Scheme::Http)?;
+    if !around.redactor.is_idle() {
+        ask_for_searchable(request.headers_mut());
+    }
     let Admitted { stream, meter, record, .. } = admitted;
     let open = Open { meter, record, fetch, found: found.clone() };
     let answered = exchange(stream, request, target, open, around).await;
@@ -89,7 +95,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let Open { meter, record, mut fetch, found } = open;
-    let Surroundings { idle_timeout, events, ledger } = around;
+    let Surroundings { idle_timeout, events, ledger, redactor } = around;
     fetch.connection = record.id();
     let failed = |error: &hyper::Error| {
         Refusal::failure(ReasonCode::ConnectFailed, format!("{target} gave no proper answer: {error}"))
@@ -119,11 +125,17 @@ where
     let error = match sender.send_request(request).await {
         Ok(response) if response.status() != StatusCode::SWITCHING_PROTOCOLS => {
             fetch.status = response.status().as_u16();
+            if !redactor.is_idle()
+                && let Err(refusal) = check_searchable(&response, target)
+            {
+                driver.let_go();
+                return Err(refusal);
+            }
             let (mut head, body) = response.into_parts();
             head.version = Version::HTTP_11;
             strip(&mut head.headers);
-            let cover = Redactor::new([]).stream();
-            let body = AnswerBody::new(body, driver, cover, fetch, events).boxed_unsync();
+            cover_head(&mut head, &redactor);
+            let body = AnswerBody::new(body, driver, redactor.stream(), fetch, events).boxed_unsync();
             return Ok(Response::from_parts(head, body));
         }
         Ok(_) => {
@@ -148,9 +160,7 @@ pub(crate) fn rewrite_request<B>(
     let bad = |what: &str| Refusal::failure(ReasonCode::BadRequest, format!("{target}: {what}"));
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let path: Uri = path.parse().map_err(|_| bad("the path is not valid"))?;
-    let place = target.to_string();
-    let host = place.strip_suffix(scheme.usual_port()).unwrap_or(&place);
-    let host = HeaderValue::try_from(host).map_err(|_| bad("the host is not valid"))?;
+    let host = host_header(target, scheme)?;
     *request.uri_mut() = path;
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
@@ -160,6 +170,14 @@ pub(crate) fn rewrite_request<B>(
     headers.insert(HOST, host);
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     Ok(request)
+}
+
+/// The header that names the host of a target.
+pub(crate) fn host_header(target: &Target, scheme: Scheme) -> Result<HeaderValue, Refusal> {
+    let place = target.to_string();
+    let host = place.strip_suffix(scheme.usual_port()).unwrap_or(&place);
+    HeaderValue::try_from(host)
+        .map_err(|_| Refusal::failure(ReasonCode::BadRequest, format!("{target}: the host is not valid")))
 }
 
 /// How the client asked.

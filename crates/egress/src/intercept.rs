@@ -6,13 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, EXPECT, HOST, HeaderValue, SEC_WEBSOCKET_EXTENSIONS,
-    UPGRADE,
-};
+use hyper::header::{CONNECTION, EXPECT, HOST, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, UPGRADE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -27,13 +25,15 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::answer_body::{AnswerBody, Companion};
-use crate::answer_head::{cover_head, put_placeholders_back};
+use crate::answer_head::{ask_for_searchable, check_searchable, cover_head, put_placeholders_back};
 use crate::authority::Authority;
 use crate::certificate;
 use crate::error::EgressError;
 use crate::event::{EgressEvent, Fetch, now_ms};
-use crate::forward::{Scheme, fetch_of, strip};
+use crate::forward::{Scheme, fetch_of, host_header, strip};
 use crate::gate::{Admitted, Asker, Gate};
+use crate::headers::{check_host, check_single};
+use crate::opening::{HANDSHAKE, check_server_name};
 use crate::policy::{Grant, Sight};
 use crate::prefixed::Prefixed;
 use crate::proxy::ResponseBody;
@@ -124,6 +124,11 @@ impl Interception {
         &self.secrets
     }
 
+    /// Covers the values in what a target answers over plain HTTP; idle where it is no host of a secret.
+    pub(crate) fn redactor_of(&self, target: &Target) -> Redactor {
+        if self.concerns(target) { self.redactor.clone() } else { Redactor::new([]) }
+    }
+
     /// Whether the TLS of this target ends here.
     pub(crate) fn concerns(&self, target: &Target) -> bool {
         self.secrets.name_host(target)
@@ -173,7 +178,11 @@ pub(crate) async fn intercept<C>(
             Err(_) => return (Some(ReasonCode::Timeout), "the client did not finish its handshake".into()),
         };
         let (server_lives, mut server_ends) = oneshot::channel();
-        let server = reach_server(&interception.upstream, target, stream, server_lives).await;
+        // A client that names another server is answered, and nothing of it is passed on.
+        let server = match check_server_name(client.get_ref().1.server_name(), target) {
+            Ok(()) => reach_server(&interception.upstream, target, stream, server_lives).await,
+            Err(refusal) => Err(refusal),
+        };
         let bad = server.as_ref().err().map(|refusal| (refusal.code, refusal.reason.clone()));
         let server = Mutex::new(server);
         let upgraded = Mutex::default();
@@ -218,9 +227,6 @@ pub(crate) async fn intercept<C>(
     record.close(code, reason).await;
 }
 
-/// The first byte of every handshake.
-const HANDSHAKE: u8 = 0x16;
-
 /// Looks at the first byte. A client that speaks anything but TLS is told so, in words that one of HTTP shows.
 async fn begins_with_tls<C>(mut client: C, target: &Target) -> Option<Prefixed<C>>
 where
@@ -229,7 +235,7 @@ where
     let mut first = [0];
     timeout(HANDSHAKE_PATIENCE, client.read_exact(&mut first)).await.ok()?.ok()?;
     if first[0] == HANDSHAKE {
-        return Some(Prefixed { first: Some(HANDSHAKE), stream: client });
+        return Some(Prefixed { first: Bytes::copy_from_slice(&first), stream: client });
     }
     let refusal = Refusal {
         remedy: "use https".into(),
@@ -280,6 +286,8 @@ impl Session<'_> {
     }
 
     async fn try_answer(&self, request: Request<Incoming>) -> Result<Response<ResponseBody>, Refusal> {
+        check_single(request.headers())?;
+        check_host(&request, self.target)?;
         let mut fetch = fetch_of(&request, self.asker, self.target, Scheme::Https);
         fetch.connection = self.connection;
         let sight = Sight::Request { method: request.method().as_str(), path: request.uri().path() };
@@ -298,7 +306,6 @@ impl Session<'_> {
         mut request: Request<Incoming>,
         mut fetch: Fetch,
     ) -> Result<Response<ResponseBody>, Refusal> {
-        self.check_host(&request)?;
         self.interception.secrets.check_text(request.uri().to_string().as_bytes(), self.target)?;
         let changes_protocol = request.headers().contains_key(UPGRADE);
         fetch.secrets = self.rewrite(&mut request)?;
@@ -339,11 +346,8 @@ impl Session<'_> {
             let _ = self.gate.events().send(EgressEvent::Fetched(fetch)).await;
             return Ok(Response::from_parts(head, ResponseBody::default()));
         }
-        if is_encoded(response.headers()) && !fetch.secrets.is_empty() {
-            return Err(failed(
-                "it is compressed though it was asked not to be, and cannot be searched for secrets",
-            ));
-        }
+        // Whether or not this request carried a value: a server may tell now what it was told before.
+        check_searchable(&response, self.target)?;
         let (mut head, body) = response.into_parts();
         let is_last = ends_connection(&head.headers) || head.version < Version::HTTP_11;
         strip(&mut head.headers);
@@ -355,21 +359,6 @@ impl Session<'_> {
         let cover = self.interception.redactor.stream();
         let body = AnswerBody::new(body, NoCompanion, cover, fetch, self.gate.events().clone());
         Ok(Response::from_parts(head, body.boxed_unsync()))
-    }
-
-    /// A client that asked for one host may not speak to another behind the same address.
-    fn check_host(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
-        let stated = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        let stated = stated.or(request.uri().authority().map(hyper::http::uri::Authority::as_str));
-        let asked = stated.and_then(|host| Target::from_authority(host, Some(443)).ok());
-        if asked.is_some_and(|asked| asked.host == self.target.host) {
-            return Ok(());
-        }
-        let stated: String = stated.unwrap_or("nothing").chars().take(80).collect();
-        Err(Refusal::failure(
-            ReasonCode::BadRequest,
-            format!("a request on a connection to {} names the host {stated}", self.target),
-        ))
     }
 
     fn rewrite(&self, request: &mut Request<Incoming>) -> Result<Vec<String>, Refusal> {
@@ -384,8 +373,9 @@ impl Session<'_> {
         // Frames are searched for the values too, so they must not be compressed.
         headers.remove(SEC_WEBSOCKET_EXTENSIONS);
         headers.remove(EXPECT);
-        // Answers are searched for the values, so they must come as they are.
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // The host that was checked, as it was checked.
+        headers.insert(HOST, host_header(self.target, Scheme::Https)?);
+        ask_for_searchable(headers);
         Ok(self.interception.secrets.swap(headers, self.target)?.names)
     }
 }
@@ -394,10 +384,6 @@ impl Session<'_> {
 fn ends_connection(headers: &HeaderMap) -> bool {
     let said = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     said.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("close"))
-}
-
-fn is_encoded(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding.as_bytes() != b"identity")
 }
 
 struct NoCompanion;

@@ -1,6 +1,6 @@
 //! The policy that would have sufficed, from what a job has really reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::event::{Connection, EgressEvent, Verdict};
 use crate::packages;
@@ -12,6 +12,8 @@ use crate::target::Target;
 #[derive(Debug, Clone, Default)]
 pub struct Lesson {
     reached: BTreeMap<(String, u16), Target>,
+    /// Those whose tunnels carried something other than TLS.
+    without_tls: BTreeSet<(String, u16)>,
 }
 
 impl Lesson {
@@ -22,20 +24,30 @@ impl Lesson {
         {
             self.reached.insert((host.clone(), *port), Target { host: parsed, port: *port });
         }
+        if let EgressEvent::Closed(Connection { host, port, without_tls: true, .. }) = event {
+            self.without_tls.insert((host.clone(), *port));
+        }
     }
 
     /// The narrowest policy that allows all that was reached: package registries and code hosts as one word, everything else by
     /// its name.
     #[must_use]
     pub fn policy(&self) -> Mode {
-        let (packages, others): (Vec<&Target>, Vec<&Target>) =
-            self.reached.values().partition(|target| packages::fit(target).0 == Fit::Whole);
+        let any_protocol =
+            |target: &Target| self.without_tls.contains(&(target.host.to_string(), target.port));
+        let (packages, others): (Vec<&Target>, Vec<&Target>) = self
+            .reached
+            .values()
+            .partition(|target| packages::fit(target).0 == Fit::Whole && !any_protocol(target));
         let mut rules: Vec<Rule> = Vec::new();
         if !packages.is_empty() {
             rules.extend("packages".parse::<Rule>());
         }
         // Each host by its name: who else has names below the same domain cannot be told from here.
-        rules.extend(others.into_iter().map(Rule::for_target));
+        rules.extend(others.into_iter().map(|target| match any_protocol(target) {
+            true => Rule::for_target(target).with_any_protocol(),
+            false => Rule::for_target(target),
+        }));
         rules.dedup();
         match rules.as_slice() {
             [] => Mode::Off,
@@ -79,6 +91,21 @@ mod tests {
         let many: Vec<String> = (0..6).map(|number| format!("shop{number}.co.uk")).collect();
         let many: Vec<(&str, u16)> = many.iter().map(|host| (host.as_str(), 443)).collect();
         assert!(!lesson(&many).contains('*'), "names below the same domain may be anybody's");
+    }
+
+    #[test]
+    fn a_tunnel_without_tls_is_learned_as_one() {
+        let mut lesson = Lesson::default();
+        for (host, port, without_tls) in [("db.example", 5432, true), ("api.example", 443, false)] {
+            let EgressEvent::Opened(mut connection) = opened(host, port) else { continue };
+            lesson.learn(&EgressEvent::Opened(connection.clone()));
+            connection.without_tls = without_tls;
+            lesson.learn(&EgressEvent::Closed(connection));
+        }
+        assert_eq!(
+            serde_json::to_string(&lesson.policy()).unwrap(),
+            r#"{"allow":["api.example",{"host":"db.example:5432","without_tls":true}]}"#
+        );
     }
 
     proptest! {

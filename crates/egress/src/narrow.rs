@@ -23,6 +23,9 @@ pub(crate) struct RuleObject {
     pub(crate) methods: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) paths: Vec<String>,
+    /// Whether a tunnel may carry something other than TLS.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) without_tls: bool,
 }
 
 /// Methods and paths; an empty list allows all.
@@ -78,7 +81,7 @@ impl Narrow {
 
     pub(crate) fn object(&self, host: String) -> RuleObject {
         let paths = self.paths.iter().chain(&self.exact).cloned().collect();
-        RuleObject { host, methods: self.methods.clone(), paths }
+        RuleObject { host, methods: self.methods.clone(), paths, without_tls: false }
     }
 
     /// Whether it allows a request with this method and path (the query left out).
@@ -173,6 +176,9 @@ mod tests {
             (r#"{"host": "a.example", "paths": ["v1"]}"#, "v1"),
             (r#"{"host": "a.example", "paths": ["/a/*/b"]}"#, "/a/*/b"),
             (r#"{"host": "packages", "methods": ["GET"]}"#, "packages"),
+            (r#"{"host": "packages", "without_tls": true}"#, "packages"),
+            (r#"{"host": "a.example", "without_tls": true, "paths": ["/a"]}"#, "two rules"),
+            (r#"{"host": "a.example", "without_tls": "yes"}"#, "without_tls"),
             (r#"{"host": "*"}"#, "open"),
             (r#"{"hosts": "a.example"}"#, "host"),
         ] {
@@ -183,6 +189,11 @@ mod tests {
 
     #[test]
     fn an_object_without_limits_is_the_plain_rule() {
-        assert_eq!(rule(r#"{"host": "a.example"}"#), rule(r#""a.example""#));
+        for text in [r#"{"host": "a.example"}"#, r#"{"host": "a.example", "without_tls": false}"#] {
+            assert_eq!(rule(text), rule(r#""a.example""#));
+        }
+        let text = r#"{"host":"a.example:22","without_tls":true}"#;
+        assert_eq!(serde_json::to_string(&rule(text).unwrap()).unwrap(), text);
+        assert_eq!(rule(text).unwrap().to_string(), "a.example:22 [without TLS]");
     }
 }

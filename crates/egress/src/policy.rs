@@ -11,7 +11,7 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::address::{self, Ranges};
+use crate::address::{self, Ranges, RefusedAddress};
 use crate::error::EgressError;
 use crate::packages::{self, package_groups};
 use crate::refusal::{ReasonCode, Refusal};
@@ -131,6 +131,8 @@ impl Grant {
 pub enum Sight<'a> {
     /// Bytes that mean nothing here: a tunnel.
     Bytes,
+    /// The bytes of a tunnel that stands, which are not TLS.
+    WithoutTls,
     /// Requests, each of which is asked about when it comes: TLS that ends here.
     Requests,
     /// This request.
@@ -219,10 +221,29 @@ impl Policy {
         {
             return Err(above_ceiling(target, &refusal));
         }
-        if let Ok(grant) = check_list(&self.approved, target, sight) {
+        // Who approves a host and port at the time they are asked for approves what the connection is for.
+        let approved = if sight == Sight::WithoutTls { Sight::Bytes } else { sight };
+        if let Ok(grant) = check_list(&self.approved, target, approved) {
             return Ok(Grant { rule: format!("approved:{}", grant.rule) });
         }
-        check_mode(&self.mode, target, sight)
+        check_mode(&self.mode, target, sight).map_err(|refusal| self.range_first(target, refusal))
+    }
+
+    /// A job's rule and a person's approval open no refused range. So a target that is known to lie in one is refused for
+    /// that: nobody is asked about it, and the remedy names what the operator can set.
+    fn range_first(&self, target: &Target, refusal: Refusal) -> Refusal {
+        if !refusal.code.may_be_approved() {
+            return refusal;
+        }
+        let known = address::well_known(&target.host);
+        let mut refused = None;
+        for address in known {
+            match self.check_address(target, address) {
+                Ok(()) => return refusal,
+                Err(of_range) => refused = refused.or(Some(of_range)),
+            }
+        }
+        refused.unwrap_or(refusal)
     }
 
     /// May this address be connected to? Asked for the very address that is used.
@@ -230,7 +251,7 @@ impl Policy {
     /// # Errors
     /// It may not, and why.
     pub fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), Refusal> {
-        let Some((range, why)) = self.ranges.refusal(address) else {
+        let Some(RefusedAddress { range, reason, remedy }) = self.ranges.refusal(address) else {
             return Ok(());
         };
         let what = match &target.host {
@@ -240,10 +261,8 @@ impl Policy {
         Err(Refusal {
             code: ReasonCode::RefusedRange,
             rule: range.to_string(),
-            reason: format!("{what} lies in {range}: {why}"),
-            remedy: format!(
-                "only the operator of this server can, by an entry for {address} in `allow` of the egress ranges"
-            ),
+            reason: format!("{what} lies in {range}: {reason}"),
+            remedy,
         })
     }
 }
@@ -256,7 +275,7 @@ fn check_mode(mode: &Mode, target: &Target, sight: Sight<'_>) -> Result<Grant, R
             reason: format!("{target} was refused, this job may not connect anywhere"),
             remedy: remedy(&[Rule::for_target(target)]),
         }),
-        Mode::Packages => check_packages(target),
+        Mode::Packages => check_packages(target, sight),
         Mode::List(rules) => check_list(rules, target, sight),
         Mode::Open | Mode::Learn => match address::port_refusal(target.port) {
             None => Ok(Grant { rule: name_of(mode) }),
@@ -290,15 +309,21 @@ fn above_ceiling(target: &Target, refusal: &Refusal) -> Refusal {
     }
 }
 
-fn check_packages(target: &Target) -> Result<Grant, Refusal> {
+fn check_packages(target: &Target, sight: Sight<'_>) -> Result<Grant, Refusal> {
     let (fit, group) = packages::fit(target);
     match (fit, group) {
+        (Fit::Whole, Some(group)) if sight == Sight::WithoutTls => Err(Refusal {
+            code: ReasonCode::WithoutTls,
+            rule: format!("packages:{}", group.name),
+            reason: format!("{target} was refused, {NO_TLS}"),
+            remedy: remedy_beside_packages(Rule::for_target(target).with_any_protocol()),
+        }),
         (Fit::Whole, Some(group)) => Ok(Grant { rule: format!("packages:{}", group.name) }),
         (Fit::HostOnly, Some(group)) => Err(Refusal {
             code: ReasonCode::PortNotAllowed,
             rule: format!("packages:{}", group.name),
             reason: format!("{target} was refused, this host is allowed on the ports 80 and 443 only"),
-            remedy: remedy_beside_packages(target),
+            remedy: remedy_beside_packages(Rule::for_target(target)),
         }),
         _ => Err(Refusal {
             code: ReasonCode::NotInPackages,
@@ -306,7 +331,7 @@ fn check_packages(target: &Target) -> Result<Grant, Refusal> {
             reason: format!(
                 "{target} was refused, it is none of the package registries and code hosts that this job may reach"
             ),
-            remedy: remedy_beside_packages(target),
+            remedy: remedy_beside_packages(Rule::for_target(target)),
         }),
     }
 }
@@ -316,20 +341,26 @@ fn check_list(rules: &[Rule], target: &Target, sight: Sight<'_>) -> Result<Grant
     for rule in rules {
         match rule.fit(target) {
             Fit::Whole => match (rule.narrow(), sight) {
+                (narrow, Sight::WithoutTls) if !narrow.is_wide() || !rule.allows_without_tls() => {
+                    nearest = Some((rule, Miss::Tls));
+                }
                 (narrow, _) if narrow.is_wide() => return Ok(Grant { rule: rule.to_string() }),
                 (_, Sight::Requests) => return Ok(Grant { rule: rule.to_string() }),
                 (narrow, Sight::Request { method, path }) if narrow.allows(method, path) => {
                     return Ok(Grant { rule: rule.to_string() });
                 }
                 (_, Sight::Request { .. }) => nearest = Some((rule, Miss::Request)),
-                (_, Sight::Bytes) => nearest = Some((rule, Miss::Unseen)),
+                (_, Sight::Bytes | Sight::WithoutTls) => nearest = Some((rule, Miss::Unseen)),
             },
             Fit::HostOnly if nearest.is_none() => nearest = Some((rule, Miss::Port)),
             Fit::HostOnly | Fit::None => {}
         }
     }
     let mut wanted = rules.to_vec();
-    wanted.push(Rule::for_target(target));
+    wanted.push(match sight {
+        Sight::WithoutTls => Rule::for_target(target).with_any_protocol(),
+        _ => Rule::for_target(target),
+    });
     let (code, rule, why) = match nearest {
         Some((rule, Miss::Port)) => {
             (ReasonCode::PortNotAllowed, rule.to_string(), "this host is allowed on other ports only")
@@ -344,6 +375,7 @@ fn check_list(rules: &[Rule], target: &Target, sight: Sight<'_>) -> Result<Grant
             rule.to_string(),
             "its rule names methods or paths, which cannot be seen inside TLS unless a secret names the host",
         ),
+        Some((rule, Miss::Tls)) => (ReasonCode::WithoutTls, rule.to_string(), NO_TLS),
         None => (ReasonCode::NotInList, "list".into(), "it is not in the list of what this job may reach"),
     };
     Err(Refusal {
@@ -359,12 +391,16 @@ enum Miss {
     Port,
     Request,
     Unseen,
+    Tls,
 }
 
-fn remedy_beside_packages(target: &Target) -> String {
+/// Why a tunnel is refused after it was opened.
+const NO_TLS: &str = "the tunnel does not begin with TLS, and no rule allows it without";
+
+fn remedy_beside_packages(rule: Rule) -> String {
     match "packages".parse::<Rule>() {
-        Ok(packages) => remedy(&[packages, Rule::for_target(target)]),
-        Err(_) => remedy(&[Rule::for_target(target)]),
+        Ok(packages) => remedy(&[packages, rule]),
+        Err(_) => remedy(&[rule]),
     }
 }
 

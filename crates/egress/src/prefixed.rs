@@ -1,14 +1,15 @@
-//! A stream whose first byte was read ahead.
+//! A stream whose first bytes were read ahead.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream whose first byte was read ahead.
+/// A stream whose first bytes were read ahead.
 pub(crate) struct Prefixed<S> {
-    pub(crate) first: Option<u8>,
+    pub(crate) first: Bytes,
     pub(crate) stream: S,
 }
 
@@ -18,10 +19,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if buffer.remaining() > 0
-            && let Some(first) = self.first.take()
-        {
-            buffer.put_slice(&[first]);
+        let count = self.first.len().min(buffer.remaining());
+        if count > 0 {
+            buffer.put_slice(&self.first[..count]);
+            self.first.advance(count);
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_read(cx, buffer)

@@ -20,14 +20,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::approval::Approver;
-use crate::connect::{TunnelSettings, tunnel};
+use crate::connect::Tunnel;
 use crate::event::EgressEvent;
 use crate::forward::{Surroundings, forward};
 use crate::gate::{Admitted, Asker, Gate};
+use crate::headers::check_single;
 use crate::intercept::{Interception, intercept};
 use crate::ledger::{Allowance, Used};
 use crate::policy::{Policy, Sight};
 use crate::prefixed::Prefixed;
+use crate::redact::Redactor;
 use crate::refusal::{ReasonCode, Refusal};
 use crate::secret::Secrets;
 use crate::socks;
@@ -202,7 +204,7 @@ impl Shared {
         request: Request<Incoming>,
     ) -> Result<Response<ResponseBody>, Refusal> {
         let asker = Asker { call: read_call(request.headers()), method: request.method().to_string() };
-        let target = match read_target(&request) {
+        let target = match check_single(request.headers()).and_then(|()| read_target(&request)) {
             Ok(target) => target,
             Err(refusal) => {
                 self.gate.refuse(asker, None, &refusal).await;
@@ -227,10 +229,20 @@ impl Shared {
             idle_timeout: self.gate.settings().idle_timeout,
             events: self.gate.events().clone(),
             ledger: Arc::clone(self.gate.ledger()),
+            redactor: self
+                .interception
+                .as_ref()
+                .map_or_else(|| Redactor::new([]), |interception| interception.redactor_of(&target)),
         };
         let secrets = Arc::clone(self.secrets());
         let request = request.map(|body| WatchedBody::new(body, secrets, target.clone(), Way::Plain));
-        forward(request, &asker, &target, admitted, around).await
+        let answered = forward(request, &asker, &target, admitted, around).await;
+        if let Err(refusal) = &answered
+            && refusal.code == ReasonCode::UnsearchableAnswer
+        {
+            self.gate.refuse(asker, Some(&target), refusal).await;
+        }
+        answered
     }
 
     async fn check_room(&self, room: Room, asker: &Asker, target: &Target) -> Result<(), Refusal> {
@@ -290,12 +302,9 @@ impl Shared {
         if let Some(interception) = self.interception_of(&target) {
             return Box::pin(intercept(client, &self.gate, interception, asker, &target, admitted)).await;
         }
-        let settings = TunnelSettings {
-            idle_timeout: self.gate.settings().idle_timeout,
-            ledger: Arc::clone(self.gate.ledger()),
-            secrets: Arc::clone(self.secrets()),
-        };
-        Box::pin(tunnel(client, target, admitted, settings)).await;
+        let secrets = Arc::clone(self.secrets());
+        let tunnel = Tunnel { gate: &self.gate, asker, target: &target, secrets };
+        Box::pin(tunnel.carry(client, admitted)).await;
     }
 
     /// Serves a client that speaks SOCKS5.
@@ -363,7 +372,7 @@ where
         Ok(Err(_)) => return,
         Err(_) => return shared.log_broken(ReasonCode::Timeout, "no byte came").await,
     }
-    let stream = Prefixed { first: Some(first[0]), stream };
+    let stream = Prefixed { first: Bytes::copy_from_slice(&first), stream };
     if first[0] == socks::VERSION {
         return shared.serve_socks(room, stream).await;
     }

@@ -29,6 +29,10 @@ pub enum ReasonCode {
     RequestNotAllowed,
     /// No job of this server may reach it.
     AboveCeiling,
+    /// A tunnel carries something other than TLS, and no rule allows that.
+    WithoutTls,
+    /// The name in a TLS handshake is not the host that the connection was opened for.
+    OtherServerName,
     /// A secret's placeholder was on its way to a host that may not have the value.
     SecretElsewhere,
     /// The job has used up what it may send and receive, or how often it may connect.
@@ -39,10 +43,14 @@ pub enum ReasonCode {
     ResolveFailed,
     /// The server could not be reached or gave no proper answer.
     ConnectFailed,
+    /// The answer of a host of a secret came in a form that cannot be searched for the value.
+    UnsearchableAnswer,
     /// Resolving, connecting or answering took too long.
     Timeout,
     /// The request is not one that a proxy can serve.
     BadRequest,
+    /// A request has a header twice that may be there once.
+    DuplicateHeader,
     /// The sandbox has too many connections open.
     TooManyConnections,
     /// The log takes no more events: the job is ending.
@@ -61,13 +69,17 @@ impl ReasonCode {
             Self::PortNotAllowed => "port_not_allowed",
             Self::RequestNotAllowed => "request_not_allowed",
             Self::AboveCeiling => "above_ceiling",
+            Self::WithoutTls => "without_tls",
+            Self::OtherServerName => "other_server_name",
             Self::SecretElsewhere => "secret_elsewhere",
             Self::BudgetUsedUp => "budget_used_up",
             Self::BadCertificate => "bad_certificate",
             Self::ResolveFailed => "resolve_failed",
             Self::ConnectFailed => "connect_failed",
+            Self::UnsearchableAnswer => "unsearchable_answer",
             Self::Timeout => "timeout",
             Self::BadRequest => "bad_request",
+            Self::DuplicateHeader => "duplicate_header",
             Self::TooManyConnections => "too_many_connections",
             Self::Ending => "ending",
         }
@@ -105,11 +117,15 @@ impl ReasonCode {
             | Self::PortNotAllowed
             | Self::RequestNotAllowed
             | Self::AboveCeiling
+            | Self::WithoutTls
+            | Self::OtherServerName
             | Self::SecretElsewhere
             | Self::BudgetUsedUp => StatusCode::FORBIDDEN,
-            Self::ResolveFailed | Self::ConnectFailed | Self::BadCertificate => StatusCode::BAD_GATEWAY,
+            Self::ResolveFailed | Self::ConnectFailed | Self::BadCertificate | Self::UnsearchableAnswer => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::BadRequest | Self::DuplicateHeader => StatusCode::BAD_REQUEST,
             Self::TooManyConnections | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -190,13 +206,17 @@ mod tests {
             ReasonCode::PortNotAllowed,
             ReasonCode::RequestNotAllowed,
             ReasonCode::AboveCeiling,
+            ReasonCode::WithoutTls,
+            ReasonCode::OtherServerName,
             ReasonCode::SecretElsewhere,
             ReasonCode::BudgetUsedUp,
             ReasonCode::BadCertificate,
             ReasonCode::ResolveFailed,
             ReasonCode::ConnectFailed,
+            ReasonCode::UnsearchableAnswer,
             ReasonCode::Timeout,
             ReasonCode::BadRequest,
+            ReasonCode::DuplicateHeader,
             ReasonCode::TooManyConnections,
             ReasonCode::Ending,
         ] {

@@ -19,12 +19,14 @@ const DEFAULT_PORTS: [u16; 2] = [80, 443];
 /// `example.org` matches itself, `*.example.org` its sub-domains and not itself, `192.0.2.0/24` connections straight
 /// to an address in it (never names that resolve into it), `packages` the built-in package registries and code hosts.
 /// Without a port the ports 80 and 443 are meant. Written as an object it may also name methods and paths:
-/// `{"host": "api.example.org", "methods": ["GET"], "paths": ["/v1/*"]}`.
+/// `{"host": "api.example.org", "methods": ["GET"], "paths": ["/v1/*"]}`, or allow tunnels that carry something other than
+/// TLS: `{"host": "git.example.org:22", "without_tls": true}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     subject: Subject,
     port: Option<u16>,
     narrow: Narrow,
+    without_tls: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -124,6 +126,17 @@ impl Rule {
         &self.narrow
     }
 
+    /// Whether a tunnel may carry something other than TLS.
+    #[must_use]
+    pub fn allows_without_tls(&self) -> bool {
+        self.without_tls
+    }
+
+    /// The same rule, which also allows tunnels that carry something other than TLS.
+    pub(crate) fn with_any_protocol(self) -> Self {
+        Self { without_tls: true, ..self }
+    }
+
     /// Where it leads, without methods and paths.
     pub(crate) fn place(&self) -> String {
         let text = match &self.subject {
@@ -141,7 +154,7 @@ impl Rule {
 }
 
 fn plain(subject: Subject, port: Option<u16>) -> Rule {
-    Rule { subject, port, narrow: Narrow::default() }
+    Rule { subject, port, narrow: Narrow::default(), without_tls: false }
 }
 
 impl FromStr for Rule {
@@ -151,7 +164,7 @@ impl FromStr for Rule {
         let refuse =
             |why: &str| EgressError::Entry { entry: text.chars().take(300).collect(), why: why.into() };
         if text == "packages" {
-            return Ok(Self { subject: Subject::Packages, port: None, narrow: Narrow::default() });
+            return Ok(plain(Subject::Packages, None));
         }
         if text.contains("://") {
             return Err(refuse("a URL, write the host alone"));
@@ -210,16 +223,18 @@ fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())?;
-        self.narrow.fmt(f)
+        self.narrow.fmt(f)?;
+        if self.without_tls { f.write_str(" [without TLS]") } else { Ok(()) }
     }
 }
 
 impl Serialize for Rule {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.narrow.is_wide() {
+        if self.narrow.is_wide() && !self.without_tls {
             return serializer.collect_str(self);
         }
-        self.narrow.object(self.place()).serialize(serializer)
+        let object = self.narrow.object(self.place());
+        RuleObject { without_tls: self.without_tls, ..object }.serialize(serializer)
     }
 }
 
@@ -227,7 +242,7 @@ impl Serialize for Rule {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a text such as \"example.org\", or an object with `host`, `methods` and `paths`"
+    expecting = "expected a text such as \"example.org\", or an object with `host`, `methods`, `paths` and `without_tls`"
 )]
 enum Written {
     Text(String),
@@ -241,11 +256,19 @@ impl<'de> Deserialize<'de> for Rule {
             Written::Text(text) => text.parse().map_err(D::Error::custom),
             Written::Object(object) => {
                 let rule: Self = object.host.parse().map_err(D::Error::custom)?;
+                let without_tls = object.without_tls;
                 let narrow = Narrow::check(object).map_err(D::Error::custom)?;
-                if rule.subject == Subject::Packages && !narrow.is_wide() {
-                    return Err(D::Error::custom("`packages` takes no methods and paths"));
+                if rule.subject == Subject::Packages && (!narrow.is_wide() || without_tls) {
+                    return Err(D::Error::custom(
+                        "`packages` takes no methods and paths, and no `without_tls`",
+                    ));
                 }
-                Ok(Self { narrow, ..rule })
+                if without_tls && !narrow.is_wide() {
+                    return Err(D::Error::custom(format!(
+                        "\"{rule}\" has `without_tls` beside methods or paths, which are not seen in a tunnel; write two rules"
+                    )));
+                }
+                Ok(Self { narrow, without_tls, ..rule })
             }
         }
     }

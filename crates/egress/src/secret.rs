@@ -63,8 +63,13 @@ impl SecretGrant {
         if self.hosts.is_empty() || self.hosts.len() > MOST_HOSTS {
             return Err(refuse(format!("`hosts` has {} entries, give 1 to {MOST_HOSTS}", self.hosts.len())));
         }
-        match self.hosts.iter().find(|rule| !rule.names_a_host()) {
-            Some(rule) => Err(refuse(format!("\"{rule}\" is not a host name or *.name"))),
+        if let Some(rule) = self.hosts.iter().find(|rule| !rule.names_a_host()) {
+            return Err(refuse(format!("\"{rule}\" is not a host name or *.name")));
+        }
+        match self.hosts.iter().find(|rule| rule.allows_without_tls()) {
+            Some(rule) => {
+                Err(refuse(format!("\"{rule}\" has `without_tls`; a secret is sent over TLS only")))
+            }
             None => Ok(()),
         }
     }

@@ -101,13 +101,19 @@ async fn a_person_may_allow_once_and_for_the_rest() {
 
 #[tokio::test]
 async fn nobody_is_asked_about_what_only_the_operator_can_allow() {
-    let person = Arc::new(Person { answers: Mutex::default(), asked: Mutex::default() });
-    let mut setup = Setup::new(support::strict_policy("\"open\""));
-    setup.proxy = setup.proxy.with_approver(Arc::clone(&person) as Arc<dyn Approver>);
-    let mut client = setup.client();
-    client.send("CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n").await;
-    assert!(client.answer().await.head.starts_with("HTTP/1.1 403"));
-    assert!(person.asked.lock().unwrap().is_empty());
+    for mode in ["\"open\"", "\"off\"", "\"packages\"", r#"{"allow": ["example.org"]}"#] {
+        let person = Arc::new(Person { answers: Mutex::default(), asked: Mutex::default() });
+        let mut setup = Setup::new(support::strict_policy(mode));
+        setup.proxy = setup.proxy.with_approver(Arc::clone(&person) as Arc<dyn Approver>);
+        let mut client = setup.client();
+        client
+            .send("GET http://169.254.169.254/latest/meta-data/ HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n")
+            .await;
+        let answer = client.answer().await;
+        assert!(answer.head.starts_with("HTTP/1.1 403"), "{mode}: {}", answer.head);
+        assert!(answer.body.contains("allow_ranges"), "{mode}: {}", answer.body);
+        assert!(person.asked.lock().unwrap().is_empty(), "{mode}");
+    }
 }
 
 /// Allows one connection, and knows when it was not used.

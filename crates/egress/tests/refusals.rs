@@ -179,3 +179,32 @@ proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn a_header_that_may_be_there_once_is_refused_twice_by_name() {
+    for (name, value) in
+        [("host", "a.example"), ("transfer-encoding", "chunked"), ("content-encoding", "gzip")]
+    {
+        for line in ["POST http://127.0.0.1:9/ HTTP/1.1", "CONNECT 127.0.0.1:9 HTTP/1.1"] {
+            let mut setup = Setup::new(policy("\"open\""));
+            let answer = ask(&setup, &format!("{line}\r\n{name}: {value}\r\n{name}: {value}\r\n\r\n")).await;
+            assert!(answer.head.starts_with("HTTP/1.1 400"), "{line} {name}: {}", answer.head);
+            assert!(
+                answer.body.contains("duplicate_header") && answer.body.contains(name),
+                "{}",
+                answer.body
+            );
+            assert_eq!(setup.refused().await.code, Some(ReasonCode::DuplicateHeader));
+        }
+    }
+    // Two lengths that differ are no request at all.
+    let mut setup = Setup::new(policy("\"open\""));
+    let mut client = setup.client();
+    client
+        .send(
+            "POST http://127.0.0.1:9/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        )
+        .await;
+    assert!(client.head().await.starts_with("HTTP/1.1 400"));
+    assert_eq!(setup.refused().await.code, Some(ReasonCode::BadRequest));
+}

@@ -5,7 +5,7 @@
 mod support;
 
 use egress::ReasonCode;
-use support::{Client, Setup, accept, allow, listen, strict_policy};
+use support::{Client, Setup, accept, allow_raw, listen, strict_policy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Greets with a user name and asks for a name; the answer's code.
@@ -29,7 +29,7 @@ async fn ask(client: &mut Client, host: &str, port: u16) -> u8 {
 #[tokio::test]
 async fn a_connection_passes_bytes_and_names_its_call() {
     let (listener, port) = listen().await;
-    let mut setup = Setup::new(allow(format!("localhost:{port}")));
+    let mut setup = Setup::new(allow_raw(format!("localhost:{port}")));
     let mut client = setup.client();
     assert_eq!(ask(&mut client, "localhost", port).await, 0);
     let opened = setup.opened().await;

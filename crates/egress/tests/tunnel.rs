@@ -1,17 +1,20 @@
 //! `CONNECT` against servers on loopback.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{ProxySettings, ReasonCode, Verdict};
-use support::{Setup, accept, allow, listen};
+use support::{Setup, accept, allow, allow_raw, listen, policy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
 async fn bytes_pass_both_ways_and_a_closed_direction_leaves_the_other_open() {
     let (listener, port) = listen().await;
-    let mut setup = Setup::new(allow(format!("127.0.0.1:{port}")));
+    let mut setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
     let opened = setup.opened().await;
@@ -30,18 +33,19 @@ async fn bytes_pass_both_ways_and_a_closed_direction_leaves_the_other_open() {
     let closed = setup.closed().await;
     assert_eq!((closed.bytes_up, closed.bytes_down), (8, 15));
     assert_eq!(closed.reason, "closed by both sides");
+    assert!(closed.without_tls && !opened.without_tls);
     assert_eq!((opened.id, opened.bytes_up, opened.verdict), (closed.id, 0, Verdict::Allowed));
     assert_eq!(opened.call.as_deref(), Some("call-1"));
     assert_eq!((opened.method.as_str(), opened.host.as_str(), opened.port), ("CONNECT", "127.0.0.1", port));
     assert_eq!(opened.address, Some("127.0.0.1".parse().unwrap()));
-    assert_eq!(opened.rule, format!("127.0.0.1:{port}"));
+    assert_eq!(opened.rule, format!("127.0.0.1:{port} [without TLS]"));
     assert!(opened.time_ms > 0 && opened.time_ms <= closed.time_ms);
 }
 
 #[tokio::test]
 async fn the_server_may_close_its_direction_first() {
     let (listener, port) = listen().await;
-    let setup = Setup::new(allow(format!("127.0.0.1:{port}")));
+    let setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
     let mut server = accept(&listener).await;
@@ -58,7 +62,7 @@ async fn the_server_may_close_its_direction_first() {
 #[tokio::test]
 async fn what_follows_the_request_at_once_is_not_lost() {
     let (listener, port) = listen().await;
-    let setup = Setup::new(allow(format!("127.0.0.1:{port}")));
+    let setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
     client.send(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\nearly")).await;
     let mut server = accept(&listener).await;
@@ -71,7 +75,7 @@ async fn what_follows_the_request_at_once_is_not_lost() {
 #[tokio::test]
 async fn a_large_transfer_arrives_whole_and_is_counted() {
     let (listener, port) = listen().await;
-    let mut setup = Setup::new(allow(format!("127.0.0.1:{port}")));
+    let mut setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
     let data: Vec<u8> = (0..16u32 << 20).map(|i| (i % 251) as u8).collect();
@@ -92,7 +96,7 @@ async fn a_large_transfer_arrives_whole_and_is_counted() {
 async fn a_name_is_resolved_and_its_addresses_are_tried_in_turn() {
     // `localhost` may be ::1 first, where nothing listens.
     let (listener, port) = listen().await;
-    let mut setup = Setup::new(allow(format!("localhost:{port}")));
+    let mut setup = Setup::new(allow_raw(format!("localhost:{port}")));
     let mut client = setup.client();
     client.connect(format!("LOCALHOST.:{port}")).await;
     accept(&listener).await;
@@ -103,7 +107,7 @@ async fn a_name_is_resolved_and_its_addresses_are_tried_in_turn() {
 #[tokio::test]
 async fn a_tunnel_without_a_byte_is_ended() {
     let (listener, port) = listen().await;
-    let mut setup = Setup::new(allow(format!("127.0.0.1:{port}")));
+    let mut setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
     let _server = accept(&listener).await;
@@ -118,7 +122,7 @@ async fn a_tunnel_without_a_byte_is_ended() {
 #[tokio::test]
 async fn the_end_is_logged_when_the_connection_is_given_up() {
     let (listener, port) = listen().await;
-    let mut setup = Setup::new(allow(format!("127.0.0.1:{port}")));
+    let mut setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
     let mut server = accept(&listener).await;
@@ -133,7 +137,7 @@ async fn the_end_is_logged_when_the_connection_is_given_up() {
 #[tokio::test]
 async fn a_full_log_loses_nothing() {
     let (listener, port) = listen().await;
-    let mut setup = Setup::with(allow(format!("127.0.0.1:{port}")), ProxySettings::default(), 1);
+    let mut setup = Setup::with(allow_raw(format!("127.0.0.1:{port}")), ProxySettings::default(), 1);
     let mut first = setup.client();
     first.connect(format!("127.0.0.1:{port}")).await;
     accept(&listener).await;
@@ -158,7 +162,7 @@ async fn a_place_is_held_for_as_long_as_the_tunnel() {
     let (listener, port) = listen().await;
     let settings =
         ProxySettings { connections: 1, idle_timeout: Duration::from_secs(60), ..ProxySettings::default() };
-    let mut setup = Setup::with(allow(format!("127.0.0.1:{port}")), settings, 64);
+    let mut setup = Setup::with(allow_raw(format!("127.0.0.1:{port}")), settings, 64);
     let mut first = setup.client();
     first.connect(format!("127.0.0.1:{port}")).await;
     setup.opened().await;
@@ -175,4 +179,90 @@ async fn a_place_is_held_for_as_long_as_the_tunnel() {
     first.served.await.unwrap();
     setup.closed().await;
     setup.client().connect(format!("127.0.0.1:{port}")).await;
+}
+
+/// The first message of a TLS handshake that names this server.
+fn hello(name: &'static str) -> Vec<u8> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name.try_into().unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn a_tunnel_without_tls_is_refused_unless_a_rule_allows_it() {
+    let (listener, port) = listen().await;
+    let mut setup = Setup::new(allow(format!("localhost:{port}")));
+    for server_begins in [false, true] {
+        let mut client = setup.client();
+        client.connect(format!("localhost:{port}")).await;
+        let mut server = accept(&listener).await;
+        if server_begins {
+            server.write_all(b"220 ready").await.unwrap();
+        } else {
+            client.send("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n").await;
+        }
+        let answer = client.answer().await;
+        assert!(answer.head.starts_with("HTTP/1.1 403"), "{}", answer.head);
+        assert!(answer.body.contains("\"without_tls\":true"), "{}", answer.body);
+        let mut passed = Vec::new();
+        let _ = server.read_to_end(&mut passed).await;
+        assert!(passed.is_empty(), "{passed:?}");
+        setup.opened().await;
+        let refused = setup.refused().await;
+        assert_eq!((refused.code, refused.verdict), (Some(ReasonCode::WithoutTls), Verdict::Refused));
+        assert_eq!(refused.call.as_deref(), Some("call-1"));
+        assert_eq!(setup.closed().await.code, Some(ReasonCode::WithoutTls));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_closes_a_tunnel_without_a_byte_is_not_refused_anything() {
+    let (listener, port) = listen().await;
+    let mut setup = Setup::new(allow(format!("localhost:{port}")));
+    let mut client = setup.client();
+    client.connect(format!("localhost:{port}")).await;
+    let _server = accept(&listener).await;
+    drop(client.stream);
+    setup.opened().await;
+    assert_eq!(setup.closed().await.code, None);
+}
+
+#[tokio::test]
+async fn a_tunnel_with_tls_is_for_the_server_that_it_was_opened_for() {
+    let (listener, port) = listen().await;
+    for mode in [format!(r#"{{"allow": ["localhost:{port}"]}}"#), "\"open\"".into()] {
+        let mut setup = Setup::new(policy(&mode));
+        let mut client = setup.client();
+        client.connect(format!("localhost:{port}")).await;
+        let mut server = accept(&listener).await;
+        let right = hello("localhost");
+        client.send(&right).await;
+        let mut passed = vec![0; right.len()];
+        server.read_exact(&mut passed).await.unwrap();
+        assert_eq!(passed, right);
+        drop((client.stream, server));
+        setup.opened().await;
+        assert!(!setup.closed().await.without_tls);
+
+        let mut client = setup.client();
+        client.connect(format!("localhost:{port}")).await;
+        let mut server = accept(&listener).await;
+        client.send(hello("evil.example")).await;
+        assert_eq!(client.rest().await, [0x15, 3, 3, 0, 2, 2, 112], "an alert: unrecognized name");
+        let mut passed = Vec::new();
+        let _ = server.read_to_end(&mut passed).await;
+        assert!(passed.is_empty(), "{passed:?}");
+        setup.opened().await;
+        let refused = setup.refused().await;
+        assert_eq!(refused.code, Some(ReasonCode::OtherServerName));
+        assert!(refused.reason.contains("evil.example"), "{}", refused.reason);
+        assert_eq!(setup.closed().await.code, Some(ReasonCode::OtherServerName));
+    }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use protocol::{
     CallKey, CallStatus, Exec, ExecEnd, ExecOutcome, FileError, FileErrorCode, FileOperation, FileResult,
-    GuiAction, GuiResult,
+    GuiAction, GuiResult, KernelRun,
 };
 use tokio::sync::watch;
 
@@ -92,6 +92,8 @@ pub(crate) struct ProcessCall {
     pub(crate) terminal: RefCell<Option<Watched>>,
     /// What should be known of how it ran.
     pub(crate) note: RefCell<Option<String>>,
+    /// The kernel that was given it, where it is a cell.
+    pub(crate) kernel: RefCell<Option<KernelRun>>,
 }
 
 impl ProcessCall {
@@ -122,6 +124,7 @@ impl ProcessCall {
                 disk_free_bytes: disk.bytes,
                 disk_free_inodes: disk.inodes,
                 note: self.note.take(),
+                kernel: self.kernel.take(),
             }
         };
         self.log.write(&self.exec.key, "result", &outcome);
@@ -294,6 +297,7 @@ impl Journal {
             input,
             terminal: RefCell::new(terminal),
             note: RefCell::new(None),
+            kernel: RefCell::new(None),
             exec,
         });
         self.calls.borrow_mut().insert(call.exec.key.clone(), Call::Process(Rc::clone(&call)));

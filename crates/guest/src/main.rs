@@ -6,6 +6,7 @@
 //! to stop the guest.
 
 mod arguments;
+mod awake;
 mod calls;
 mod connections;
 mod desktop;

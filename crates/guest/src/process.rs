@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local, yield_now};
 
+use crate::awake;
 use crate::calls::{Phase, ProcessCall};
 use crate::guest::Guest;
 use crate::input::Input;
@@ -117,7 +118,7 @@ impl Running {
         let started = self.started;
         let expiry = async move {
             match timeout {
-                Some(timeout) => tokio::time::sleep(timeout.saturating_sub(started.elapsed())).await,
+                Some(timeout) => awake::sleep(timeout.saturating_sub(started.elapsed())).await,
                 None => std::future::pending().await,
             }
         };

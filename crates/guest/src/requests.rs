@@ -81,6 +81,7 @@ fn not_started(why: String) -> ExecOutcome {
         disk_free_bytes: 0,
         disk_free_inodes: 0,
         note: None,
+        kernel: None,
     }
 }
 

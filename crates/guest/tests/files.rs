@@ -239,9 +239,26 @@ async fn a_pipe_does_not_block_the_guest() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     run_shell(&client, "pipe", "mkfifo pipe").await;
-    assert_eq!(refused(&client, read("pipe")).await.0, FileErrorCode::Other);
+    assert_eq!(refused(&client, read("pipe")).await.0, FileErrorCode::NotFile);
     assert_eq!(stat(&client, "pipe").await.kind, FileKind::Other);
     ask(&client, write("pipe", "now a file")).await;
+}
+
+#[tokio::test]
+async fn what_is_no_file_and_links_that_lead_to_themselves_are_refused_by_name() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let _listener = std::os::unix::net::UnixListener::bind(guest.workspace().join("socket")).unwrap();
+    run_shell(&client, "links", "ln -s two one; ln -s one two; ln -s one/x way").await;
+    assert_eq!(refused(&client, read("socket")).await.0, FileErrorCode::NotFile);
+    for name in ["one", "two", "way", "one/below"] {
+        assert_eq!(refused(&client, read(name)).await.0, FileErrorCode::LinkLoop, "{name}");
+    }
+    let long = "n".repeat(256);
+    for refusal in [refused(&client, write(&long, "x")).await, refused(&client, read(&long)).await] {
+        assert_eq!(refusal.0, FileErrorCode::BadPath);
+        assert!(refusal.1.contains("at most 255 bytes"), "{}", refusal.1);
+    }
 }
 
 #[tokio::test]

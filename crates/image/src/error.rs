@@ -14,6 +14,16 @@ pub enum ImageError {
          the first a letter or digit; `host` is taken"
     )]
     BadName(String),
+    /// A mirror of Debian is not an address.
+    #[error(
+        "{given_by}: `{mirror}` is not the address of a mirror; it looks like http://mirror.example/debian (or https://, file:///)"
+    )]
+    BadMirror {
+        /// The flag or variable.
+        given_by: &'static str,
+        /// Its value.
+        mirror: String,
+    },
     /// There is no such image.
     #[error("there is no image `{name}`; there are: {known}")]
     NoImage {

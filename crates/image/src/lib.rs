@@ -7,6 +7,7 @@ mod access;
 mod bootstrap;
 mod builder;
 mod copy;
+mod environment;
 mod error;
 mod export;
 mod import;

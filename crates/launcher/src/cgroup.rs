@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::{LaunchError, Step};
 use crate::spec::LaunchLimits;
 
+/// Version 1 counts buffers of TCP and UDP sockets apart from all other memory, and only of sockets that are made while there is
+/// a limit. They may have this part of the memory besides. Version 2 counts them as memory.
+const SOCKET_PART: u64 = 8;
+
 /// A part of the kernel that limits or counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -207,13 +211,15 @@ impl Group {
             Hierarchy::V1 { .. } => {
                 self.set(Controller::Memory, "memory.limit_in_bytes", &memory)?;
                 self.set_if_there(Controller::Memory, "memory.memsw.limit_in_bytes", &memory)?;
+                let sockets = (limits.memory_bytes / SOCKET_PART).to_string();
+                self.set_if_there(Controller::Memory, "memory.kmem.tcp.limit_in_bytes", &sockets)?;
                 self.set(Controller::Cpu, "cpu.cfs_quota_us", &(limits.cpu_millis * 100).to_string())?;
             }
         }
         self.set(Controller::Pids, "pids.max", &limits.pids.to_string())
     }
 
-    /// Limits on swap exist only where the kernel counts swap.
+    /// Some limits exist only where the kernel counts what they limit, such as swap.
     fn set_if_there(&self, controller: Controller, name: &str, value: &str) -> Result<(), LaunchError> {
         match self.file(controller, name) {
             Some(file) if file.exists() => self.set(controller, name, value),
@@ -296,6 +302,17 @@ impl Group {
                 pids_refused,
             },
         }
+    }
+
+    /// Bytes that its processes have written and that are not on any disk yet; `None` where nobody counts them.
+    #[must_use]
+    pub fn unwritten_bytes(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.file(Controller::Memory, "memory.stat")?).ok()?;
+        let names = match self.hierarchy {
+            Hierarchy::V2 { .. } => ["file_dirty", "file_writeback"],
+            Hierarchy::V1 { .. } => ["total_dirty", "total_writeback"],
+        };
+        Some(names.into_iter().map(|name| field_in(&text, name)).sum())
     }
 
     /// Stops all processes of the group, or lets them go on; returns when that has happened.
@@ -481,6 +498,19 @@ mod tests {
         group.remove(Duration::from_secs(9)).unwrap();
         group.remove(Duration::from_secs(9)).unwrap();
         assert!(!directory.exists());
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn buffers_of_sockets_have_a_limit_of_their_own_in_version_1() {
+        let root = std::env::temp_dir().join(format!("caisson-cgroup-v1-{}", std::process::id()));
+        let sockets = root.join("one").join("memory.kmem.tcp.limit_in_bytes");
+        fs::create_dir_all(root.join("one")).unwrap();
+        fs::write(&sockets, "-1").unwrap();
+        let hierarchy = Hierarchy::V1 { roots: [(Controller::Memory, root.clone())].into() };
+        let limits = LaunchLimits { memory_bytes: 64 << 20, cpu_millis: 1500, pids: 33, open_files: 9 };
+        Group { hierarchy, name: "one".into() }.create(&limits).unwrap();
+        assert_eq!(fs::read_to_string(sockets).unwrap(), (8 << 20).to_string());
         fs::remove_dir_all(&root).unwrap();
     }
 

@@ -1,15 +1,28 @@
-//! `/dev` of a sandbox: a small tmpfs with a handful of harmless devices of the host.
+//! `/dev` of a sandbox: a small tmpfs with a handful of harmless devices.
+//!
+//! The nodes are the sandbox's own where the owner may make some, which the host's root may: locks and watches on a node reach
+//! all who have the same one. Otherwise the host's nodes are shown.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dev, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, makedev, mkdirat, mknodat, openat,
+    symlinkat,
+};
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
 use crate::error::{LaunchError, Step};
 use crate::mounts::{Place, place, tmpfs, virtual_file_system};
 use crate::spec::Users;
 
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Name, major and minor number.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+/// How many terminals a sandbox can have at a time. All sandboxes together can have 3,072, unless `kernel.pty` says otherwise.
+const MOST_TERMINALS: &str = "64";
+/// One inode for each so many bytes that a tmpfs can hold, and at least a thousand.
+const BYTES_PER_INODE: u64 = 16 << 10;
+const FEWEST_INODES: u64 = 1024;
 const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
     ("fd", "/proc/self/fd"),
@@ -18,66 +31,99 @@ const LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
 ];
 
-/// A `/dev` that is not mounted yet.
+/// What is mounted below `/dev`, not mounted yet.
 pub(crate) struct Devices {
-    directory: OwnedFd,
     terminals: OwnedFd,
     shared_memory: OwnedFd,
-    nodes: Vec<(&'static str, OwnedFd)>,
-    /// The directory below the terminals: nothing else leads to it.
-    empty: OwnedFd,
 }
 
-impl Devices {
-    /// An empty directory, once `/dev` is mounted: before Linux 6.15 a part of what is not mounted cannot be mounted elsewhere.
-    pub(crate) fn empty(&self) -> BorrowedFd<'_> {
-        self.empty.as_fd()
-    }
-}
-
-/// Prepares `/dev`. Needs the host's `/dev`, so it comes before the old root is left.
+/// Prepares what is mounted below `/dev`.
 pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices, LaunchError> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let directory = tmpfs(&[("size", "64k"), ("mode", "0755")], flags)?;
-    let mut options = vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+    let mut options =
+        vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("max", MOST_TERMINALS)];
     // The group of terminals; an ordinary user's sandbox has no such id.
     if let Users::Ranges(_) = users {
         options.push(("gid", "5"));
     }
     let terminals = virtual_file_system("devpts", &options, flags)?;
     let size = shared_memory_bytes.to_string();
-    let shared_memory =
-        tmpfs(&[("size", &size), ("mode", "1777")], flags | MountAttrFlags::MOUNT_ATTR_NODEV)?;
+    let inodes = (shared_memory_bytes / BYTES_PER_INODE).max(FEWEST_INODES).to_string();
+    let shared_memory = tmpfs(
+        &[("size", &size), ("nr_inodes", &inodes), ("mode", "1777")],
+        flags | MountAttrFlags::MOUNT_ATTR_NODEV,
+    )?;
+    Ok(Devices { terminals, shared_memory })
+}
+
+/// A `/dev` with nodes of its own; `None` where the host lets nobody make any. `owner` is user 0 of the sandbox.
+pub(crate) fn own_directory(owner: u32) -> Result<Option<OwnedFd>, LaunchError> {
+    let directory = directory()?;
+    let (user, group) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
+    let make = |name: &str, device: Dev| -> rustix::io::Result<()> {
+        let mode = Mode::from_raw_mode(0o666);
+        mknodat(&directory, name, FileType::CharacterDevice, mode, device)?;
+        // Whatever the umask is.
+        chmodat(&directory, name, mode, AtFlags::empty())?;
+        chownat(&directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
+    };
+    for (name, major, minor) in DEVICES {
+        match make(name, makedev(major, minor)) {
+            // In a container, or as root of a user namespace.
+            Err(rustix::io::Errno::PERM) => return Ok(None),
+            other => other.step(|| format!("making /dev/{name}"))?,
+        }
+    }
+    chownat(&directory, "", user, group, AtFlags::EMPTY_PATH).named("giving /dev to the sandbox")?;
+    Ok(Some(directory))
+}
+
+/// A directory without devices.
+fn directory() -> Result<OwnedFd, LaunchError> {
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let directory = tmpfs(&[("size", "64k"), ("nr_inodes", "64"), ("mode", "0755")], flags)?;
     for name in ["pts", "shm"] {
         mkdirat(&directory, name, Mode::from_raw_mode(0o755)).step(|| format!("making /dev/{name}"))?;
     }
-    let empty = openat(&directory, "pts", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .named("opening the place of /dev/pts")?;
     for (name, target) in LINKS {
         symlinkat(target, &directory, name).step(|| format!("making /dev/{name}"))?;
     }
-    let mut nodes = Vec::new();
-    for name in DEVICES {
-        let file = openat(
-            &directory,
-            name,
-            OFlags::CREATE | OFlags::CLOEXEC | OFlags::WRONLY,
-            Mode::from_raw_mode(0o666),
-        );
-        file.step(|| format!("making /dev/{name}"))?;
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let node = open_tree(CWD, format!("/dev/{name}"), flags).step(|| format!("opening /dev/{name}"))?;
-        nodes.push((name, node));
-    }
-    Ok(Devices { directory, terminals, shared_memory, nodes, empty })
+    Ok(directory)
 }
 
-/// Mounts `/dev` in the new root.
-pub(crate) fn mount(root: BorrowedFd<'_>, devices: &Devices) -> Result<(), LaunchError> {
-    place(devices.directory.as_fd(), root, "dev", Place::MadeIfMissing)?;
+/// Mounts `/dev` in the new root: the one with nodes of its own, or one that shows the host's. Gives an empty directory, to
+/// which nothing else leads.
+pub(crate) fn mount(
+    root: BorrowedFd<'_>,
+    devices: &Devices,
+    own: Option<&OwnedFd>,
+) -> Result<OwnedFd, LaunchError> {
+    let made;
+    let directory = match own {
+        Some(own) => own,
+        None => {
+            made = directory()?;
+            &made
+        }
+    };
+    place(directory.as_fd(), root, "dev", Place::MadeIfMissing)?;
+    // Only now: before Linux 6.15 a part of what is not mounted cannot be mounted elsewhere.
+    let empty = openat(directory, "pts", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .named("opening the place of /dev/pts")?;
     place(devices.terminals.as_fd(), root, "dev/pts", Place::Present)?;
     place(devices.shared_memory.as_fd(), root, "dev/shm", Place::Present)?;
-    for (name, node) in &devices.nodes {
+    if own.is_none() {
+        show_host_nodes(root, directory)?;
+    }
+    Ok(empty)
+}
+
+fn show_host_nodes(root: BorrowedFd<'_>, directory: &OwnedFd) -> Result<(), LaunchError> {
+    for (name, _, _) in DEVICES {
+        let flags = OFlags::CREATE | OFlags::CLOEXEC | OFlags::WRONLY;
+        openat(directory, name, flags, Mode::from_raw_mode(0o666)).step(|| format!("making /dev/{name}"))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let node = open_tree(CWD, format!("/dev/{name}"), flags).step(|| format!("opening /dev/{name}"))?;
         place(node.as_fd(), root, &format!("dev/{name}"), Place::Present)?;
     }
     Ok(())

@@ -34,7 +34,6 @@ pub struct OpenDisk {
 pub fn open(disk: &Disk) -> Result<OpenDisk, LaunchError> {
     match disk {
         Disk::Image(file) => open_image(file),
-        Disk::Mounted { device, image } => open_mounted(*device, image),
         Disk::Directory(directory) => {
             let mount =
                 open_tree(CWD, directory, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
@@ -58,34 +57,11 @@ fn open_image(path: &Path) -> Result<OpenDisk, LaunchError> {
     Ok(OpenDisk { mount, loop_device: Some(number) })
 }
 
-/// The number may be another file's by now, should whoever had it mounted be gone.
-fn open_mounted(device: u32, image: &Path) -> Result<OpenDisk, LaunchError> {
-    let image = fs::canonicalize(image).step(|| format!("looking for {}", image.display()))?;
-    let check = || match is_under(device, &image) {
-        true => Ok(()),
-        false => Err(io::Error::from(io::ErrorKind::NotFound)),
-    };
-    let checking = || format!("looking for {} under loop device {device}", image.display());
-    check().step(checking)?;
-    let mount = mount_ext4(&format!("/dev/loop{device}"))?;
-    // Again: from now on it cannot change.
-    check().step(checking)?;
-    Ok(OpenDisk { mount, loop_device: Some(device) })
-}
-
 /// Whether a file is under a loop device. The kernel knows it by its name without links.
 #[must_use]
 pub fn is_under(device: u32, image: &Path) -> bool {
     let told = fs::read_to_string(format!("/sys/block/loop{device}/loop/backing_file"));
     told.is_ok_and(|file| Path::new(file.trim_end()) == image)
-}
-
-/// Makes holes in the file below a mounted disk wherever the disk is free: what was deleted on it is no longer in the file.
-///
-/// # Errors
-/// The host cannot make holes.
-pub fn forget_deleted(file_system: impl AsFd) -> io::Result<()> {
-    sys::discard_free_blocks(file_system)
 }
 
 fn attach(image: &File) -> Result<(u32, File), LaunchError> {
@@ -127,6 +103,8 @@ fn mount_ext4(device: &str) -> Result<OwnedFd, LaunchError> {
         fsconfig_set_flag(context.as_fd(), "noinit_itable")?;
         // The disk does not outlive a crash of the host, so nobody needs to wait for the host's disk.
         fsconfig_set_flag(context.as_fd(), "nobarrier")?;
+        // Metadata that cannot be written must not be built upon. Data that is lost is found by `disk_sync`.
+        fsconfig_set_string(context.as_fd(), "errors", "remount-ro")?;
         fsconfig_create(context.as_fd())
     };
     configure().step(|| format!("mounting {device}"))?;

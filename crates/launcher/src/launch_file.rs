@@ -30,6 +30,23 @@ pub enum Note {
     Running(Running),
     /// Every process is gone.
     Ended(EndRecord),
+    /// The disk is about to be synced.
+    SyncStarted {
+        /// Counts from 1.
+        number: u64,
+    },
+    /// The disk was synced, or could not be.
+    Synced(Synced),
+}
+
+/// What came of syncing the disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Synced {
+    /// As in [`Note::SyncStarted`].
+    pub number: u64,
+    /// Why the disk does not hold everything that was written to it, now or at any time before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
 }
 
 /// What such a file says.
@@ -73,7 +90,7 @@ impl LaunchText {
     pub fn running(&self) -> Option<Running> {
         self.notes().find_map(|note| match note {
             Note::Running(running) => Some(running),
-            Note::Ended(_) => None,
+            _ => None,
         })
     }
 
@@ -82,7 +99,35 @@ impl LaunchText {
     pub fn ended(&self) -> Option<EndRecord> {
         self.notes().find_map(|note| match note {
             Note::Ended(ended) => Some(ended),
-            Note::Running(_) => None,
+            _ => None,
+        })
+    }
+
+    /// The number of the last sync of the disk that was begun; 0 when there was none.
+    #[must_use]
+    pub fn last_sync_started(&self) -> u64 {
+        let started = self.notes().filter_map(|note| match note {
+            Note::SyncStarted { number } => Some(number),
+            _ => None,
+        });
+        started.max().unwrap_or(0)
+    }
+
+    /// The result of a sync that was begun after the one of this number.
+    #[must_use]
+    pub fn synced_after(&self, number: u64) -> Option<Synced> {
+        self.notes().find_map(|note| match note {
+            Note::Synced(synced) if synced.number > number => Some(synced),
+            _ => None,
+        })
+    }
+
+    /// The first damage that any sync has found.
+    #[must_use]
+    pub fn damage(&self) -> Option<String> {
+        self.notes().find_map(|note| match note {
+            Note::Synced(synced) => synced.damage,
+            _ => None,
         })
     }
 
@@ -136,6 +181,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    #[cfg(test)]
+    pub(crate) fn of(file: File) -> Self {
+        Self { file }
+    }
+
     /// Takes the file for this process and reads what is to be done.
     pub(crate) fn take(path: &Path) -> Result<(LaunchSpec, Self), LaunchError> {
         let opening = || format!("opening {}", path.display());

@@ -5,7 +5,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -13,7 +13,8 @@ use std::path::Path;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use crate::disk;
+use crate::device;
+use crate::disk::{self, OpenDisk};
 use crate::error::{LaunchError, Step};
 use crate::spec::{GUEST_DIRECTORY, LaunchSpec};
 use crate::sys;
@@ -32,6 +33,8 @@ pub(crate) struct Layers {
     pub(crate) guest: OwnedFd,
     /// As many as the specification has binds.
     pub(crate) binds: Vec<OwnedFd>,
+    /// A `/dev` with nodes of its own, where the owner may make some.
+    pub(crate) devices: Option<OwnedFd>,
     /// The loop device under the disk; known to who has opened it.
     pub(crate) loop_device: Option<u32>,
 }
@@ -57,8 +60,7 @@ impl Layers {
             Ids::Mapped { users, .. } => Some(users),
             Ids::Own => None,
         };
-        let listener =
-            UnixListener::bind(&spec.socket).step(|| format!("listening at {}", spec.socket.display()))?;
+        let listener = listen(&spec.socket).step(|| format!("listening at {}", spec.socket.display()))?;
         let read_only = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
         let layer = |path: &Path| -> Result<OwnedFd, LaunchError> {
             let mount = clone_tree(path)?;
@@ -82,14 +84,18 @@ impl Layers {
         if let Some(users) = users {
             sys::set_mount_attributes(&disk.mount, 0, Some(users)).named("mapping the ids of the disk")?;
         }
-        let loop_device = disk.loop_device;
-        Ok(Self { listener: listener.into(), disk: disk.mount, lower, over, guest, binds, loop_device })
+        let devices = match ids {
+            Ids::Mapped { first_uid, .. } => device::own_directory(first_uid)?,
+            Ids::Own => None,
+        };
+        let OpenDisk { mount: disk, loop_device } = disk;
+        Ok(Self { listener, disk, lower, over, guest, binds, devices, loop_device })
     }
 
     /// What is handed over, in the order of [`Layers::received`].
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.listener.as_fd(), self.disk.as_fd(), self.lower.as_fd(), self.guest.as_fd()];
-        all.extend(self.over.iter().chain(&self.binds).map(AsFd::as_fd));
+        all.extend(self.over.iter().chain(&self.binds).chain(&self.devices).map(AsFd::as_fd));
         all
     }
 
@@ -101,8 +107,19 @@ impl Layers {
         };
         let (listener, disk, lower, guest) = (next()?, next()?, next()?, next()?);
         let over = if spec.root.over.is_some() { Some(next()?) } else { None };
-        Ok(Self { listener, disk, lower, over, guest, binds: descriptors.collect(), loop_device: None })
+        let binds = spec.root.binds.iter().map(|_| next()).collect::<Result<_, _>>()?;
+        let devices = next().ok();
+        Ok(Self { listener, disk, lower, over, guest, binds, devices, loop_device: None })
     }
+}
+
+/// Listens at a path of the host without telling it: whoever is in the sandbox's network sees the address of each socket.
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let missing = || io::Error::from(io::ErrorKind::InvalidInput);
+    let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(missing)?;
+    let folder = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(folder)?;
+    let address = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    Ok(UnixListener::bind(address)?.into())
 }
 
 /// What is mounted below a directory is left out where that is allowed: in the mount namespace of an ordinary user

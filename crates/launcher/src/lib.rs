@@ -1,10 +1,10 @@
 //! The small program that enters namespaces and owns one sandbox, and the types by which it is told what to do.
 //!
-//! Processes of one thread. [`stand_by`] takes orders; for each it forks a process that reads a [`LaunchSpec`], makes the
+//! Processes of one thread, but for one that syncs a disk. [`stand_by`] takes orders; for each it forks a process that reads a [`LaunchSpec`], makes the
 //! namespaces, becomes the parent of the guest and stays until the guest is gone. [`remove`] deletes what a sandbox has
 //! left, [`probe`] tries what a sandbox needs. Who starts it needs only [`spec`], [`standby`], [`launch_file`],
-//! [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`]; who
-//! lends networks, [`network`].
+//! [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`] and [`disk_sync`]; who
+//! lends networks, [`network`]; who seals a `/proc` itself, [`hidden`].
 
 pub mod cgroup;
 mod channel;
@@ -12,8 +12,10 @@ mod child;
 pub mod delegation;
 mod device;
 pub mod disk;
+pub mod disk_sync;
 mod error;
 mod files;
+pub mod hidden;
 pub mod launch_file;
 mod layers;
 mod log;

@@ -3,10 +3,13 @@
 //! Everything is prepared as detached mounts and put in place through descriptors below the new root, so that no
 //! link in an image can lead a mount astray. Nothing is mounted in the host's namespace.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, openat2};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, openat, openat2, unlinkat,
+};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
@@ -16,6 +19,7 @@ use rustix::process::{chdir, fchdir, pivot_root};
 
 use crate::device::{self, Devices};
 use crate::error::{LaunchError, Step};
+use crate::hidden::{HIDDEN_DIRECTORIES, HIDDEN_FILES, READ_ONLY};
 use crate::layers::Layers;
 use crate::spec::{AGENT_ID, LaunchSpec, Users};
 use crate::sys;
@@ -26,15 +30,22 @@ pub(crate) const STAGE: &str = "/tmp";
 const AGENT_HOME: &str = "home/agent";
 /// What `/run` can hold.
 const RUN_BYTES: &str = "16m";
-/// Parts of `/proc` that are hidden: they tell about the host or are doors into it.
-const HIDDEN_FILES: [&str; 6] =
-    ["proc/kcore", "proc/keys", "proc/timer_list", "proc/sched_debug", "proc/latency_stats", "proc/kmsg"];
-const HIDDEN_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/asound"];
+const RUN_INODES: &str = "4096";
+/// Tells one start of the host from all others; each sandbox has its own.
+const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+/// A file with another number each time that it is read.
+const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
+const BOOT_ID_FILE: &str = ".boot_id";
 /// What covers hidden directories.
 const EMPTY_ATTRIBUTES: u64 =
     libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
-/// Parts of `/proc` that change the kernel when written to.
-const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
+/// Limits of the sandbox's user namespace, in `/proc`, and where the host says how much a user may have. All sandboxes of
+/// root's count as one user: each gets a quarter.
+const WATCH_LIMITS: [(&str, &str); 2] = [
+    ("sys/user/max_inotify_instances", "/proc/sys/fs/inotify/max_user_instances"),
+    ("sys/user/max_inotify_watches", "/proc/sys/fs/inotify/max_user_watches"),
+];
+const WATCH_PART: u64 = 4;
 
 /// Detached mounts that need nothing from the owner.
 pub(crate) struct Parts {
@@ -133,14 +144,32 @@ pub(crate) fn prepare(spec: &LaunchSpec) -> Result<Parts, LaunchError> {
     let sealed = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    Ok(Parts {
-        devices: device::prepare(spec.limits.memory_bytes / 2, &spec.users)?,
-        processes: virtual_file_system("proc", &[], sealed)?,
-        run: tmpfs(
-            &[("size", RUN_BYTES), ("mode", "0755")],
-            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
-        )?,
-    })
+    let processes = virtual_file_system("proc", &[], sealed)?;
+    limit_watches(processes.as_fd()).named("limiting inotify")?;
+    let run = tmpfs(
+        &[("size", RUN_BYTES), ("nr_inodes", RUN_INODES), ("mode", "0755")],
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
+    )?;
+    write_boot_id(run.as_fd()).named("making a boot id")?;
+    let devices = device::prepare(spec.limits.memory_bytes / 2, &spec.users)?;
+    Ok(Parts { devices, processes, run })
+}
+
+/// Through the sandbox's own `/proc`: that of a host in a container is read-only.
+fn limit_watches(processes: BorrowedFd<'_>) -> io::Result<()> {
+    for (file, of_host) in WATCH_LIMITS {
+        let most: u64 = fs::read_to_string(of_host)?.trim().parse().map_err(io::Error::other)?;
+        let file = openat(processes, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(file, (most / WATCH_PART).max(1).to_string().as_bytes())?;
+    }
+    Ok(())
+}
+
+fn write_boot_id(directory: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = openat(directory, BOOT_ID_FILE, flags, Mode::from_raw_mode(0o444))?;
+    rustix::io::write(file, &fs::read(RANDOM_UUID)?)?;
+    Ok(())
 }
 
 /// Builds the root file system and makes it this process's root. The host's is out of reach afterwards.
@@ -165,10 +194,10 @@ pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result
         let mount = clone_mount(layers.disk.as_fd(), "workspace").named("opening the workspace")?;
         place(mount.as_fd(), root, path, Place::MadeIfMissing)?;
     }
-    device::mount(root, &parts.devices)?;
+    let empty = device::mount(root, &parts.devices, layers.devices.as_ref())?;
     place(parts.processes.as_fd(), root, "proc", Place::MadeIfMissing)?;
-    seal_proc(root, parts)?;
     place(parts.run.as_fd(), root, "run", Place::MadeIfMissing)?;
+    seal_proc(root, empty.as_fd(), parts.run.as_fd())?;
     leave_old_root(root)
 }
 
@@ -202,20 +231,8 @@ pub(crate) fn move_to_path(mount: BorrowedFd<'_>, path: &str) -> Result<(), Laun
         .step(|| format!("mounting {path} for the time of the set-up"))
 }
 
-fn seal_proc(root: BorrowedFd<'_>, parts: &Parts) -> Result<(), LaunchError> {
-    for path in HIDDEN_FILES {
-        hide(root, path, || {
-            let null = open_below(root, "dev/null")?;
-            Ok(clone_mount(null.as_fd(), "")?)
-        })?;
-    }
-    for path in HIDDEN_DIRECTORIES {
-        hide(root, path, || {
-            let empty = clone_mount(parts.devices.empty(), "")?;
-            sys::set_mount_attributes(&empty, EMPTY_ATTRIBUTES, None)?;
-            Ok(empty)
-        })?;
-    }
+fn seal_proc(root: BorrowedFd<'_>, empty: BorrowedFd<'_>, run: BorrowedFd<'_>) -> Result<(), LaunchError> {
+    // First: it would cover what is hidden below it.
     for path in READ_ONLY {
         let Some(place) = open_if_there(root, path)? else { continue };
         let mount = clone_mount(place.as_fd(), "").step(|| format!("opening /{path}"))?;
@@ -223,7 +240,24 @@ fn seal_proc(root: BorrowedFd<'_>, parts: &Parts) -> Result<(), LaunchError> {
             .step(|| format!("making /{path} read-only"))?;
         self::place(mount.as_fd(), root, path, Place::Present)?;
     }
-    Ok(())
+    let null = open_below(root, "dev/null").named("opening /dev/null")?;
+    for path in HIDDEN_FILES {
+        hide(root, path, || Ok(clone_mount(null.as_fd(), "")?))?;
+    }
+    for path in HIDDEN_DIRECTORIES {
+        hide(root, path, || {
+            let empty = clone_mount(empty, "")?;
+            sys::set_mount_attributes(&empty, EMPTY_ATTRIBUTES, None)?;
+            Ok(empty)
+        })?;
+    }
+    hide(root, BOOT_ID, || {
+        let file = openat(run, BOOT_ID_FILE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let cover = clone_mount(file.as_fd(), "")?;
+        sys::set_mount_attributes(&cover, libc::MOUNT_ATTR_RDONLY, None)?;
+        Ok(cover)
+    })?;
+    unlinkat(run, BOOT_ID_FILE, AtFlags::empty()).named("removing the boot id from /run")
 }
 
 fn open_if_there(root: BorrowedFd<'_>, path: &str) -> Result<Option<OwnedFd>, LaunchError> {

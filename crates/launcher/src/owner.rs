@@ -17,6 +17,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::cgroup::{CgroupUsage, Hierarchy};
 use crate::channel::{self, Channel, Word};
 use crate::child::{self, Inheritance};
+use crate::disk_sync::HeldDisk;
 use crate::error::{LaunchError, Step};
 use crate::files::FileAudit;
 use crate::launch_file::{Held, Note};
@@ -37,6 +38,15 @@ use crate::users;
 const GROUP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long nothing must happen before an owner gives the memory of its code back. Short jobs are over by then.
 const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// What the owner has of the disk for as long as the sandbox lives.
+#[derive(Default)]
+struct Kept {
+    /// The list of files, where they are listed.
+    audit: Option<FileAudit>,
+    /// The disk itself, where it is a file system of its own.
+    disk: Option<HeldDisk>,
+}
 
 /// The first process of the sandbox as its owner sees it.
 pub(crate) struct Child {
@@ -71,10 +81,9 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
     let _image = hold_image(&spec)?;
     let mut watch = Stopwatch::start("owner", spec.trace);
     let slot = users::take(&spec.users)?;
-    let mut lent = lent.into_iter();
     if spec.network == Network::Lent {
-        let network =
-            lent.next().ok_or_else(|| io::Error::other("none came")).named("taking the lent network")?;
+        let network = lent.into_iter().next().ok_or_else(|| io::Error::other("none came"));
+        let network = network.named("taking the lent network")?;
         enter_network(&network)?;
     }
     let child = match &spec.seal {
@@ -82,13 +91,11 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
         Seal::Shelter(shelter) => shelter::give_birth(&spec, shelter, slot.as_ref(), null)?,
     };
     watch.lap("child born");
-    let mut audit = None;
+    let mut kept = Kept::default();
     let result = match &spec.seal {
-        Seal::Namespaces => set_up(&spec, slot.as_ref(), &child, &mut watch, &mut audit),
+        Seal::Namespaces => set_up(&spec, slot.as_ref(), &child, &mut watch, &mut kept),
         Seal::Shelter(_) => shelter::set_up(&spec, &child),
     };
-    // The sandbox has it now.
-    drop(lent);
     let result = result.and_then(|running| held.add(&Note::Running(running)));
     if let Err(error) = result {
         // The process may be gone already, which is what is wanted.
@@ -100,11 +107,15 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
     let mut asked = false;
     let termination = sys::termination_descriptor().named("listening for signals")?;
     let requests = sys::request_descriptor().named("listening for signals")?;
-    let signals = Signals { termination, requests };
+    let syncs = sys::sync_descriptor().named("listening for signals")?;
+    let signals = Signals { termination, requests, syncs };
     tell(&Report::Ready);
     sys::place_descriptor(null, 1).named("closing standard output")?;
     watch.lap("ready");
-    wait(&held, &child, &signals, &mut asked, &mut log, audit.as_mut()).named("waiting for the guest")?;
+    wait(&mut held, &child, &signals, &mut asked, &mut log, &mut kept).named("waiting for the guest")?;
+    // The loop device lets go of the disk when nobody has it open.
+    let Kept { audit, disk } = kept;
+    drop(disk);
     if let Some(mut audit) = audit {
         audit.drain_all();
     }
@@ -181,7 +192,7 @@ fn set_up(
     slot: Option<&Slot>,
     child: &Child,
     watch: &mut Stopwatch,
-    audit: &mut Option<FileAudit>,
+    kept: &mut Kept,
 ) -> Result<Running, LaunchError> {
     users::map(child.pid, &spec.users, slot)?;
     child.channel.say(Word::Mapped, &[]).named("telling of user ids")?;
@@ -189,7 +200,7 @@ fn set_up(
     let mut loop_device = None;
     // An ordinary user may open mounts only where it is root: there the child does it.
     if let (Users::Ranges(slots), Some(slot)) = (&spec.users, slot) {
-        loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch, audit)?;
+        loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch, kept)?;
     }
     let mut doors = Vec::new();
     if let Some(group) = &spec.cgroup
@@ -204,15 +215,16 @@ fn set_up(
     if let Some(complaint) = child.complaint() {
         return Err(complaint);
     }
-    if let Some(Err(error)) = audit.as_mut().map(|audit| audit.add_root(child.pid)) {
+    if let Some(Err(error)) = kept.audit.as_mut().map(|audit| audit.add_root(child.pid)) {
         // Half a list would say less than it seems to.
         complain_of_list(&error);
-        *audit = None;
+        kept.audit = None;
         let _ = fs::remove_file(spec.directory.join(FILES_FILE));
     }
     let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
     let guest_started = started.named("looking at the guest")?;
-    Ok(Running { guest_pid: child.pid.unsigned_abs(), guest_started, loop_device, network: spec.network })
+    let (guest_pid, network, syncs_disk) = (child.pid.unsigned_abs(), spec.network, kept.disk.is_some());
+    Ok(Running { guest_pid, guest_started, loop_device, network, syncs_disk })
 }
 
 fn complain_of_list(error: &io::Error) {
@@ -225,7 +237,7 @@ fn send_layers(
     first_uid: u32,
     child: &Child,
     watch: &mut Stopwatch,
-    audit: &mut Option<FileAudit>,
+    kept: &mut Kept,
 ) -> Result<Option<u32>, LaunchError> {
     let users = open_namespace(child.pid, "user")?;
     // A socket belongs to the network namespace that it was made in, and its holder can look into that one. So the owner
@@ -237,7 +249,12 @@ fn send_layers(
     watch.lap("layers opened");
     if spec.file_audit == FileAuditing::WherePossible && layers.loop_device.is_some() {
         // Where the host does not allow it, the backend compares the beginning with the end.
-        *audit = FileAudit::begin(layers.disk.as_fd(), &spec.directory).inspect_err(complain_of_list).ok();
+        kept.audit =
+            FileAudit::begin(layers.disk.as_fd(), &spec.directory).inspect_err(complain_of_list).ok();
+    }
+    if let Some(device) = layers.loop_device {
+        // Before the sandbox has the disk: what fails earlier than this is opened is never told.
+        kept.disk = Some(HeldDisk::open(layers.disk.as_fd(), device).named("holding the disk open")?);
     }
     child.channel.say(Word::Layers, &layers.descriptors()).named("handing over layers")?;
     Ok(layers.loop_device)
@@ -259,17 +276,20 @@ struct Signals {
     termination: OwnedFd,
     /// The whole list of files.
     requests: OwnedFd,
+    /// A sync of the disk.
+    syncs: OwnedFd,
 }
 
 /// Waits for the guest's end; copies its messages to the log, up to a limit; passes the wish to end on.
 fn wait(
-    held: &Held,
+    held: &mut Held,
     child: &Child,
     signals: &Signals,
     asked: &mut bool,
     log: &mut Log,
-    mut audit: Option<&mut FileAudit>,
+    kept: &mut Kept,
 ) -> io::Result<()> {
+    let Kept { audit, disk } = kept;
     let mut log_open = true;
     let mut is_quiet = false;
     loop {
@@ -277,6 +297,8 @@ fn wait(
         let mut watch = |descriptor| watched.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         watch(child.pidfd.as_fd());
         watch(signals.requests.as_fd());
+        watch(signals.syncs.as_fd());
+        disk.iter().filter_map(HeldDisk::news).for_each(&mut watch);
         audit.iter().flat_map(|audit| audit.descriptors()).for_each(|group| watch(group.as_fd()));
         // What is not wanted any more is left out: the end of a pipe is told again and again, whatever one asks for.
         if !*asked {
@@ -300,6 +322,19 @@ fn wait(
             .map(|entry| entry.as_fd().as_raw_fd())
             .collect();
         let is_ready = |descriptor: &OwnedFd| ready.contains(&descriptor.as_raw_fd());
+        if let Some(disk) = disk.as_mut() {
+            // Before others are asked for, so that a new one is not taken for the old one.
+            if disk.news().is_some_and(|news| ready.contains(&news.as_raw_fd())) {
+                disk.take_news(held);
+            }
+        }
+        if is_ready(&signals.syncs) {
+            // Emptied first: a request from now on means another sync.
+            let _ = rustix::io::read(&signals.syncs, &mut [0; 128]);
+            if let Some(disk) = disk.as_mut() {
+                disk.begin(held);
+            }
+        }
         if let Some(audit) = audit.as_mut() {
             if audit.descriptors().into_iter().any(is_ready) {
                 audit.drain();

@@ -91,7 +91,8 @@ pub(crate) fn set_up(spec: &LaunchSpec, child: &Child) -> Result<Running, Launch
     let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
     let guest_started = started.named("looking at the guest")?;
     let guest_pid = child.pid.unsigned_abs();
-    Ok(Running { guest_pid, guest_started, loop_device: None, network: spec.network })
+    let network = spec.network;
+    Ok(Running { guest_pid, guest_started, loop_device: None, network, syncs_disk: false })
 }
 
 impl Gifts {

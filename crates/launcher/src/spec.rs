@@ -146,13 +146,6 @@ pub struct Bind {
 pub enum Disk {
     /// A file with an ext4 file system; its size is the limit.
     Image(PathBuf),
-    /// The same, where whoever ordered the sandbox has it mounted until it runs.
-    Mounted {
-        /// The number of its loop device.
-        device: u32,
-        /// The file.
-        image: PathBuf,
-    },
     /// A directory of the host, without a limit.
     Directory(PathBuf),
 }
@@ -261,6 +254,9 @@ pub struct Running {
     /// Where its network is from.
     #[serde(default)]
     pub network: Network,
+    /// Whether the launcher holds the disk open and syncs it when asked.
+    #[serde(default)]
+    pub syncs_disk: bool,
 }
 
 /// How a sandbox ended that nobody asked to end; written after the last process is gone.

@@ -31,8 +31,8 @@ impl Orders {
         Ok((Self(ours), theirs.into()))
     }
 
-    /// Has the sandbox of a launch file made. The one line of its owner goes to `answer`. What is lent comes along: first the
-    /// network, where the file says so; then whatever has to stay open until the sandbox has it.
+    /// Has the sandbox of a launch file made. The one line of its owner goes to `answer`. What is lent comes along: the
+    /// network, where the file says so.
     ///
     /// # Errors
     /// The launcher is gone, or the path is too long.

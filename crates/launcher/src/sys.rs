@@ -179,17 +179,6 @@ pub(crate) fn configure_loop_device(device: impl AsFd, file: impl AsFd) -> io::R
     Ok(())
 }
 
-const FITRIM: libc::Ioctl = 0xC018_5879_u32 as libc::Ioctl;
-
-/// Has a file system tell the device below it what is free there.
-pub(crate) fn discard_free_blocks(file_system: impl AsFd) -> io::Result<()> {
-    // `struct fstrim_range` of linux/fs.h: everything, however short.
-    let mut range: [u64; 3] = [0, u64::MAX, 0];
-    // SAFETY: the array has the kernel's layout and outlives the call.
-    check(i64::from(unsafe { libc::ioctl(file_system.as_fd().as_raw_fd(), FITRIM, range.as_mut_ptr()) }))?;
-    Ok(())
-}
-
 /// Brings the loopback device of this network namespace up.
 pub(crate) fn raise_loopback(socket: impl AsFd) -> io::Result<()> {
     // SAFETY: all-zero is a valid ifreq.
@@ -288,6 +277,11 @@ pub(crate) fn termination_descriptor() -> io::Result<OwnedFd> {
 /// The same for SIGURG, by which the whole list of files is asked for. Owners of earlier versions ignore it.
 pub(crate) fn request_descriptor() -> io::Result<OwnedFd> {
     signal_descriptor(&[libc::SIGURG])
+}
+
+/// The same for SIGWINCH, by which a sync of the disk is asked for. Owners of earlier versions ignore it.
+pub(crate) fn sync_descriptor() -> io::Result<OwnedFd> {
+    signal_descriptor(&[libc::SIGWINCH])
 }
 
 fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {

@@ -63,6 +63,8 @@ pub(crate) enum Reach {
 
 /// A client. Redirects are not followed: they would carry the key elsewhere.
 pub(crate) fn client(connect_timeout: Duration, reach: Reach) -> Result<Client, ModelError> {
+    // `reqwest` comes without TLS primitives of its own. An error means that a provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder =
         Client::builder().connect_timeout(connect_timeout).redirect(reqwest::redirect::Policy::none());
     if reach == Reach::Local {

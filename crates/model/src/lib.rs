@@ -19,7 +19,7 @@ mod embeddings;
 mod error;
 mod events;
 mod fault;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gemini;
 mod http;

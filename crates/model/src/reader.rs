@@ -37,7 +37,7 @@ pub(crate) trait Reader {
     }
 
     /// The reader after these events, for the fuzz targets.
-    #[cfg(fuzzing)]
+    #[cfg(feature = "fuzzing")]
     fn after(mut self, values: &[Value]) -> Option<Self>
     where
         Self: Sized,

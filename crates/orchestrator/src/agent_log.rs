@@ -98,11 +98,17 @@ pub fn what_happened(body: &EventBody) -> String {
             }
             line
         }
-        EventBody::SandboxLost { detail, steps_kept, .. } => {
-            format!(
+        EventBody::SandboxLost { detail, steps_kept, kernels, .. } => {
+            let mut line = format!(
                 "sandbox lost: {detail}; the workspace goes back to where it was after {steps_kept} steps"
-            )
+            );
+            for kernel in kernels {
+                let _ = write!(line, "\nthe kernel {} was lost with it: {}", kernel.name, kernel.gone());
+            }
+            line
         }
+        EventBody::SandboxStopped { code, reason, .. } => format!("sandbox stands still ({code}): {reason}"),
+        EventBody::SandboxContinued { .. } => "sandbox goes on".to_owned(),
         EventBody::CallStarted { tool, input, .. } => format!("{tool} {}", shorten(&input.to_string(), 2000)),
         EventBody::CallOutput { text, base64, stream, .. } => {
             let mark = if stream == "stderr" { "! " } else { "| " };

@@ -70,7 +70,8 @@ impl AgentView {
             EventBody::AnswerLost(lost) => self.spend(lost.usage, lost.cost),
             EventBody::SummaryMade(made) => self.spend(made.usage, made.cost),
             EventBody::CallEnded(_) => {
-                let is_own = event.call.as_ref().is_some_and(|call| is_agent_call(&call.id));
+                let is_own =
+                    event.call.as_ref().is_some_and(|call| is_agent_call(&call.id) && call.attempt == 1);
                 if !is_own {
                     return false;
                 }

@@ -13,13 +13,13 @@ use uuid::Uuid;
 
 use crate::answers::{ExecReply, ExecRequest};
 use crate::deeds::Weighed;
-use crate::driver::{Captured, Evidence, OutputSink, environment, explain_end};
+use crate::driver::{Captured, Evidence, LimitSigns, OutputSink, environment, explain_end};
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
 use crate::ids::JobId;
 use crate::live::LiveJob;
 use crate::orchestrator::Orchestrator;
-use crate::request::InvalidField;
+use crate::request::{InvalidField, at_most};
 use crate::state::JobState;
 
 /// How much of each stream an answer carries.
@@ -39,11 +39,23 @@ impl Orchestrator {
     /// # Errors
     /// The job has no sandbox now, or the request cannot be accepted.
     pub async fn exec(&self, id: JobId, request: ExecRequest) -> Result<ExecReply, OrchestratorError> {
-        let timeout_s = check_timeout(request.timeout_s.unwrap_or(DEFAULT_TIMEOUT_S))?;
+        let timeout_s = self.timeout_of_call(request.timeout_s)?;
         let request = ExecRequest { timeout_s: Some(timeout_s), ..request };
         let begun = self.begin_call(id, &request).await?;
         let (call, end, captured) = run_begun(begun, timeout_s).await?;
         Ok(reply(call, end, &captured))
+    }
+
+    /// How long a call may take: as long as is asked for, or the default, lowered to the caller's ceiling.
+    pub(crate) fn timeout_of_call(&self, asked: Option<f64>) -> Result<f64, InvalidField> {
+        let ceilings = self.own_ceilings();
+        let Some(seconds) = asked else {
+            let default = Duration::from_secs_f64(DEFAULT_TIMEOUT_S);
+            return Ok(at_most(default, ceilings.effective().step_timeout_s).as_secs_f64());
+        };
+        check_timeout(seconds)?;
+        ceilings.check_seconds("timeout_s", "step_timeout_s", seconds, |set| set.step_timeout_s)?;
+        Ok(seconds)
     }
 
     /// Checks a request, finds the sandbox, and writes the call down.
@@ -64,7 +76,8 @@ impl Orchestrator {
         program: Program,
         (tool, input): (&str, Value),
     ) -> Result<Begun, OrchestratorError> {
-        let timeout_s = request.timeout_s.map(check_timeout).transpose()?;
+        let asked = request.timeout_s.map(|seconds| self.timeout_of_call(Some(seconds)));
+        let timeout_s = asked.transpose()?;
         let (live, client) = self.reach(id).await?;
         let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
         let mut variables = environment(&live.spec, &call);
@@ -82,14 +95,20 @@ impl Orchestrator {
             kill_grace_ms: 2000,
         };
         let started = EventBody::CallStarted { step: None, tool: tool.to_owned(), input };
-        live.recorder.record(started.of(&call).done_by(self.actor())).await?;
+        live.recorder.append_now(vec![started.of(&call).done_by(self.actor())]).await?;
         Ok(Begun { live, client, call, exec })
     }
 
     /// A job that is driven now, and its guest.
     pub(crate) async fn reach(&self, id: JobId) -> Result<(LiveJob, GuestClient), OrchestratorError> {
+        if let Some(shortage) = self.core.host_disk.shortage()
+            && self.core.live.contains(id)
+        {
+            return Err(shortage);
+        }
+        let is_open = |client: &GuestClient| !client.link().is_closed();
         if let Some(live) = self.core.live.get(id)
-            && let Some(client) = live.guest.borrow().clone()
+            && let Some(client) = live.guest.borrow().clone().filter(is_open)
         {
             live.used.now();
             return Ok((live.clone(), client));
@@ -99,10 +118,15 @@ impl Orchestrator {
             // Right after a restart of the server it is taken up, and the link opened anew: worth a moment.
             let reached = async {
                 let live = self.core.live.wait_for(id).await;
-                let client = live.guest.subscribe().wait_for(Option::is_some).await.ok()?.clone()?;
-                Some((live, client))
+                let mut guest = live.guest.subscribe();
+                let client = tokio::select! {
+                    client = guest.wait_for(|client| client.as_ref().is_some_and(is_open)) => client.ok()?.clone()?,
+                    away = live.recorder.waiting().begun_for_backend() => return Some(Err(away)),
+                };
+                Some(Ok((live, client)))
             };
-            if let Ok(Some((live, client))) = tokio::time::timeout(LINK_PATIENCE, reached).await {
+            if let Ok(Some(reached)) = tokio::time::timeout(LINK_PATIENCE, reached).await {
+                let (live, client) = reached?;
                 live.used.now();
                 return Ok((live, client));
             }
@@ -138,6 +162,15 @@ pub(crate) async fn run_begun(
     Ok((call, end, sink.into_captured()))
 }
 
+/// Ends a call that is written down and is not sent.
+pub(crate) async fn end_begun(
+    Begun { live, call, .. }: Begun,
+    end: CallEnd,
+) -> Result<(CallRef, CallEnd, Captured), OrchestratorError> {
+    live.recorder.append_now(vec![EventBody::CallEnded(end.clone()).of(&call)]).await?;
+    Ok((call, end, Captured::new(0)))
+}
+
 /// A call that is written down and may be sent.
 pub(crate) struct Begun {
     pub(crate) live: LiveJob,
@@ -171,14 +204,15 @@ pub(crate) async fn follow(
             ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
         }
     };
-    Ok(end_within(&outcome, timeout_s))
+    Ok(end_within(&outcome, timeout_s, sink.limit_signs()))
 }
 
-fn end_within(outcome: &ExecOutcome, timeout_s: f64) -> CallEnd {
+fn end_within(outcome: &ExecOutcome, timeout_s: f64, signs: LimitSigns) -> CallEnd {
     explain_end(&Evidence {
         outcome,
         expectation: None,
         text_found: true,
+        signs,
         before: Usage::default(),
         after: Usage::default(),
         timeout_s,
@@ -187,7 +221,7 @@ fn end_within(outcome: &ExecOutcome, timeout_s: f64) -> CallEnd {
 
 /// How a process without a timeout ended.
 pub(crate) fn plain_end(outcome: &ExecOutcome) -> CallEnd {
-    end_within(outcome, 0.0)
+    end_within(outcome, 0.0, LimitSigns::default())
 }
 
 pub(crate) fn interrupted(reason: &str) -> CallEnd {

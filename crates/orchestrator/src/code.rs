@@ -1,16 +1,19 @@
 //! Code in live kernels: cells that come over the API, what they show, and the kernels themselves.
 
+use std::time::Duration;
+
 use protocol::{Cell, Display, DisplayKind, KernelAction, KernelChoice, KernelState, Program};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::answers::ExecRequest;
-use crate::calls::{DEFAULT_TIMEOUT_S, check_timeout, run_begun};
+use crate::calls::{end_begun, run_begun};
 use crate::deeds::{DeedKind, PersonDeed};
 use crate::error::OrchestratorError;
 use crate::event::CallStatus;
 use crate::ids::JobId;
+use crate::kernels::{RefusedCell, Wanted};
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, check_kernel_name};
 
@@ -20,6 +23,17 @@ pub(crate) enum Language {
     Python,
     Typescript,
     Kernel(String),
+}
+
+impl Language {
+    /// The kernel that runs it.
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
+        match self {
+            Self::Python => Wanted::Language("python"),
+            Self::Typescript => Wanted::Language("typescript"),
+            Self::Kernel(name) => Wanted::Name(name),
+        }
+    }
 }
 
 /// What the guest is told to run.
@@ -177,16 +191,22 @@ impl Orchestrator {
     /// The job has no sandbox now, or the request cannot be accepted.
     pub async fn run_code(&self, id: JobId, request: CodeRequest) -> Result<CodeReply, OrchestratorError> {
         let language = language_of(&request)?;
-        let timeout_s = check_timeout(request.timeout_s.unwrap_or(DEFAULT_TIMEOUT_S))?;
+        let timeout_s = self.timeout_of_call(request.timeout_s)?;
         let program = program_of_code(&language, &request.code);
         let (tool, input) = match &language {
-            Language::Python => ("python", json!({"code": request.code})),
-            Language::Typescript => ("typescript", json!({"code": request.code})),
-            Language::Kernel(kernel) => ("code", json!({"kernel": kernel, "code": request.code})),
+            Language::Python => ("python", json!({"code": request.code, "timeout_s": timeout_s})),
+            Language::Typescript => ("typescript", json!({"code": request.code, "timeout_s": timeout_s})),
+            Language::Kernel(kernel) => {
+                ("code", json!({"kernel": kernel, "code": request.code, "timeout_s": timeout_s}))
+            }
         };
         let exec = ExecRequest { timeout_s: Some(timeout_s), ..ExecRequest::default() };
+        let refused = self.pass_kernel_gate(id, &language, timeout_s).await?;
         let begun = self.begin_program(id, &exec, program, (tool, input)).await?;
-        let (call, end, captured) = run_begun(begun, timeout_s).await?;
+        let (call, end, captured) = match refused {
+            None => run_begun(begun, timeout_s).await?,
+            Some(refused) => end_begun(begun, refused.end()).await?,
+        };
         Ok(CodeReply {
             call: call.id,
             status: end.status,
@@ -199,6 +219,25 @@ impl Orchestrator {
             reason: end.reason,
             note: end.note,
         })
+    }
+
+    /// Why a cell is not run in a job that has lost a sandbox; `None` where it may be. Waits while cells run again.
+    async fn pass_kernel_gate(
+        &self,
+        id: JobId,
+        language: &Language,
+        timeout_s: f64,
+    ) -> Result<Option<RefusedCell>, OrchestratorError> {
+        let (live, _) = self.reach(id).await?;
+        let patience = Duration::from_secs_f64(timeout_s);
+        if tokio::time::timeout(patience, live.kernels.wait_for_replay()).await.is_err() {
+            return Err(OrchestratorError::WrongState {
+                job: id,
+                state: self.core.store.job(id).await?.state,
+                problem: "the cells of a kernel that was lost run again; try again when they have".into(),
+            });
+        }
+        live.kernels.refuse(self.core.store.as_ref(), id, language.wanted(), true).await
     }
 
     /// The kernels in the sandbox of a job.

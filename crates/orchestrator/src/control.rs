@@ -243,7 +243,7 @@ impl Orchestrator {
     pub(crate) async fn write_down(&self, id: JobId, events: Vec<NewEvent>) -> Result<(), OrchestratorError> {
         let events = events.into_iter().map(|event| event.done_by(self.actor())).collect();
         match self.core.live.get(id) {
-            Some(live) => drop(live.recorder.append(events).await?),
+            Some(live) => drop(live.recorder.append_now(events).await?),
             None => {
                 self.core.store.append(id, Fence::Anybody, events).await?;
                 // A driver may have begun just now.

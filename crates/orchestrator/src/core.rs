@@ -9,8 +9,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::{KeyRing, Seal};
+use crate::access::{CeilingRules, EndedSessions, KeyRing, Seal, Shares};
+use crate::backend_watch::BackendWatch;
 use crate::folder::DataFolder;
+use crate::host_disk::{DEFAULT_RESERVE, HostDiskWatch};
 use crate::live::LiveJobs;
 use crate::metrics::Metrics;
 use crate::models::Models;
@@ -45,6 +47,8 @@ pub struct ContextSettings {
 pub struct Settings {
     /// For jobs that say nothing.
     pub defaults: JobDefaults,
+    /// The most that requests may ask for.
+    pub ceilings: CeilingRules,
     /// Which model answers, and how it is reached.
     pub model: model::Settings,
     /// How the agent's history is kept within its model's window, and searched.
@@ -61,6 +65,9 @@ pub struct Settings {
     pub pool_size: usize,
     /// The images that they are kept ready of, so many of each; none: the image of jobs that name none.
     pub pool_images: Vec<String>,
+    /// What must stay free on the disk of the host that holds the disks of sandboxes, beside what they have written and the
+    /// kernel has not stored yet.
+    pub disk_reserve_bytes: u64,
     /// How often a job may lose its sandbox before it fails.
     pub max_losses: u32,
     /// How long a guest may take to answer one attempt to connect, how long it is tried while it answers wrongly (then the
@@ -88,6 +95,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             defaults: JobDefaults::default(),
+            ceilings: CeilingRules::default(),
             model: model::Settings::default(),
             context: ContextSettings::default(),
             default_image: None,
@@ -96,6 +104,7 @@ impl Default for Settings {
             max_sandboxes: 100,
             pool_size: 0,
             pool_images: Vec::new(),
+            disk_reserve_bytes: DEFAULT_RESERVE,
             max_losses: 3,
             guest_answer_timeout: Duration::from_secs(15),
             on_shutdown: OnShutdown::default(),
@@ -116,10 +125,14 @@ pub(crate) struct Core {
     pub(crate) live_settings: RwLock<Arc<Settings>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backend: Arc<dyn Backend>,
+    /// Whether it answers.
+    pub(crate) backend_watch: BackendWatch,
     pub(crate) folder: DataFolder,
     pub(crate) live: LiveJobs,
     /// Jobs whose driver has failed.
     pub(crate) setbacks: Setbacks,
+    /// Whether sandboxes stand still for want of room on the host's disk.
+    pub(crate) host_disk: HostDiskWatch,
     /// Sandboxes that are ready.
     pub(crate) pool: Pool,
     /// Held while files are added to a draft, so that all of them together fit its disk.
@@ -128,6 +141,10 @@ pub(crate) struct Core {
     pub(crate) keys: KeyRing,
     /// Writes what only this server can have written.
     pub(crate) seal: Seal,
+    /// Logins that were ended before their time.
+    pub(crate) ended_sessions: EndedSessions,
+    /// Links that show a view of a job to others.
+    pub(crate) shares: Shares,
     /// Language models.
     pub(crate) models: Models,
     /// A model was found that jobs wait for.

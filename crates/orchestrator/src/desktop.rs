@@ -22,7 +22,6 @@ use crate::orchestrator::Orchestrator;
 use crate::recorder::Recorder;
 use crate::request::{InvalidField, JobSpec, Work};
 use crate::step::StepTool;
-use crate::store::Store;
 use crate::streams::PortStream;
 
 /// The name of the guest's service that is the screen.
@@ -215,12 +214,8 @@ pub(crate) fn desktop_spec(spec: &JobSpec) -> DesktopSpec {
 }
 
 /// Stores a picture; what an event says of it.
-pub(crate) async fn picture_facts(
-    store: &dyn Store,
-    job: JobId,
-    png: &Bytes,
-) -> Result<Value, OrchestratorError> {
-    let digest = store.put_blob(job, png.to_vec()).await?;
+pub(crate) async fn picture_facts(recorder: &Recorder, png: &Bytes) -> Result<Value, OrchestratorError> {
+    let digest = recorder.put_blob(png.to_vec()).await?;
     let mut facts = json!({ "digest": digest, "media_type": "image/png", "bytes": png.len() });
     if let Some((width, height)) = png_size(png) {
         facts["width"] = width.into();
@@ -238,7 +233,6 @@ fn png_size(png: &[u8]) -> Option<(u32, u32)> {
 
 /// The end of a call that did something on the desktop; a picture is stored first.
 pub(crate) async fn end_of_action(
-    store: &dyn Store,
     recorder: &Recorder,
     done: Result<(GuiReply, Bytes), ProtocolError>,
     started: Instant,
@@ -251,7 +245,7 @@ pub(crate) async fn end_of_action(
         Ok((reply, image)) => {
             let mut result = json!({ "windows": reply.windows, "window": reply.window, "pid": reply.pid });
             if reply.image.is_some() {
-                result["screenshot"] = picture_facts(store, recorder.job(), &image).await?;
+                result["screenshot"] = picture_facts(recorder, &image).await?;
             }
             if let Value::Object(fields) = &mut result {
                 fields.retain(|_, value| !value.is_null());
@@ -297,7 +291,7 @@ impl Orchestrator {
         let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
         let given = serde_json::to_value(&action).unwrap_or_default();
         let started = EventBody::CallStarted { step: None, tool: "gui".into(), input: given };
-        live.recorder.record(started.of(&call).done_by(self.actor())).await?;
+        live.recorder.append_now(vec![started.of(&call).done_by(self.actor())]).await?;
         let began = Instant::now();
         let key = CallKey::new(call.id.clone(), call.attempt);
         let acting = client.act_on_desktop(desktop, Some(key.clone()), action);
@@ -305,7 +299,7 @@ impl Orchestrator {
             Ok(done) => done,
             Err(_) => Err(ProtocolError::Refused("the guest did not answer in time".into())),
         };
-        let end = end_of_action(&*self.core.store, &live.recorder, done, began).await?;
+        let end = end_of_action(&live.recorder, done, began).await?;
         live.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
         tokio::spawn(async move {
             let _ = client.forget(key).await;

@@ -96,6 +96,17 @@ pub enum OrchestratorError {
     /// There is no such key.
     #[error("there is no key `{0}`")]
     NoKey(String),
+    /// A job has no such shared link.
+    #[error("this job has no shared link `{0}`; it may have ended")]
+    NoShare(String),
+    /// A job has as many shared links as it may.
+    #[error("{job} has {most} links that hold, and no more are allowed; revoke one")]
+    TooManyShares {
+        /// The job.
+        job: JobId,
+        /// How many it may have.
+        most: usize,
+    },
     /// A key has used up what it may.
     #[error("{what}; try again in {retry_after_s} s or later")]
     KeyUsedUp {
@@ -148,9 +159,27 @@ pub enum OrchestratorError {
     /// Another program holds the database.
     #[error("the database is held by another program; try again in a moment")]
     StoreBusy,
+    /// The database or the folder around it cannot be written, or their disk fails.
+    #[error(
+        "the data folder cannot be written now ({why}); the server tries again until it can, nothing was lost"
+    )]
+    StoreUnavailable {
+        /// What failed.
+        why: String,
+    },
     /// The disk that holds the data folder is full.
     #[error("the disk that holds the data folder is full; free some space, nothing was lost")]
     DiskFull,
+    /// The disk that holds the disks of sandboxes has less room than they may need.
+    #[error(
+        "the host's disk has {free_mib} MiB left, and sandboxes stand still until {needed_mib} MiB are free; nothing is lost"
+    )]
+    HostDiskFull {
+        /// What is free.
+        free_mib: u64,
+        /// What must be.
+        needed_mib: u64,
+    },
     /// A backup could not be made or restored.
     #[error("{0}")]
     Backup(String),
@@ -235,6 +264,8 @@ impl OrchestratorError {
             Self::QueueFull { .. } => "queue_full",
             Self::TooManySandboxes { .. } => "too_many_sandboxes",
             Self::NoKey(_) => "key_not_found",
+            Self::NoShare(_) => "share_not_found",
+            Self::TooManyShares { .. } => "too_many_shares",
             Self::KeyUsedUp { .. } => "key_used_up",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::IdempotencyPending => "idempotency_pending",
@@ -243,7 +274,9 @@ impl OrchestratorError {
             Self::Store { .. } => "store_failed",
             Self::Unreadable { .. } => "store_unreadable",
             Self::StoreBusy => "store_busy",
+            Self::StoreUnavailable { .. } => "store_unavailable",
             Self::DiskFull => "server_disk_full",
+            Self::HostDiskFull { .. } => crate::host_disk::HOST_DISK_FULL,
             Self::Backup(_) => "backup_failed",
             Self::NoFileList(_) => "no_file_list",
             Self::Audit(_) => "audit_failed",
@@ -259,6 +292,8 @@ impl OrchestratorError {
                 FileErrorCode::Exists => "file_exists",
                 FileErrorCode::IsDirectory => "is_directory",
                 FileErrorCode::NotDirectory => "not_directory",
+                FileErrorCode::NotFile => "not_a_file",
+                FileErrorCode::LinkLoop => "link_loop",
                 FileErrorCode::NotEmpty => "directory_not_empty",
                 FileErrorCode::NoMatch => "text_not_found",
                 FileErrorCode::ManyMatches => "text_not_unique",
@@ -274,7 +309,9 @@ impl OrchestratorError {
                 SandboxError::LimitOutOfRange { .. } => "limit_out_of_range",
                 SandboxError::TooWeak { .. } => "isolation_unavailable",
                 SandboxError::NoImage(_) => "image_not_found",
+                SandboxError::Overcommitted { .. } => "server_disk_full",
                 SandboxError::HostUnfit { .. } => "host_unfit",
+                SandboxError::Unavailable { .. } => "backend_unavailable",
                 SandboxError::NotRunning { .. } => "sandbox_not_running",
                 SandboxError::Setup { .. } | SandboxError::Io { .. } => "sandbox_failed",
             },
@@ -295,16 +332,49 @@ impl OrchestratorError {
             | Self::Link(_)
             | Self::Store { .. }
             | Self::StoreBusy
+            | Self::StoreUnavailable { .. }
+            | Self::HostDiskFull { .. }
             | Self::DiskFull => true,
             Self::Sandbox(error) => error.is_retryable(),
             _ => false,
         }
     }
 
+    /// The same error again, where it is one that passes as soon as the operator makes room, lets the database be written or starts what
+    /// runs the sandboxes: such a one is waited for as long as it takes, and ends no job.
+    pub(crate) fn passing(&self) -> Option<Self> {
+        match self {
+            Self::DiskFull => Some(Self::DiskFull),
+            Self::HostDiskFull { free_mib, needed_mib } => {
+                Some(Self::HostDiskFull { free_mib: *free_mib, needed_mib: *needed_mib })
+            }
+            Self::StoreBusy => Some(Self::StoreBusy),
+            Self::StoreUnavailable { why } => Some(Self::StoreUnavailable { why: why.clone() }),
+            Self::Sandbox(SandboxError::Unavailable { what, remedy }) => {
+                let (what, remedy) = (what.clone(), remedy.clone());
+                Some(Self::Sandbox(SandboxError::Unavailable { what, remedy }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether what runs the sandboxes does not answer now.
+    pub(crate) fn is_backend_away(&self) -> bool {
+        matches!(self, Self::Sandbox(error) if error.is_unavailable())
+    }
+
+    /// Whether it passes as soon as the operator has acted; see [`Self::passing`].
+    pub(crate) fn is_passing(&self) -> bool {
+        self.passing().is_some()
+    }
+
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();
         move |source| match source.kind() {
-            std::io::ErrorKind::StorageFull => Self::DiskFull,
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::DiskFull,
+            std::io::ErrorKind::ReadOnlyFilesystem => {
+                Self::StoreUnavailable { why: format!("{doing}: {source}") }
+            }
             _ => Self::Io { doing, source },
         }
     }

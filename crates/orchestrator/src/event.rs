@@ -14,6 +14,7 @@ use crate::audit::StoredFile;
 use crate::code::Shown;
 use crate::deeds::PersonDeed;
 use crate::ids::{Generation, Sequence};
+use crate::kernels::{KernelUse, LostKernel};
 use crate::mcp_view::McpChange;
 use crate::request::JobSpec;
 use crate::state::JobState;
@@ -132,6 +133,23 @@ pub enum EventBody {
         detail: String,
         /// How many steps the workspace holds after it is restored.
         steps_kept: usize,
+        /// Notebook kernels that were lost with it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        kernels: Vec<LostKernel>,
+    },
+    /// All processes of the sandbox stand still, whatever the state of the job.
+    SandboxStopped {
+        /// Its name.
+        sandbox: SandboxId,
+        /// For programs: `host_disk_full`.
+        code: String,
+        /// For people.
+        reason: String,
+    },
+    /// They go on.
+    SandboxContinued {
+        /// Its name.
+        sandbox: SandboxId,
     },
     /// A call is about to be sent.
     CallStarted {
@@ -319,6 +337,9 @@ pub struct CallEnd {
     /// Something about how it was run, such as a fresh process where a kernel is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The kernel that was given a cell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelUse>,
 }
 
 impl CallEnd {
@@ -412,6 +433,8 @@ impl EventBody {
             Self::SandboxRequested { .. } => "sandbox_requested",
             Self::SandboxReady { .. } => "sandbox_ready",
             Self::SandboxLost { .. } => "sandbox_lost",
+            Self::SandboxStopped { .. } => "sandbox_stopped",
+            Self::SandboxContinued { .. } => "sandbox_continued",
             Self::CallStarted { .. } => "call_started",
             Self::CallOutput { .. } => "call_output",
             Self::CallOutputDropped { .. } => "call_output_dropped",

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::access::KeyId;
+use crate::access::{Ceilings, KeyId};
 use crate::answers::{JobFilter, JobKind};
 use crate::error::OrchestratorError;
 use crate::orchestrator::Orchestrator;
+use crate::request::at_most;
 use crate::state::JobState;
 use crate::view::JobView;
 
@@ -49,6 +50,8 @@ pub struct DefaultsView {
     pub pool_size: usize,
     /// Days after which a job that is over is removed.
     pub retention_days: u64,
+    /// The most that the caller may ask for.
+    pub max: Ceilings,
 }
 
 /// What was used on one day, by the time at which jobs were accepted, in UTC.
@@ -86,11 +89,13 @@ pub struct KeyUsage {
 }
 
 impl Orchestrator {
-    /// What holds for a job that says nothing.
+    /// What holds for a job of a key that says nothing, and the most that it may ask for.
     #[must_use]
-    pub fn defaults(&self) -> DefaultsView {
+    pub fn defaults(&self, key: Option<&KeyId>) -> DefaultsView {
         let settings = self.core.settings();
-        let defaults = &settings.defaults;
+        let defaults = self.rules_for(key);
+        let limits = defaults.ceilings.bound(defaults.limits).unwrap_or(defaults.limits);
+        let max = defaults.ceilings.effective();
         DefaultsView {
             image: settings.default_image.clone(),
             isolation: serde_json::to_value(defaults.isolation)
@@ -98,17 +103,18 @@ impl Orchestrator {
                 .and_then(|value| value.as_str().map(ToOwned::to_owned))
                 .unwrap_or_default(),
             egress: serde_json::to_value(&defaults.egress).unwrap_or_default(),
-            memory_mib: defaults.limits.memory_mib.value(),
-            cpus: defaults.limits.cpu_millis.value() as f64 / 1000.0,
-            pids: defaults.limits.pids.value(),
-            disk_mib: defaults.limits.disk_mib.value(),
-            wall_clock_s: defaults.wall_clock.as_secs(),
-            step_timeout_s: defaults.step_timeout.as_secs(),
+            memory_mib: limits.memory_mib.value(),
+            cpus: limits.cpu_millis.value() as f64 / 1000.0,
+            pids: limits.pids.value(),
+            disk_mib: limits.disk_mib.value(),
+            wall_clock_s: at_most(defaults.wall_clock, max.wall_clock_s).as_secs(),
+            step_timeout_s: at_most(defaults.step_timeout, max.step_timeout_s).as_secs(),
             budget: defaults.budget,
             max_running: settings.max_running,
             max_queued: settings.max_queued,
             pool_size: settings.pool_size,
             retention_days: settings.retention_age.as_secs() / 86_400,
+            max,
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::audit::FILE_LIST;
+use crate::audit::{FILE_LIST, NETWORK_LIST};
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
@@ -14,6 +14,8 @@ use crate::ids::JobId;
 pub(crate) const DATABASE: &str = "caisson.db";
 /// The folder of a job's certificates and their key; never part of a backup.
 pub(crate) const AUTHORITY: &str = "authority";
+/// Has an empty file for each job whose deletion has begun.
+const DELETIONS: &str = "deletions";
 
 /// The data folder of one server, held for as long as this lives.
 pub struct DataFolder {
@@ -94,7 +96,7 @@ impl DataFolder {
     /// The list of a job's connections.
     #[must_use]
     pub fn network_log(&self, job: JobId) -> PathBuf {
-        self.job(job).join("audit").join("network.jsonl")
+        self.job(job).join(NETWORK_LIST)
     }
 
     /// The list of files that a job touched.
@@ -143,6 +145,19 @@ impl DataFolder {
             .map_err(OrchestratorError::io(format!("making the folder {}", logs.display())))
     }
 
+    /// Removes what an earlier server has not written to its end.
+    pub(crate) fn remove_partials(&self, job: JobId) {
+        let folder = self.job(job);
+        for folder in [folder.join("audit"), folder] {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            for path in entries.map(|entry| entry.path()) {
+                if path.extension().is_some_and(|extension| extension == "partial") {
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+    }
+
     /// Removes the folder of a job; succeeds when there is none.
     ///
     /// # Errors
@@ -155,6 +170,28 @@ impl DataFolder {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Notes that a job is about to be deleted, so that its folder also goes where the server is killed first. A full disk may have no
+    /// room for the note, and must not keep anybody from deleting.
+    pub(crate) fn note_deletion(&self, job: JobId) {
+        let folder = self.root.join(DELETIONS);
+        let noted = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join(job.to_string())));
+        if let Err(error) = noted {
+            tracing::warn!(%job, %error, "the deletion of a job could not be noted");
+        }
+    }
+
+    /// Everything of a job is deleted.
+    pub(crate) fn forget_deletion(&self, job: JobId) {
+        // One that stays is looked at again.
+        let _ = fs::remove_file(self.root.join(DELETIONS).join(job.to_string()));
+    }
+
+    /// The jobs whose deletion has begun and not ended.
+    pub(crate) fn noted_deletions(&self) -> Vec<JobId> {
+        let entries = fs::read_dir(self.root.join(DELETIONS)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
     /// The jobs whose folders were last changed before a moment, as far as that can be read.
@@ -195,6 +232,23 @@ impl DataFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_not_written_to_its_end_is_removed_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = DataFolder::open(root.path()).unwrap();
+        let job = JobId::generate();
+        folder.make_job(job).unwrap();
+        fs::create_dir(folder.job(job).join("audit")).unwrap();
+        let [kept, partial] = ["output.zip", "output.zip.partial"].map(|name| folder.job(job).join(name));
+        let [list, part] =
+            ["files-a.jsonl", "files-a.0.partial"].map(|name| folder.job(job).join("audit").join(name));
+        for file in [&kept, &partial, &list, &part] {
+            fs::write(file, "x").unwrap();
+        }
+        folder.remove_partials(job);
+        assert_eq!([kept, partial, list, part].map(|file| file.exists()), [true, false, true, false]);
+    }
 
     #[test]
     fn a_second_server_on_the_same_folder_is_refused_with_what_to_do() {

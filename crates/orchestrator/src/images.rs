@@ -23,15 +23,44 @@ pub(crate) struct ChosenImage {
 
 /// Chooses the image of a new job.
 pub(crate) async fn choose(core: &Core, asked: Option<&str>) -> Result<ChosenImage, OrchestratorError> {
-    let mut known = core.backend.images().await?;
     let settings = core.settings();
     let set = settings.default_image.as_deref();
-    if let Some(name) = asked.or(set).filter(|name| !known.iter().any(|other| other == name))
+    let known = known(core, asked.or(set)).await?;
+    pick(asked, set, &known).map_err(|mut invalid| {
+        let name = asked.or(set).unwrap_or(DEFAULT);
+        if let Some(remedy) = core.backend.image_remedy(name) {
+            invalid.problem += &format!("; {remedy}");
+        }
+        invalid.into()
+    })
+}
+
+/// The same for a job that may wait. While the backend does not answer, what is asked for is believed, and the error says why: making the
+/// sandbox tells.
+pub(crate) async fn choose_or_believe(
+    core: &Core,
+    asked: Option<&str>,
+) -> Result<(ChosenImage, Option<OrchestratorError>), OrchestratorError> {
+    match choose(core, asked).await {
+        Ok(image) => Ok((image, None)),
+        Err(error) if error.is_backend_away() => {
+            let settings = core.settings();
+            let name = asked.or(settings.default_image.as_deref()).unwrap_or(DEFAULT);
+            Ok((chosen(name, None), Some(error)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The images that the backend has, and the one that is wanted where it may be had.
+async fn known(core: &Core, wanted: Option<&str>) -> Result<Vec<String>, OrchestratorError> {
+    let mut known = core.backend.images().await?;
+    if let Some(name) = wanted.filter(|name| !known.iter().any(|other| other == name))
         && core.backend.has_image(name).await?
     {
         known.push(name.to_owned());
     }
-    Ok(pick(asked, set, &known)?)
+    Ok(known)
 }
 
 fn pick(asked: Option<&str>, set: Option<&str>, known: &[String]) -> Result<ChosenImage, InvalidField> {

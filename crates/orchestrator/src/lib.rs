@@ -10,6 +10,7 @@ mod agent_view;
 mod answers;
 mod archive_end;
 mod audit;
+mod backend_watch;
 mod backup;
 #[cfg(test)]
 mod backup_tests;
@@ -34,8 +35,10 @@ mod folder;
 mod forms;
 mod handback;
 mod hold;
+mod host_disk;
 mod ids;
 mod images;
+mod kernels;
 mod last_use;
 mod live;
 mod mcp_view;
@@ -70,13 +73,15 @@ mod unpack;
 mod upload_room;
 mod uploads;
 mod view;
+mod waiting;
 mod workspace_path;
 mod written;
 mod zip_listing;
 
 pub use access::{
-    Actor, Key, KeyId, KeyLimits, KeyUse, NewKey, PERSON_PREFIX, Role, SealedFor, StoredKeys, Submitter,
-    Token, check_limits,
+    Actor, AppliedCeilings, CeilingRules, Ceilings, Key, KeyId, KeyLimits, KeyUse, NewKey, NewSharedLink,
+    PERSON_PREFIX, Role, SealedFor, Session, SessionId, ShareId, SharedLink, StoredKeys, Submitter, Token,
+    check_limits, cpu_millis,
 };
 pub use agent::{Budget, PersonAnswer, PersonRequest, Plan, SummaryMode};
 pub use agent_log::{format_time, what_happened};
@@ -85,8 +90,8 @@ pub use answers::{
     Accepted, Bringing, ExecReply, ExecRequest, JobFilter, JobKind, JobPage, ReadyState, Repeated, Submission,
 };
 pub use audit::{
-    AuditReport, FileAudit, FileState, JobAudit, Kept, PUBLIC_KEY_FILE, SignedHead, StoredFile, Tombstone,
-    TrustedKeys, deeds_of, export_deletions, export_heads, find_audited, verify_audit,
+    AuditReport, FileAudit, FileState, HeadsChecked, JobAudit, Kept, PUBLIC_KEY_FILE, SignedHead, StoredFile,
+    Tombstone, TrustedKeys, deeds_of, export_deletions, export_heads, find_audited, verify_audit,
 };
 pub use backup::{BackupReport, back_up};
 pub use browser::{BrowserInput, ElementChoice, ReadFormat};
@@ -106,6 +111,7 @@ pub use folder::DataFolder;
 pub use forms::Afterwards;
 pub use hold::{Gate, Holder, Visitor};
 pub use ids::{Generation, JobId, Sequence};
+pub use kernels::{KernelUse, LostKernel, OnKernelLoss};
 pub use mcp_view::{McpChange, McpServers, McpState};
 pub use metrics::Metrics;
 pub use model::Survey as ModelSurvey;

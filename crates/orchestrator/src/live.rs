@@ -11,6 +11,7 @@ use crate::answers::JobKind;
 use crate::event::Wish;
 use crate::hold::Holder;
 use crate::ids::JobId;
+use crate::kernels::KernelGate;
 use crate::last_use::LastUse;
 use crate::recorder::Recorder;
 use crate::request::JobSpec;
@@ -39,6 +40,8 @@ pub(crate) struct LiveJob {
     pub(crate) speech: Speech,
     /// Whether it waits for somebody.
     pub(crate) is_paused: Arc<AtomicBool>,
+    /// What cells of a job that has lost a sandbox pass.
+    pub(crate) kernels: Arc<KernelGate>,
     /// The ceiling of its way out, which stays as it was when that was made; not set while there is none.
     pub(crate) ceiling: Arc<OnceLock<Option<egress::Mode>>>,
 }
@@ -82,6 +85,13 @@ impl LiveJobs {
     pub(crate) fn enter(&self, job: JobId, live: LiveJob) {
         self.lock().insert(job, Some(live));
         self.entered.notify_waiters();
+    }
+
+    /// What jobs wait for that the operator must give; those that wait for nothing are left out.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        let causes = self.lock();
+        let causes = causes.values().flatten().filter_map(|live| live.recorder.waiting().cause());
+        causes.map(|cause| cause.to_string()).collect()
     }
 
     /// Returns a job when it is driven.
@@ -128,6 +138,11 @@ impl LiveJobs {
         self.lock().get(&job).cloned().flatten()
     }
 
+    /// All that can be reached.
+    pub(crate) fn all(&self) -> Vec<(JobId, LiveJob)> {
+        self.lock().iter().filter_map(|(job, live)| Some((*job, live.clone()?))).collect()
+    }
+
     /// Whether a driver has the job, also one that has just begun.
     pub(crate) fn contains(&self, job: JobId) -> bool {
         self.lock().contains_key(&job)
@@ -148,16 +163,25 @@ impl LiveJobs {
     /// sandbox can be reached, or has come to nothing.
     pub(crate) fn arrive(&self, id: JobId, most: usize) -> Result<Arriving<'_>, usize> {
         let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
-        let jobs = self.lock();
-        let is_sandbox = |live: &&LiveJob| live.kind == JobKind::Sandbox;
-        let reached = jobs.values().flatten().filter(is_sandbox).count();
-        let is_coming = |id: &&JobId| !jobs.get(id).is_some_and(Option::is_some);
-        let count = reached + arriving.iter().filter(is_coming).count();
+        let count = self.count_places(&arriving);
         if count >= most {
             return Err(count);
         }
         arriving.insert(id);
         Ok(Arriving { jobs: self, id })
+    }
+
+    /// How many places bare sandboxes take, those included that are being made.
+    pub(crate) fn count_sandbox_places(&self) -> usize {
+        self.count_places(&self.arriving.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn count_places(&self, arriving: &HashSet<JobId>) -> usize {
+        let jobs = self.lock();
+        let is_sandbox = |live: &&LiveJob| live.kind == JobKind::Sandbox;
+        let reached = jobs.values().flatten().filter(is_sandbox).count();
+        let is_coming = |id: &&JobId| !jobs.get(id).is_some_and(Option::is_some);
+        reached + arriving.iter().filter(is_coming).count()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Option<LiveJob>>> {

@@ -1,26 +1,30 @@
 //! What callers may do with jobs.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use sandbox::Backend;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::{Actor, KeyRing, Seal};
+use crate::access::{Actor, EndedSessions, KeyRing, Seal, Shares};
 use crate::answers::{Accepted, Bringing, JobFilter, JobPage, ReadyState, Repeated, Submission};
+use crate::backend_watch::BackendWatch;
 use crate::core::{Core, OnShutdown, Settings};
 use crate::error::OrchestratorError;
 use crate::event::{Artifact, Event, EventBody, Fence, NewEvent, Wish};
 use crate::folder::DataFolder;
+use crate::host_disk::HostDiskWatch;
 use crate::ids::{JobId, Sequence};
 use crate::images::{self, ChosenImage};
 use crate::live::LiveJobs;
 use crate::metrics::Metrics;
 use crate::models::Models;
-use crate::outward::policy_of;
+use crate::outward::{complete_lists, policy_of};
 use crate::pool::Pool;
 use crate::request::{InvalidField, JobSpec, Work};
 use crate::scheduler::start_driver;
@@ -29,10 +33,12 @@ use crate::state::JobState;
 use crate::store::{Created, NewRecord, SqliteStore, Store, digest};
 use crate::uploads::UploadLocks;
 use crate::view::JobView;
-use crate::{forms, pool, reconcile, retention, scheduler};
+use crate::{backend_watch, forms, host_disk, pool, reconcile, retention, scheduler};
 
 /// When to try again where the queue is full.
 pub(crate) const RETRY_AFTER_S: u64 = 5;
+/// How long whoever asks whether the server is ready waits for a write: those who ask often wait no longer themselves.
+const READY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs jobs. Cheap to clone.
 #[derive(Clone)]
@@ -60,6 +66,8 @@ impl Orchestrator {
         let keys = KeyRing::new(store.keys().await?);
         keys.know_people(store.people().await?);
         let seal = Seal::open(folder.root())?;
+        let ended_sessions = EndedSessions::new(store.ended_sessions().await?);
+        let shares = Shares::new(store.shares().await?);
         let pool = Pool::new(&settings);
         let model = settings.model.clone();
         let core = Arc::new(Core {
@@ -68,11 +76,15 @@ impl Orchestrator {
             backend,
             folder,
             live: LiveJobs::default(),
+            backend_watch: BackendWatch::default(),
             setbacks: Setbacks::default(),
+            host_disk: HostDiskWatch::default(),
             pool,
             uploads: UploadLocks::default(),
             keys,
             seal,
+            ended_sessions,
+            shares,
             models: Models::new(model),
             model_found: Notify::new(),
             holding: tokio::sync::Mutex::default(),
@@ -83,10 +95,13 @@ impl Orchestrator {
             tasks: TaskTracker::new(),
         });
         forms::remove_abandoned(&core).await?;
+        complete_lists(&core).await?;
         core.tasks.spawn(scheduler::run(Arc::clone(&core)));
         core.tasks.spawn(reconcile::run(Arc::clone(&core)));
         core.tasks.spawn(retention::run(Arc::clone(&core)));
         core.tasks.spawn(pool::run(Arc::clone(&core)));
+        core.tasks.spawn(backend_watch::run(Arc::clone(&core)));
+        core.tasks.spawn(host_disk::run(Arc::clone(&core)));
         Ok(Self { core, queued, actor: None })
     }
 
@@ -147,17 +162,25 @@ impl Orchestrator {
         });
         let start = job.start;
         let asked = job.image.clone();
-        let mut spec = job.check(&self.core.settings().defaults)?;
+        let mut spec = job.check(&self.rules_for(submitter.as_ref().map(|submitter| &submitter.key)))?;
         self.check_model(spec.agent.model.as_deref())?;
-        let ChosenImage { image, hint: about_image } = images::choose(&self.core, asked.as_deref()).await?;
+        let (ChosenImage { image, hint: about_image }, away) =
+            images::choose_or_believe(&self.core, asked.as_deref()).await?;
         spec.image = image;
+        let away = self.check_limits(&spec).await?.or(away);
         self.check_policy(&spec)?;
         let _turn = self.check_allowance(submitter.as_ref()).await?;
         spec.submitter = submitter;
         let (state, code, reason) = match (bringing, start) {
             (Bringing::Files, _) => forms::first_state(),
             (Bringing::Nothing, Some(false)) => (JobState::Draft, None, None),
-            (Bringing::Nothing, _) => self.first_state(&spec).await?,
+            (Bringing::Nothing, _) => match (self.first_state(&spec).await?, away) {
+                ((JobState::Queued, None, None), Some(away)) => {
+                    let reason = format!("{away}. The job waits; what it asks for is checked then");
+                    (JobState::Queued, Some(away.code().to_owned()), Some(reason))
+                }
+                (state, _) => state,
+            },
         };
         let hint = match bringing {
             Bringing::Files => about_image,
@@ -180,6 +203,22 @@ impl Orchestrator {
                 Ok(Accepted { hint: view.hint(), view, repeated: Repeated::Yes })
             }
             Created::Mismatch => Err(OrchestratorError::IdempotencyMismatch),
+        }
+    }
+
+    /// Refuses limits that the backend cannot enforce. While it cannot tell, the error that says why is handed back, and making the sandbox
+    /// tells.
+    pub(crate) async fn check_limits(
+        &self,
+        spec: &JobSpec,
+    ) -> Result<Option<OrchestratorError>, OrchestratorError> {
+        match self.core.backend.check_limits(&spec.limits, spec.isolation).await.map_err(Into::into) {
+            Ok(()) => Ok(None),
+            Err(error) if OrchestratorError::is_backend_away(&error) => {
+                self.core.backend_watch.note(&error);
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -247,7 +286,21 @@ impl Orchestrator {
     /// # Errors
     /// There is no such job.
     pub async fn job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
-        self.core.store.job(id).await
+        self.core.store.job(id).await.map(|view| self.with_wait(view))
+    }
+
+    /// With what the job waits for now, where the operator must give it. This is in no event: a database that cannot be written is one such
+    /// thing.
+    pub(crate) fn with_wait(&self, mut view: JobView) -> JobView {
+        if view.code.is_none()
+            && !view.state.is_over()
+            && let Some(live) = self.core.live.get(view.job_id)
+            && let Some(cause) = live.recorder.waiting().cause()
+        {
+            view.code = Some(cause.code().to_owned());
+            view.reason = Some(cause.to_string());
+        }
+        view
     }
 
     /// Jobs, newest first, without their steps.
@@ -259,6 +312,7 @@ impl Orchestrator {
         let mut jobs = self.core.store.jobs(JobFilter { limit: limit + 1, ..filter }).await?;
         let more = jobs.len() > limit;
         jobs.truncate(limit);
+        let jobs: Vec<JobView> = jobs.into_iter().map(|view| self.with_wait(view)).collect();
         let next = if more { jobs.last().map(|view| view.job_id) } else { None };
         Ok(JobPage { jobs, next })
     }
@@ -305,8 +359,7 @@ impl Orchestrator {
             });
         }
         let by = self.actor().cloned().unwrap_or_else(|| Actor::named("server"));
-        self.core.store.delete(id, by).await?;
-        self.core.folder.remove_job(id)
+        retention::delete(&self.core, id, by).await
     }
 
     /// Events after a sequence number, oldest first.
@@ -356,9 +409,35 @@ impl Orchestrator {
     /// Whether jobs can be taken.
     pub async fn ready(&self) -> ReadyState {
         let mut problems = Vec::new();
-        if let Err(error) = self.core.store.check().await {
-            problems.push(error.to_string());
+        match tokio::time::timeout(READY_PATIENCE, self.core.store.check()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => problems.push(error.to_string()),
+            Err(_) => {
+                let seconds = READY_PATIENCE.as_secs();
+                problems.push(format!("the database has not taken a write for {seconds} s"));
+            }
         }
+        match tokio::time::timeout(READY_PATIENCE, self.core.backend.ping()).await {
+            Ok(Ok(())) => problems.extend(self.core.backend_watch.outage().map(|why| why.to_string())),
+            Ok(Err(error)) => {
+                let error = OrchestratorError::from(error);
+                self.core.backend_watch.note(&error);
+                problems.push(error.to_string());
+            }
+            Err(_) => {
+                let seconds = READY_PATIENCE.as_secs();
+                problems.push(format!("what runs the sandboxes has not answered for {seconds} s"));
+            }
+        }
+        problems.extend(self.core.host_disk.shortage().map(|shortage| shortage.to_string()));
+        let mut waiting: BTreeMap<String, usize> = BTreeMap::new();
+        for cause in self.core.live.waiting().into_iter().chain(self.core.setbacks.waiting()) {
+            *waiting.entry(cause).or_default() += 1;
+        }
+        problems.extend(waiting.into_iter().map(|(cause, count)| match count {
+            1 => format!("a job cannot go on: {cause}"),
+            _ => format!("{count} jobs cannot go on: {cause}"),
+        }));
         if self.core.draining.is_cancelled() || self.core.shutdown.is_cancelled() {
             problems.push("the server is shutting down".into());
         }

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::core::{Core, Settings};
+use crate::error::OrchestratorError;
 use crate::images;
 
 /// How long to wait after a sandbox could not be made; those of other kinds are made meanwhile.
@@ -140,6 +141,16 @@ impl Pool {
         self.lock().missed.insert(image.to_owned())
     }
 
+    /// Whatever stands ready may be gone: others are made.
+    pub(crate) fn give_up_ready(&self) {
+        let mut members = self.lock();
+        let Members { ready, outdated, put_off, .. } = &mut *members;
+        outdated.extend(ready.drain(..).map(|(sandbox, _)| sandbox));
+        put_off.clear();
+        drop(members);
+        self.changed.notify_one();
+    }
+
     /// The log of its job has the sandbox now.
     pub(crate) fn released(&self, sandbox: SandboxId) {
         self.lock().handed_out.remove(&sandbox);
@@ -224,12 +235,14 @@ async fn fill(core: &Arc<Core>) {
         }
         remove_outdated(core).await;
         while !core.shutdown.is_cancelled()
+            && core.backend_watch.outage().is_none()
             && let Some(kind) = core.pool.missing()
         {
             let sandbox = SandboxId::generate();
             core.pool.lock().coming.insert(sandbox);
-            let made = make(core, sandbox, &kind.spec).await;
+            let made = make(core, sandbox, &kind.spec).await.map_err(OrchestratorError::from);
             if let Err(error) = &made {
+                core.backend_watch.note(error);
                 tracing::warn!(
                     error = error as &dyn std::error::Error,
                     "the pool cannot be filled, trying again"
@@ -244,7 +257,8 @@ async fn fill(core: &Arc<Core>) {
         }
         let changed = async {
             let changed = core.pool.changed.notified();
-            match core.pool.next_try() {
+            // Nothing is made while the backend is away; its return is a change.
+            match core.pool.next_try().filter(|_| core.backend_watch.outage().is_none()) {
                 // What could not be made may be another image by then.
                 Some(again) => drop(tokio::time::timeout_at(again, changed).await),
                 None => changed.await,
@@ -296,6 +310,8 @@ async fn renew(core: &Core) {
                     kinds.push(kind);
                 }
             }
+            // It is asked again when it answers.
+            Err(error) if error.is_backend_away() => return core.backend_watch.note(&error),
             // Jobs that ask for it are refused too; they are told.
             Err(error) => {
                 if let Some(name) = name.filter(|name| core.pool.misses_newly(name)) {
@@ -401,6 +417,15 @@ mod tests {
         pool.change_kinds(vec![repaired.clone(), good]);
         assert_eq!(pool.missing(), Some(repaired), "another image of that name has not failed yet");
         assert_eq!(pool.next_try(), None);
+    }
+
+    #[test]
+    fn what_stood_ready_when_the_backend_went_away_is_not_handed_out() {
+        let one = kind("one", "1");
+        let pool = pool(std::slice::from_ref(&one));
+        pool.give_up_ready();
+        assert_eq!(take(&pool, &one), None);
+        assert_eq!((pool.members().len(), pool.missing()), (1, Some(one)), "it is known until it is removed");
     }
 
     #[test]

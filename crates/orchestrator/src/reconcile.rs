@@ -18,6 +18,9 @@ const INTERVAL: Duration = Duration::from_secs(15);
 /// How often the ends of logs are signed.
 const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 
+/// How long the last signatures may take when the server goes down.
+const LAST_HEADS_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Runs until the server goes down.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut next_heads = tokio::time::Instant::now();
@@ -25,12 +28,18 @@ pub(crate) async fn run(core: Arc<Core>) {
         if let Err(error) = reconcile(&core).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "reconciling failed, trying again");
         }
-        if tokio::time::Instant::now() >= next_heads {
+        if tokio::time::Instant::now() >= next_heads && !core.shutdown.is_cancelled() {
             sign_heads(&core).await;
             next_heads += HEAD_INTERVAL;
         }
         tokio::select! {
-            () = core.shutdown.cancelled() => return sign_heads(&core).await,
+            () = core.shutdown.cancelled() => {
+                // A database that cannot be written must not keep the server; the next one signs.
+                if tokio::time::timeout(LAST_HEADS_PATIENCE, sign_heads(&core)).await.is_err() {
+                    tracing::warn!("the ends of logs are not signed, the database does not answer");
+                }
+                return;
+            }
             () = tokio::time::sleep(INTERVAL) => {}
         }
     }
@@ -49,7 +58,15 @@ pub(crate) async fn reconcile(core: &Arc<Core>) -> Result<(), OrchestratorError>
     core.store.renew_leases(LEASE_MS).await?;
     // A sandbox is in the log before it exists. So what is listed here and not wanted by a job that is read after is
     // not wanted at all.
-    let existing = core.backend.list().await?;
+    let existing = core.backend.list().await.map_err(OrchestratorError::from);
+    let existing = match existing {
+        // Jobs are driven all the same: they wait, and can be cancelled.
+        Err(error) if error.is_backend_away() => {
+            core.backend_watch.note(&error);
+            Vec::new()
+        }
+        existing => existing?,
+    };
     let mut wanted: HashSet<SandboxId> = core.pool.members().into_iter().collect();
     for job in core.store.unfinished().await? {
         if let Ok(view) = core.store.job(job).await {

@@ -6,10 +6,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use egress::Redactor;
-use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, MutexGuard, Notify, mpsc, oneshot, watch};
 
 use crate::agent_log::AgentLog;
 use crate::error::OrchestratorError;
@@ -20,11 +19,8 @@ use crate::refused::RefusedOfCalls;
 use crate::state::Happening;
 use crate::store::{Kinds, Store, WITHOUT_OUTPUT};
 use crate::view::JobView;
+use crate::waiting::Waiting;
 
-/// How long to wait before a write that failed is tried again.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// The pause grows with each try up to this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How often what has no known reason is tried again.
 const MOST_TRIES: u32 = 6;
 
@@ -35,6 +31,7 @@ pub(crate) struct Recorder {
     generation: Generation,
     written: Mutex<Written>,
     changed: Notify,
+    waiting: Waiting,
     /// How many calls have ended that may have written files without saying which.
     writing_calls: watch::Sender<u64>,
     /// Covers the values of the job's secrets.
@@ -181,6 +178,7 @@ impl Recorder {
             generation,
             written,
             changed: Notify::new(),
+            waiting: Waiting::default(),
             writing_calls: watch::Sender::new(0),
             redactor: OnceLock::new(),
             flushes: OnceLock::new(),
@@ -292,9 +290,9 @@ impl Recorder {
         self.written.lock().await.news.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes in what others have written.
+    /// Takes in what others have written. A driver that waits for the database takes it in when it goes on.
     pub(crate) async fn catch_up(&self) -> Result<(), OrchestratorError> {
-        let mut written = self.written.lock().await;
+        let Ok(mut written) = self.lock_now().await else { return Ok(()) };
         let last = written.last;
         self.store.each_page(self.job, Kinds::All, last, &mut |events| written.take(&events)).await?;
         drop(written);
@@ -307,12 +305,47 @@ impl Recorder {
         self.changed.notified()
     }
 
-    /// Appends events; they are durable when this returns. While the disk is full or the database is busy it waits
-    /// and tries again: the job stands still, and nothing is lost. Any other failure of the store is an error after a
-    /// few tries.
+    /// What the job waits for that the operator must give.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
+    /// The log, for somebody who does not wait with the job: an error while it waits.
+    async fn lock_now(&self) -> Result<MutexGuard<'_, Written>, OrchestratorError> {
+        tokio::select! {
+            biased;
+            written = self.written.lock() => Ok(written),
+            error = self.waiting.begun() => Err(error),
+        }
+    }
+
+    /// Appends events; they are durable when this returns. While the database cannot be written it waits and tries
+    /// again: the job stands still, and nothing is lost. Any other failure of the store is an error after a few tries.
     pub(crate) async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Event>, OrchestratorError> {
         let mut written = self.written.lock().await;
         self.append_locked(&mut written, events).await
+    }
+
+    /// The same for a caller of the API, who is told at once that it cannot be done now.
+    pub(crate) async fn append_now(&self, events: Vec<NewEvent>) -> Result<Vec<Event>, OrchestratorError> {
+        let mut written = self.lock_now().await?;
+        let placed = self.place(self.covered(events)).await?;
+        self.take_placed(&mut written, &placed).await?;
+        Ok(placed)
+    }
+
+    /// Stores bytes that an event will refer to, and waits as [`Recorder::append`] does; their digest.
+    pub(crate) async fn put_blob(&self, bytes: Vec<u8>) -> Result<String, OrchestratorError> {
+        let mut tries = self.waiting.tries();
+        loop {
+            match self.store.put_blob(self.job, bytes.clone()).await {
+                Err(error) if may_pass(&error, tries.count()) => {
+                    tracing::warn!(job = %self.job, %error, "a payload cannot be stored, trying again");
+                    tries.pause(&error).await;
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Appends one event.
@@ -370,50 +403,58 @@ impl Recorder {
         if events.is_empty() {
             return Ok(Vec::new());
         }
-        let events = match self.redactor.get() {
-            Some(redactor) => events.into_iter().map(|event| cover_event(event, redactor)).collect(),
-            None => events,
-        };
-        let mut tries = 0;
-        loop {
-            match self.store.append(self.job, Fence::Owner(self.generation), events.clone()).await {
-                Ok(placed) => {
-                    let first = placed.first().map_or(0, |event| event.sequence);
-                    while first > written.last + 1 {
-                        // Somebody else has written in between.
-                        let missing = usize::try_from(first - written.last - 1).unwrap_or(usize::MAX);
-                        let missed = self.store.events(self.job, written.last, missing).await?;
-                        if missed.is_empty() {
-                            break;
-                        }
-                        written.take(&missed);
-                    }
-                    written.take(&placed);
-                    if written.see_writing(&placed) {
-                        self.writing_calls.send_modify(|count| *count += 1);
-                    }
-                    self.changed.notify_waiters();
-                    return Ok(placed);
-                }
-                Err(error) if may_pass(&error, tries) => {
-                    tries += 1;
-                    let pause = RETRY_PAUSE.saturating_mul(tries).min(LONGEST_PAUSE);
+        let events = self.covered(events);
+        let mut tries = self.waiting.tries();
+        let placed = loop {
+            match self.place(events.clone()).await {
+                Ok(placed) => break placed,
+                Err(error) if may_pass(&error, tries.count()) => {
                     tracing::warn!(job = %self.job, %error, "the log cannot be written, trying again");
-                    tokio::time::sleep(pause).await;
+                    tries.pause(&error).await;
                 }
                 Err(error) => return Err(error),
             }
+        };
+        drop(tries);
+        self.take_placed(written, &placed).await?;
+        Ok(placed)
+    }
+
+    fn covered(&self, events: Vec<NewEvent>) -> Vec<NewEvent> {
+        match self.redactor.get() {
+            Some(redactor) => events.into_iter().map(|event| cover_event(event, redactor)).collect(),
+            None => events,
         }
+    }
+
+    async fn place(&self, events: Vec<NewEvent>) -> Result<Vec<Event>, OrchestratorError> {
+        self.store.append(self.job, Fence::Owner(self.generation), events).await
+    }
+
+    /// Takes in what was appended, and what others have written before it.
+    async fn take_placed(&self, written: &mut Written, placed: &[Event]) -> Result<(), OrchestratorError> {
+        let first = placed.first().map_or(0, |event| event.sequence);
+        while first > written.last + 1 {
+            // Somebody else has written in between.
+            let missing = usize::try_from(first - written.last - 1).unwrap_or(usize::MAX);
+            let missed = self.store.events(self.job, written.last, missing).await?;
+            if missed.is_empty() {
+                break;
+            }
+            written.take(&missed);
+        }
+        written.take(placed);
+        if written.see_writing(placed) {
+            self.writing_calls.send_modify(|count| *count += 1);
+        }
+        self.changed.notify_waiters();
+        Ok(())
     }
 }
 
-/// A full disk and a busy database are waited for as long as it takes; what nobody knows the reason of, for a while.
+/// What passes is waited for as long as it takes; what nobody knows the reason of, for a while.
 fn may_pass(error: &OrchestratorError, tries: u32) -> bool {
-    match error {
-        OrchestratorError::DiskFull | OrchestratorError::StoreBusy => true,
-        OrchestratorError::Store { .. } => tries < MOST_TRIES,
-        _ => false,
-    }
+    error.is_passing() || matches!(error, OrchestratorError::Store { .. }) && tries < MOST_TRIES
 }
 
 /// Why a job waits or ends.
@@ -428,5 +469,61 @@ pub(crate) struct Why {
 impl Why {
     pub(crate) fn new(code: &str, reason: impl Into<String>) -> Self {
         Self { code: code.to_owned(), reason: reason.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{JobDefaults, NewJob};
+    use crate::store::{Created, NewRecord, SqliteStore};
+
+    async fn recorder(folder: &std::path::Path) -> (Arc<SqliteStore>, Arc<Recorder>) {
+        let store = Arc::new(SqliteStore::open(&folder.join("caisson.db")).unwrap());
+        let id = JobId::generate();
+        let json = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
+        let spec = serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default()).unwrap();
+        let record = NewRecord { id, spec, events: Vec::new(), idempotency: None };
+        let Created::New(view) = store.create(record).await.unwrap() else { panic!("it is new") };
+        let generation = store.claim(id, 60_000).await.unwrap().unwrap();
+        let log = AgentLog::start(&folder.join("agent.log")).unwrap();
+        let shared: Arc<dyn Store> = Arc::<SqliteStore>::clone(&store);
+        (store, Arc::new(Recorder::new(shared, id, generation, *view, log, 1)))
+    }
+
+    /// Too much for what a database has free in the pages that it has.
+    fn many_notes() -> Vec<NewEvent> {
+        (0..100).map(|_| EventBody::Note { text: "x".repeat(4000) }.into()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_waits_for_its_database_and_callers_of_the_api_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, recorder) = recorder(folder.path()).await;
+        store.set_full(true).await;
+        let driver = tokio::spawn({
+            let recorder = Arc::clone(&recorder);
+            async move { recorder.append(many_notes()).await }
+        });
+        assert!(matches!(recorder.waiting().begun().await, OrchestratorError::DiskFull));
+        let refused = recorder.append_now(vec![EventBody::Note { text: "now".into() }.into()]).await;
+        assert!(matches!(refused, Err(OrchestratorError::DiskFull)), "{refused:?}");
+        recorder.catch_up().await.unwrap();
+        assert!(recorder.waiting().cause().is_some() && !driver.is_finished(), "the driver waits on");
+        store.set_full(false).await;
+        assert_eq!(driver.await.unwrap().unwrap().len(), 100);
+        assert!(recorder.last().await == 101 && recorder.waiting().cause().is_none());
+        assert!(!recorder.waiting().total().is_zero());
+    }
+
+    #[test]
+    fn what_passes_is_waited_for_as_long_as_it_takes() {
+        let unavailable = OrchestratorError::StoreUnavailable { why: "read-only".into() };
+        for error in [unavailable, OrchestratorError::DiskFull, OrchestratorError::StoreBusy] {
+            assert!(may_pass(&error, u32::MAX), "{error}");
+        }
+        let unknown =
+            OrchestratorError::Store { what: "storing an event".into(), source: "constraint".into() };
+        assert!(may_pass(&unknown, 0) && !may_pass(&unknown, MOST_TRIES));
     }
 }

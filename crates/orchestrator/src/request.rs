@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sandbox::{Image, Isolation, Limit, Limits};
+use sandbox::{Image, Isolation, Limit, LimitKind, Limits, allowed_range};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::access::Submitter;
+use crate::access::{AppliedCeilings, Submitter, cpu_millis};
 use crate::desktop::{DesktopSettings, NewDesktop};
+use crate::kernels::OnKernelLoss;
 use crate::request_agent::{GitSource, check_agent, check_git};
 use crate::request_egress::{NewAllowance, NewSecret, OutwardSettings, check_outward};
 use crate::request_mcp::check_mcp;
@@ -76,6 +77,10 @@ pub struct NewJob {
     /// What to do when the sandbox is lost: `retry` the steps after the last checkpoint (the default), or `fail`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_loss: Option<OnLoss>,
+    /// What to do with the variables of notebook kernels that are lost with the sandbox: `fail` the next cell by name (the
+    /// default), or `replay` the cells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_kernel_loss: Option<OnKernelLoss>,
     /// For finding it again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -146,9 +151,11 @@ pub enum OnLoss {
     Fail,
 }
 
-/// What the operator has set for jobs that say nothing.
+/// What the operator has set for jobs: what holds for those that say nothing, and the most that one may ask for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobDefaults {
+    /// The most that the caller may ask for.
+    pub ceilings: AppliedCeilings,
     /// Limits, all of kind [`Limit::Default`].
     pub limits: Limits,
     /// From start to end of the work.
@@ -174,6 +181,7 @@ pub struct JobDefaults {
 impl Default for JobDefaults {
     fn default() -> Self {
         Self {
+            ceilings: AppliedCeilings::default(),
             limits: Limits::default(),
             wall_clock: Duration::from_secs(3600),
             step_timeout: Duration::from_secs(900),
@@ -234,6 +242,9 @@ pub struct JobSpec {
     pub environment: BTreeMap<String, String>,
     /// What to do when the sandbox is lost.
     pub on_loss: OnLoss,
+    /// What to do with the variables of kernels that are lost with it.
+    #[serde(default)]
+    pub on_kernel_loss: OnKernelLoss,
     /// For finding it again.
     pub labels: BTreeMap<String, String>,
     /// What holds for the agent of a task job.
@@ -277,6 +288,7 @@ impl NewJob {
     /// The first field that cannot be accepted.
     pub fn check(mut self, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
         let work = check_work(self.task.take(), self.steps.take())?;
+        check_step_timeouts(&work, &defaults.ceilings)?;
         self.check_rest(work, defaults)
     }
 
@@ -302,12 +314,9 @@ impl NewJob {
             priority,
             image: check_image(self.image.as_deref()),
             isolation: check_isolation(self.isolation.as_deref(), defaults.isolation)?,
-            wall_clock: match new_limits.wall_clock_s {
-                None => defaults.wall_clock,
-                Some(seconds) => check_seconds("limits.wall_clock_s", seconds)?,
-            },
-            limits: check_limits(&new_limits, defaults.limits)?,
-            step_timeout: defaults.step_timeout,
+            wall_clock: check_wall_clock(new_limits.wall_clock_s, defaults)?,
+            limits: defaults.ceilings.bound(check_limits(&new_limits, defaults.limits)?)?,
+            step_timeout: at_most(defaults.step_timeout, defaults.ceilings.effective().step_timeout_s),
             egress: match self.egress {
                 None => defaults.egress.clone(),
                 Some(value) => {
@@ -321,6 +330,7 @@ impl NewJob {
             },
             environment: self.environment,
             on_loss: self.on_loss.unwrap_or_default(),
+            on_kernel_loss: self.on_kernel_loss.unwrap_or_default(),
             labels: self.labels,
             agent,
             mcp,
@@ -367,6 +377,32 @@ pub(crate) fn check_seconds(field: &str, seconds: f64) -> Result<Duration, Inval
     Ok(Duration::from_secs_f64(seconds))
 }
 
+fn check_wall_clock(asked: Option<f64>, defaults: &JobDefaults) -> Result<Duration, InvalidField> {
+    const FIELD: &str = "limits.wall_clock_s";
+    let Some(seconds) = asked else {
+        return Ok(at_most(defaults.wall_clock, defaults.ceilings.effective().wall_clock_s));
+    };
+    let wall_clock = check_seconds(FIELD, seconds)?;
+    defaults.ceilings.check_seconds(FIELD, "wall_clock_s", seconds, |set| set.wall_clock_s)?;
+    Ok(wall_clock)
+}
+
+/// A default, lowered to a ceiling.
+pub(crate) fn at_most(default: Duration, ceiling_s: Option<u64>) -> Duration {
+    ceiling_s.map_or(default, |seconds| default.min(Duration::from_secs(seconds)))
+}
+
+pub(crate) fn check_step_timeouts(work: &Work, ceilings: &AppliedCeilings) -> Result<(), InvalidField> {
+    let Work::Steps(steps) = work else { return Ok(()) };
+    let timeouts =
+        steps.iter().enumerate().filter_map(|(index, step)| Some((index, step.options.timeout_s?)));
+    for (index, seconds) in timeouts {
+        let field = format!("steps[{index}].timeout_s");
+        ceilings.check_seconds(&field, "step_timeout_s", seconds, |set| set.step_timeout_s)?;
+    }
+    Ok(())
+}
+
 /// What the words say; whether there is such an image is asked later, of the backend.
 fn check_image(image: Option<&str>) -> Image {
     match image {
@@ -391,8 +427,7 @@ fn check_limits(new: &NewLimits, defaults: Limits) -> Result<Limits, InvalidFiel
         name: &str,
         asked: Option<u64>,
         default: Limit,
-        low: u64,
-        high: u64,
+        (low, high): (u64, u64),
     ) -> Result<Limit, InvalidField> {
         match asked {
             None => Ok(default),
@@ -402,18 +437,16 @@ fn check_limits(new: &NewLimits, defaults: Limits) -> Result<Limits, InvalidFiel
             }
         }
     }
-    let cpu_millis = match new.cpus {
-        None => defaults.cpu_millis,
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just here")]
-        Some(cpus) if (0.01..=1024.0).contains(&cpus) => Limit::Required((cpus * 1000.0) as u64),
-        Some(cpus) => return Err(invalid("limits.cpus", format!("{cpus} is not between 0.01 and 1024"))),
-    };
+    let range = allowed_range;
     Ok(Limits {
-        memory_mib: pick("memory_mib", new.memory_mib, defaults.memory_mib, 16, 16 * 1024 * 1024)?,
-        cpu_millis,
-        pids: pick("pids", new.pids, defaults.pids, 8, 1_000_000)?,
-        open_files: pick("open_files", new.open_files, defaults.open_files, 64, 1_048_576)?,
-        disk_mib: pick("disk_mib", new.disk_mib, defaults.disk_mib, 16, 16 * 1024 * 1024)?,
+        memory_mib: pick("memory_mib", new.memory_mib, defaults.memory_mib, range(LimitKind::Memory))?,
+        cpu_millis: match new.cpus {
+            None => defaults.cpu_millis,
+            Some(cpus) => Limit::Required(cpu_millis("limits.cpus", cpus)?),
+        },
+        pids: pick("pids", new.pids, defaults.pids, range(LimitKind::Pids))?,
+        open_files: pick("open_files", new.open_files, defaults.open_files, range(LimitKind::OpenFiles))?,
+        disk_mib: pick("disk_mib", new.disk_mib, defaults.disk_mib, range(LimitKind::Disk))?,
     })
 }
 
@@ -447,6 +480,7 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), InvalidField> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::{CeilingRules, Ceilings};
 
     fn check(json: &str) -> Result<JobSpec, InvalidField> {
         serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default())
@@ -484,5 +518,43 @@ mod tests {
             problem(r#"{"task":"x","limits":{"memory_mib":1}}"#)
                 .contains("limits.memory_mib: 1 is not between")
         );
+    }
+
+    #[test]
+    fn what_is_out_of_range_or_above_a_ceiling_is_no_job() {
+        let everybody = Ceilings {
+            memory_mib: Some(1000),
+            wall_clock_s: Some(60),
+            step_timeout_s: Some(30),
+            ..Ceilings::default()
+        };
+        let ceilings = CeilingRules { everybody, ..CeilingRules::default() }.of(None, None);
+        let defaults = JobDefaults { ceilings, ..JobDefaults::default() };
+        let check = |json: &str| serde_json::from_str::<NewJob>(json).unwrap().check(&defaults);
+        for (fields, field) in [
+            (
+                r#""task":"x","limits":{"memory_mib":1000000}"#,
+                "limits.memory_mib: 1000000 is more than 1000,",
+            ),
+            (r#""task":"x","limits":{"wall_clock_s":61}"#, "limits.wall_clock_s: 61 is more than 60,"),
+            (r#""task":"x","limits":{"cpus":1e300}"#, "limits.cpus: 1"),
+            (r#""task":"x","limits":{"cpus":0.000001}"#, "limits.cpus: 0.000001 is not between"),
+            (r#""task":"x","limits":{"cpus":-1}"#, "limits.cpus: -1 is not between"),
+            (
+                r#""task":"x","limits":{"open_files":18446744073709551615}"#,
+                "limits.open_files: 18446744073709551615 is not",
+            ),
+            (
+                r#""steps":[{"tool":"shell","command":"ls","timeout_s":31}]"#,
+                "steps[0].timeout_s: 31 is more than 30,",
+            ),
+        ] {
+            let problem = check(&format!("{{{fields}}}")).unwrap_err().to_string();
+            assert!(problem.starts_with(field), "{fields}: {problem}");
+        }
+        // What it does not say is lowered.
+        let spec = check(r#"{"task":"x"}"#).unwrap();
+        assert_eq!(spec.limits.memory_mib, Limit::Default(1000));
+        assert_eq!((spec.wall_clock.as_secs(), spec.step_timeout.as_secs()), (60, 30));
     }
 }

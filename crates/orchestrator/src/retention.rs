@@ -41,6 +41,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 async fn prune(core: &Arc<Core>, clock: &mut ClockWatch) -> Result<(), OrchestratorError> {
+    finish_deletions(core).await;
     let may_go_by_age = is_believed(core, clock).await?;
     let oldest_kept = if may_go_by_age { before(core.settings().retention_age) } else { i64::MIN };
     let kept_bytes = remove_old(core, oldest_kept).await?;
@@ -163,12 +164,35 @@ async fn may_go(core: &Core, found: Removable) -> bool {
     (!found.is_draft || is_still_draft.await) && !core.live.contains(found.job)
 }
 
+/// Deletes a job with all that it has left in the data folder.
+pub(crate) async fn delete(core: &Arc<Core>, job: JobId, by: Actor) -> Result<(), OrchestratorError> {
+    core.folder.note_deletion(job);
+    core.store.delete(job, by).await?;
+    core.shares.forget(job);
+    remove_folder(core, job).await?;
+    core.folder.forget_deletion(job);
+    Ok(())
+}
+
+/// Removes the folders of jobs that are deleted already: the server was killed in between, or the folder could not be removed.
+async fn finish_deletions(core: &Arc<Core>) {
+    for job in core.folder.noted_deletions() {
+        if !matches!(core.store.job(job).await, Err(OrchestratorError::NoJob(_))) {
+            continue;
+        }
+        match remove_folder(core, job).await {
+            Ok(()) => core.folder.forget_deletion(job),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%job, error, "the folder of a deleted job could not be removed, trying again later");
+            }
+        }
+    }
+}
+
 /// Removes a job; whether that could be done.
 async fn remove(core: &Arc<Core>, job: JobId) -> bool {
-    let removed = match core.store.delete(job, Actor::named("retention")).await {
-        Ok(()) => remove_folder(core, job).await,
-        Err(error) => Err(error),
-    };
+    let removed = delete(core, job, Actor::named("retention")).await;
     match &removed {
         Ok(()) => tracing::info!(%job, "removed an old job"),
         Err(error) => {

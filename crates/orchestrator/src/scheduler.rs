@@ -30,7 +30,8 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
-    if core.draining.is_cancelled() {
+    // Each job that is tried while no sandbox can be made would be put back.
+    if core.draining.is_cancelled() || core.backend_watch.outage().is_some() {
         return Ok(());
     }
     let room = core.settings().max_running.saturating_sub(core.live.count_jobs());
@@ -40,7 +41,7 @@ async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     // Those that have to wait stand in the queue and take no place in it.
     let waiting = core.setbacks.count();
     let ready = |job: &JobId| core.setbacks.may_try(*job);
-    let bounded = core.keys.with_running_limit();
+    let bounded = core.keys.with_running_limit(&core.settings().ceilings);
     if !bounded.is_empty() {
         return pick_one_by_one(core, room, &bounded).await;
     }

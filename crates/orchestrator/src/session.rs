@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::access::Submitter;
+use crate::access::{AppliedCeilings, Submitter};
 use crate::answers::{JobFilter, JobKind};
 use crate::clock::now_ms;
 use crate::desktop::NewDesktop;
@@ -18,7 +18,7 @@ use crate::event::{EventBody, Fence, NewEvent};
 use crate::ids::JobId;
 use crate::images;
 use crate::orchestrator::Orchestrator;
-use crate::request::{InvalidField, JobDefaults, JobSpec, NewJob, NewLimits, Work, check_seconds};
+use crate::request::{InvalidField, JobDefaults, JobSpec, NewJob, NewLimits, Work, at_most, check_seconds};
 use crate::request_egress::{NewAllowance, NewSecret};
 use crate::state::JobState;
 use crate::store::{Created, NewRecord};
@@ -93,7 +93,10 @@ impl NewSandbox {
             let problem = "a sandbox ends by `ttl_s`, not by the clock".into();
             return Err(InvalidField { field: "limits.wall_clock_s".into(), problem });
         }
-        let idle = self.ttl_s.map_or(Ok(DEFAULT_IDLE), |seconds| check_seconds("ttl_s", seconds))?;
+        let idle = match self.ttl_s {
+            None => at_most(DEFAULT_IDLE, defaults.ceilings.effective().ttl_s),
+            Some(seconds) => check_idle(seconds, &defaults.ceilings)?,
+        };
         let job = NewJob {
             name: self.name,
             image: self.image,
@@ -112,6 +115,13 @@ impl NewSandbox {
         spec.wall_clock = NO_DEADLINE;
         Ok(spec)
     }
+}
+
+/// Checks how long a sandbox may be idle.
+fn check_idle(ttl_s: f64, ceilings: &AppliedCeilings) -> Result<Duration, InvalidField> {
+    let idle = check_seconds("ttl_s", ttl_s)?;
+    ceilings.check_seconds("ttl_s", "ttl_s", ttl_s, |set| set.ttl_s)?;
+    Ok(idle)
 }
 
 /// A sandbox as callers see it.
@@ -134,8 +144,12 @@ impl Orchestrator {
         submitter: Option<Submitter>,
     ) -> Result<SandboxView, OrchestratorError> {
         let asked = new.image.clone();
-        let mut spec = new.check(&self.core.settings().defaults)?;
+        let mut spec = new.check(&self.rules_for(submitter.as_ref().map(|submitter| &submitter.key)))?;
         spec.image = images::choose(&self.core, asked.as_deref()).await?.image;
+        // Whoever asks waits for it: there is no queue for sandboxes.
+        if let Some(away) = self.check_limits(&spec).await? {
+            return Err(away);
+        }
         self.check_policy(&spec)?;
         let turn = self.check_sandbox_allowance(submitter.as_ref()).await?;
         spec.submitter = submitter;
@@ -175,7 +189,7 @@ impl Orchestrator {
     /// There is none with this id.
     pub async fn sandbox(&self, id: JobId) -> Result<SandboxView, OrchestratorError> {
         match self.core.store.job(id).await {
-            Ok(view) if view.kind == JobKind::Sandbox => Ok(self.with_expiry(view)),
+            Ok(view) if view.kind == JobKind::Sandbox => Ok(self.with_expiry(self.with_wait(view))),
             Ok(_) | Err(OrchestratorError::NoJob(_)) => Err(OrchestratorError::NoSandbox(id)),
             Err(error) => Err(error),
         }
@@ -205,7 +219,7 @@ impl Orchestrator {
     /// # Errors
     /// There is no such sandbox, it has ended, or the time cannot be accepted.
     pub async fn extend_sandbox(&self, id: JobId, ttl_s: f64) -> Result<SandboxView, OrchestratorError> {
-        let idle = check_seconds("ttl_s", ttl_s)?;
+        let idle = check_idle(ttl_s, &self.own_ceilings())?;
         let sandbox = self.sandbox(id).await?;
         if sandbox.view.state.is_over() {
             return Err(OrchestratorError::WrongState {

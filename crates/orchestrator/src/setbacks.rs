@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::Core;
-use crate::driver::describe;
+use crate::driver::{checkpoint_artifact, describe, interrupt_calls};
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence, Wish};
 use crate::ids::{Generation, JobId};
@@ -22,6 +22,8 @@ use crate::state::JobState;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// The longest wait for what passes as soon as the operator has acted: the job should go on soon after that.
+const LONGEST_SURE_WAIT: Duration = Duration::from_secs(30);
 /// How often what may pass by itself is tried.
 const MOST_TRIES: u32 = 8;
 
@@ -34,10 +36,14 @@ pub(crate) enum Remedy {
     GiveUp,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Setback {
     count: u32,
     not_before: Instant,
+    /// What the operator must give.
+    waits_for: Option<String>,
+    /// Whether that is a backend that answers.
+    is_for_backend: bool,
 }
 
 /// The jobs whose driver has failed since the server started.
@@ -51,9 +57,13 @@ impl Setbacks {
     pub(crate) fn add(&self, job: JobId, error: &OrchestratorError) -> Remedy {
         let mut jobs = self.lock();
         let count = jobs.get(&job).map_or(0, |setback| setback.count) + 1;
-        let wait = FIRST_WAIT.saturating_mul(1 << (count - 1).min(16)).min(LONGEST_WAIT);
-        jobs.insert(job, Setback { count, not_before: Instant::now() + wait });
-        match hope(error) {
+        let hope = hope(error);
+        let longest = if hope == Hope::Always { LONGEST_SURE_WAIT } else { LONGEST_WAIT };
+        let wait = FIRST_WAIT.saturating_mul(1 << (count - 1).min(16)).min(longest);
+        let waits_for = error.is_passing().then(|| error.to_string());
+        let is_for_backend = error.is_backend_away();
+        jobs.insert(job, Setback { count, not_before: Instant::now() + wait, waits_for, is_for_backend });
+        match hope {
             Hope::Always => Remedy::TryAgain(wait),
             Hope::Some if count < MOST_TRIES => Remedy::TryAgain(wait),
             Hope::Some | Hope::None => Remedy::GiveUp,
@@ -63,6 +73,19 @@ impl Setbacks {
     /// Whether a driver may try by now.
     pub(crate) fn may_try(&self, job: JobId) -> bool {
         self.lock().get(&job).is_none_or(|setback| setback.not_before <= Instant::now())
+    }
+
+    /// What jobs wait for that the operator must give.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        self.lock().values().filter_map(|setback| setback.waits_for.clone()).collect()
+    }
+
+    /// The backend answers again: those that wait for it may try now, and wait for nothing.
+    pub(crate) fn hurry(&self) {
+        for setback in self.lock().values_mut().filter(|setback| setback.is_for_backend) {
+            setback.not_before = Instant::now();
+            setback.waits_for = None;
+        }
     }
 
     /// How many jobs have to wait.
@@ -98,6 +121,8 @@ pub(crate) async fn after_failure(
     match core.setbacks.add(job, error) {
         Remedy::TryAgain(wait) => {
             tracing::error!(%job, error = cause, wait_s = wait.as_secs(), "the driver failed, trying again");
+            say_why_queued(core, job, generation, error).await;
+            look_again(core, wait);
         }
         Remedy::GiveUp => {
             tracing::error!(%job, error = cause.as_str(), "the driver failed, the job ends");
@@ -106,14 +131,48 @@ pub(crate) async fn after_failure(
     }
 }
 
+/// A job that stays in the queue says why, where it does not yet and that can be stored.
+async fn say_why_queued(core: &Core, job: JobId, generation: Generation, error: &OrchestratorError) {
+    let Ok(view) = core.store.job(job).await else { return };
+    if view.state != JobState::Queued || view.code.is_some() || !error.is_passing() {
+        return;
+    }
+    let why = EventBody::StateChanged {
+        state: JobState::Queued,
+        code: Some(error.code().to_owned()),
+        reason: Some(error.to_string()),
+    };
+    let _ = core.store.append(job, Fence::Owner(generation), vec![why.into()]).await;
+}
+
+/// Has the queue looked at when a job in it may be tried again.
+fn look_again(core: &Arc<Core>, wait: Duration) {
+    let waiting = Arc::clone(core);
+    core.tasks.spawn(async move {
+        tokio::select! {
+            () = waiting.shutdown.cancelled() => {}
+            () = tokio::time::sleep(wait) => waiting.queue_changed.notify_one(),
+        }
+    });
+}
+
 async fn end(
     core: &Arc<Core>,
     job: JobId,
     generation: Generation,
     (state, code, reason): (JobState, String, String),
 ) {
-    let ended = EventBody::StateChanged { state, code: Some(code), reason: Some(reason) }.into();
-    match core.store.append(job, Fence::Owner(generation), vec![ended]).await {
+    let mut events = interrupt_calls(core, job, "the job ended while it ran").await.unwrap_or_default();
+    match checkpoint_artifact(core, job).await {
+        Ok(artifact) => events.extend(artifact.map(|artifact| EventBody::ArtifactStored(artifact).into())),
+        // Nothing is lost: it is where it was, and the job is tried again.
+        Err(error) if error.is_passing() => {
+            return tracing::error!(%job, %error, "its result cannot be stored");
+        }
+        Err(error) => tracing::error!(%job, %error, "the checkpoint cannot be read"),
+    }
+    events.push(EventBody::StateChanged { state, code: Some(code), reason: Some(reason) }.into());
+    match core.store.append(job, Fence::Owner(generation), events).await {
         Ok(_) => core.setbacks.forget(job),
         // It stays as it is; the waits have grown to minutes.
         Err(error) => tracing::error!(%job, %error, "nor can its end be stored"),
@@ -133,9 +192,8 @@ enum Hope {
 
 fn hope(error: &OrchestratorError) -> Hope {
     match error {
-        OrchestratorError::StoreBusy | OrchestratorError::DiskFull | OrchestratorError::ShuttingDown => {
-            Hope::Always
-        }
+        error if error.is_passing() => Hope::Always,
+        OrchestratorError::ShuttingDown => Hope::Always,
         OrchestratorError::Io { source, .. } => match source.kind() {
             ErrorKind::NotADirectory
             | ErrorKind::IsADirectory
@@ -181,10 +239,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_backend_that_answers_again_ends_the_wait_of_those_that_waited_for_it() {
+        let setbacks = Setbacks::default();
+        let (one, other) = (JobId::generate(), JobId::generate());
+        let away = sandbox::SandboxError::Unavailable { what: "gone".into(), remedy: "start it".into() };
+        let away = OrchestratorError::from(away);
+        let last = (0..100).map(|_| setbacks.add(one, &away)).last();
+        assert_eq!(last, Some(Remedy::TryAgain(LONGEST_SURE_WAIT)));
+        setbacks.add(other, &OrchestratorError::DiskFull);
+        assert_eq!(setbacks.waiting().len(), 2);
+        setbacks.hurry();
+        assert!(setbacks.may_try(one) && !setbacks.may_try(other));
+        assert_eq!(setbacks.waiting(), [OrchestratorError::DiskFull.to_string()]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_full_disk_is_waited_for_as_long_as_it_takes() {
         let (setbacks, job) = (Setbacks::default(), JobId::generate());
         let last = (0..100).map(|_| setbacks.add(job, &OrchestratorError::DiskFull)).last();
-        assert_eq!(last, Some(Remedy::TryAgain(LONGEST_WAIT)));
+        assert_eq!(last, Some(Remedy::TryAgain(LONGEST_SURE_WAIT)));
     }
 
     #[tokio::test]

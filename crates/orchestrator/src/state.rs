@@ -7,7 +7,8 @@
 //!                       +------ collecting -> complete | failed | cancelled
 //! ```
 //!
-//! A job whose sandbox was lost goes back to `starting`, also from `collecting`. A job may end from every state;
+//! A job whose sandbox was lost goes back to `starting`, also from `collecting`. One whose sandbox cannot be made now, for want
+//! of room or of an engine that answers, goes back to `queued`. A job may end from every state;
 //! once a sandbox exists the way there leads through `collecting`.
 
 use std::fmt;
@@ -90,7 +91,7 @@ pub enum Happening {
     Paused,
     /// What it waited for has come; there is a sandbox.
     Resumed,
-    /// What it waited for has come; it has no sandbox yet.
+    /// It waits for its turn again, without a sandbox: what it waited for has come, or there was no room to make one.
     Requeued,
     /// The work is over and there is a sandbox to collect from.
     WorkOver,
@@ -123,7 +124,7 @@ impl JobState {
         use Happening as H;
         use JobState as S;
         Ok(match (self, happening) {
-            (S::Draft, H::Submitted) | (S::Paused, H::Requeued) => S::Queued,
+            (S::Draft, H::Submitted) | (S::Paused | S::Starting, H::Requeued) => S::Queued,
             (S::Queued, H::Picked) => S::Starting,
             (S::Starting, H::SandboxReady) | (S::Paused, H::Resumed) => S::Running,
             (S::Starting | S::Running | S::Paused | S::Collecting, H::SandboxLost) => S::Starting,
@@ -201,6 +202,14 @@ mod tests {
                     state = next;
                 }
             }
+        }
+    }
+
+    #[test]
+    fn only_a_job_without_work_in_its_sandbox_goes_back_to_the_queue() {
+        assert_eq!(JobState::Starting.after(Happening::Requeued), Ok(JobState::Queued));
+        for state in [JobState::Running, JobState::Collecting, JobState::Complete] {
+            assert!(state.after(Happening::Requeued).is_err());
         }
     }
 

@@ -292,9 +292,9 @@ impl Orchestrator {
     /// # Errors
     /// The job has no sandbox now.
     pub async fn stats(&self, id: JobId) -> Result<SandboxStats, OrchestratorError> {
-        let (live, client) = self.reach(id).await?;
+        let (_, client) = self.reach(id).await?;
         let guest = client.stats().await?;
-        let usage = match live.recorder.view().await.sandbox {
+        let usage = match self.core.store.job(id).await?.sandbox {
             Some(sandbox) => self.core.backend.observe(sandbox).await?.usage,
             None => sandbox::Usage::default(),
         };

@@ -17,6 +17,8 @@ use crate::files::file_error;
 pub(crate) const MAX_FILES: u64 = 200_000;
 /// The most names that a path in a draft has.
 pub(crate) const MAX_DEPTH: usize = 128;
+/// The longest name that file systems take.
+const MAX_NAME_BYTES: usize = 255;
 /// How much of a long name an error repeats.
 const SHOWN_CHARACTERS: usize = 80;
 
@@ -146,10 +148,36 @@ pub(crate) fn too_large(left: u64) -> OrchestratorError {
 /// Why something could not be made or removed in a draft.
 pub(crate) fn place_error(path: &str, error: io::Error) -> OrchestratorError {
     let code = match error.kind() {
+        io::ErrorKind::InvalidFilename => {
+            let shown: String = path.chars().take(SHOWN_CHARACTERS).collect();
+            let problem =
+                format!("`{shown}...`: a name is too long; at most {MAX_NAME_BYTES} bytes are possible");
+            return file_error(FileErrorCode::BadPath, problem);
+        }
         io::ErrorKind::NotFound => FileErrorCode::NotFound,
         io::ErrorKind::IsADirectory => FileErrorCode::IsDirectory,
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => FileErrorCode::NotDirectory,
         _ => return OrchestratorError::io(format!("writing {path}"))(error),
     };
     file_error(code, format!("`{path}`: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_file_system_takes_is_a_bad_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = || Room { bytes: 10, entries: 10 };
+        for path in ["n".repeat(256), format!("{}/file", "n".repeat(256)), "ä".repeat(128)] {
+            let error = room().make_file(folder.path(), &path, 0o644).unwrap_err();
+            assert_eq!(error.code(), "bad_path", "{error}");
+            assert!(
+                error.to_string().contains("at most 255 bytes") && error.to_string().len() < 300,
+                "{error}"
+            );
+        }
+        room().make_file(folder.path(), &"n".repeat(255), 0o644).unwrap();
+    }
 }

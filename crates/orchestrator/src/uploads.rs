@@ -196,10 +196,12 @@ impl Orchestrator {
     /// Lets a draft go on, whatever it waits for.
     pub(crate) async fn begin(&self, view: &JobView) -> Result<JobView, OrchestratorError> {
         let id = view.job_id;
-        let spec = self.core.store.spec(id).await?;
+        let mut spec = self.core.store.spec(id).await?;
         self.check_model(spec.agent.model.as_deref())?;
         // What the operator allows may have changed since it was handed in.
         self.check_policy(&spec)?;
+        let submitter = spec.submitter.clone();
+        self.bound(&mut spec, submitter.as_ref())?;
         let mut events = Vec::new();
         let (state, code, reason) = self.first_state(&spec).await?;
         let mut _turn = None;
@@ -230,6 +232,7 @@ impl Orchestrator {
         // What the operator allows now holds for it, not what was allowed then.
         self.check_policy(&spec)?;
         spec.outward.allowance = within(spec.outward.allowance, self.core.settings().defaults.allowance);
+        self.bound(&mut spec, submitter.as_ref())?;
         let _turn = self.check_allowance(submitter.as_ref()).await?;
         spec.submitter = submitter;
         self.check_queue().await?;

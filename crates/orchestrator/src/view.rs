@@ -210,6 +210,9 @@ impl JobView {
                 if *state == JobState::Starting && self.started_ms.is_none() {
                     self.started_ms = Some(event.time_ms);
                 }
+                if *state == JobState::Queued {
+                    self.sandbox = None;
+                }
                 if state.is_over() {
                     self.ended_ms = Some(event.time_ms);
                 }
@@ -254,6 +257,8 @@ impl JobView {
             }
             EventBody::JobCreated { .. }
             | EventBody::SandboxReady { .. }
+            | EventBody::SandboxStopped { .. }
+            | EventBody::SandboxContinued { .. }
             | EventBody::CallOutput { .. }
             | EventBody::CallOutputDropped { .. }
             | EventBody::CallDisplay { .. }
@@ -284,7 +289,7 @@ impl JobView {
     /// What the caller should know or do, while the job waits for something.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        if self.state == JobState::Paused { self.reason.clone() } else { None }
+        if matches!(self.state, JobState::Paused | JobState::Queued) { self.reason.clone() } else { None }
     }
 
     /// Time that a job waits does not count against its deadline.
@@ -293,7 +298,13 @@ impl JobView {
             self.paused_ms += time_ms.saturating_sub(since).max(0);
         }
         match self.state {
-            JobState::Paused if self.started_ms.is_some() => self.paused_since_ms = Some(time_ms),
+            // One that has begun is back in the queue because no sandbox could be made for it.
+            JobState::Paused | JobState::Queued if self.started_ms.is_some() => {
+                self.paused_since_ms = Some(time_ms);
+                if self.state == JobState::Queued {
+                    self.is_resume_wished = false;
+                }
+            }
             JobState::Paused => {}
             _ => self.is_resume_wished = false,
         }

@@ -230,6 +230,23 @@ pub struct ExecOutcome {
     /// What should be known of how it ran, such as that a kernel was started anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The kernel that was given a cell; absent for processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelRun>,
+}
+
+/// The kernel that was given a cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelRun {
+    /// By which it is called.
+    pub name: String,
+    /// In lower case.
+    pub language: String,
+    /// How often it was started in this sandbox, this time included: cells with the same number share their variables.
+    pub life: u64,
+    /// Whether it lived on after the cell.
+    #[serde(rename = "alive")]
+    pub is_alive: bool,
 }
 
 /// What became of a call.

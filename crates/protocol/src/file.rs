@@ -157,7 +157,7 @@ pub enum FileReply {
 pub enum FileErrorCode {
     /// The path leads out of the workspace, is absolute, or is empty.
     OutsideWorkspace,
-    /// The path has a NUL byte or is too long.
+    /// The path has a NUL byte, or it or one of its names is too long.
     BadPath,
     /// There is nothing there.
     NotFound,
@@ -167,6 +167,10 @@ pub enum FileErrorCode {
     IsDirectory,
     /// Something else where a directory was expected.
     NotDirectory,
+    /// A pipe, socket or device where a file was expected.
+    NotFile,
+    /// Symbolic links that lead to each other, or too many of them.
+    LinkLoop,
     /// A directory with content and no `recursive`.
     NotEmpty,
     /// The text to replace is not in the file.

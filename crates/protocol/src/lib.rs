@@ -36,8 +36,8 @@ pub use desktop::{
 pub use display::{CellError, Display, DisplayKind, DisplayReader, MAX_DISPLAY_BYTES, plain_text};
 pub use error::ProtocolError;
 pub use exec::{
-    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, MAX_SIGNAL, OutputChunk,
-    OutputStream, Program, TerminalSize,
+    CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, KernelRun, MAX_SIGNAL,
+    OutputChunk, OutputStream, Program, TerminalSize,
 };
 pub use file::{
     FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat,

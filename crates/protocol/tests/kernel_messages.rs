@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::{
     CallKey, Cell, CellError, Display, DisplayKind, Exec, ExecEnd, ExecEvent, ExecOutcome, Follow,
-    KernelAction, KernelChoice, KernelState, KernelStatus, Program, Reply, Request,
+    KernelAction, KernelChoice, KernelRun, KernelState, KernelStatus, Program, Reply, Request,
 };
 
 fn ended(end: ExecEnd, note: Option<String>) -> ExecEvent {
@@ -18,7 +18,16 @@ fn ended(end: ExecEnd, note: Option<String>) -> ExecEvent {
         disk_free_bytes: 100,
         disk_free_inodes: 10,
         note,
+        kernel: None,
     })
+}
+
+fn ran_in_kernel() -> ExecEvent {
+    let kernel = KernelRun { name: "python3".into(), language: "python".into(), life: 2, is_alive: true };
+    match ended(ExecEnd::Code(0), None) {
+        ExecEvent::Ended(outcome) => ExecEvent::Ended(ExecOutcome { kernel: Some(kernel), ..outcome }),
+        other => other,
+    }
 }
 
 #[test]
@@ -56,6 +65,7 @@ fn messages_about_kernels_stand_on_the_wire_as_they_always_did() {
     let events = [
         ended(raised, Some("the kernel was started anew".into())),
         ended(ExecEnd::KernelDied("signal 9".into()), None),
+        ran_in_kernel(),
     ];
     insta::assert_json_snapshot!("exec_events", events);
     let mut result = Display::new(DisplayKind::Result);

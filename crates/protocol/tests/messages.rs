@@ -32,6 +32,7 @@ fn outcome() -> ExecOutcome {
         disk_free_bytes: 100,
         disk_free_inodes: 10,
         note: None,
+        kernel: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! What can go wrong with a sandbox.
 
+use std::io::ErrorKind;
+
 use crate::spec::{Isolation, LimitKind, SandboxId};
 
 /// A failure of a backend.
@@ -9,6 +11,14 @@ pub enum SandboxError {
     #[error("{what}; {remedy}")]
     HostUnfit {
         /// What is missing.
+        what: String,
+        /// What the operator can do.
+        remedy: String,
+    },
+    /// What runs the sandboxes does not answer now. Those that it runs may live on; the same call succeeds once it answers again.
+    #[error("{what}; {remedy}")]
+    Unavailable {
+        /// What does not answer.
         what: String,
         /// What the operator can do.
         remedy: String,
@@ -38,6 +48,16 @@ pub enum SandboxError {
         asked: Isolation,
         /// Given.
         given: Isolation,
+    },
+    /// The disks of all sandboxes together could take more room than the host has, and the operator does not allow that.
+    #[error(
+        "the disks of sandboxes could take {promised_mib} MiB more, the host's disk has {free_mib} MiB free, and `sandbox.disk_overcommit` is off"
+    )]
+    Overcommitted {
+        /// What the disks could still take, the new one among them.
+        promised_mib: u64,
+        /// What the host has, without the reserve.
+        free_mib: u64,
     },
     /// There is no such image.
     #[error("there is no image {0}")]
@@ -73,11 +93,30 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
+    /// Whether it failed for want of room on the host's disk. Programs that the backend runs say it in words alone.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        if matches!(self, Self::Overcommitted { .. }) {
+            return true;
+        }
+        let (Self::Io { source, .. } | Self::Setup { source: Some(source), .. }) = self else { return false };
+        matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+            || source.to_string().to_lowercase().contains("no space left on device")
+    }
+
+    /// Whether what runs the sandboxes does not answer now.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+
     /// Whether the same call may succeed later without anyone changing anything.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Io { .. } | Self::Setup { .. } => true,
+            Self::Io { .. } | Self::Setup { .. } | Self::Unavailable { .. } | Self::Overcommitted { .. } => {
+                true
+            }
             Self::HostUnfit { .. }
             | Self::LimitUnenforceable { .. }
             | Self::LimitOutOfRange { .. }
@@ -85,5 +124,23 @@ impl SandboxError {
             | Self::NoImage(_)
             | Self::NotRunning { .. } => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_known_by_its_number_and_by_its_words() {
+        let failed = |source: io::Error| SandboxError::Io { doing: "making a disk".into(), source };
+        assert!(failed(ErrorKind::StorageFull.into()).is_disk_full());
+        assert!(failed(io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error())).is_disk_full());
+        assert!(failed(io::Error::other("mkfs.ext4: No space left on device")).is_disk_full());
+        assert!(!failed(ErrorKind::NotFound.into()).is_disk_full());
+        assert!(SandboxError::Overcommitted { promised_mib: 2, free_mib: 1 }.is_disk_full());
+        assert!(!SandboxError::NoImage("missing".into()).is_disk_full());
     }
 }

@@ -27,8 +27,8 @@ use async_trait::async_trait;
 pub use error::SandboxError;
 pub use limits::allowed_range;
 pub use spec::{
-    BackendKind, Capabilities, Check, CheckState, Ended, EndedReason, Image, Isolation, Limit, LimitKind,
-    Limits, Observed, Phase, SandboxId, SandboxSpec, Usage,
+    BackendKind, Capabilities, Check, CheckState, DiskState, Ended, EndedReason, HostDisk, Image, Isolation,
+    Limit, LimitKind, Limits, Observed, Phase, SandboxId, SandboxSpec, SparseDisk, Usage,
 };
 pub use spread::spread_children;
 
@@ -49,6 +49,11 @@ pub trait Backend: Send + Sync {
 
     /// Checks the host. An error names what the operator must fix.
     async fn preflight(&self) -> Result<Capabilities, SandboxError>;
+
+    /// Asks whether what runs the sandboxes answers now; quick. [`SandboxError::Unavailable`] where it does not.
+    async fn ping(&self) -> Result<(), SandboxError> {
+        Ok(())
+    }
 
     /// Everything that was looked at, for `doctor`. Never fails: what is wrong is in the list.
     async fn checks(&self) -> Vec<Check>;
@@ -90,6 +95,16 @@ pub trait Backend: Send + Sync {
         Ok(self.images().await?.iter().any(|image| image == name))
     }
 
+    /// What an operator can do about an image of this name that is not there; `None` where there is nothing special to say.
+    fn image_remedy(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    /// Refuses limits that this backend cannot enforce, as far as it knows before a sandbox is made.
+    async fn check_limits(&self, _limits: &Limits, _isolation: Isolation) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
     /// Returns when what destroyed sandboxes have left is gone, for who ends soon; it goes by itself in a server that
     /// lives on.
     async fn settle(&self) -> Result<(), SandboxError> {
@@ -104,6 +119,22 @@ pub trait Backend: Send + Sync {
 
     /// Returns when the list of files holds all that has happened up to now, where somebody lists them; soon in any case.
     async fn settle_file_list(&self, _id: SandboxId) {}
+
+    /// The room on the host that the disks of sandboxes share; `None` where they have room of their own.
+    async fn host_disk(&self) -> Result<Option<HostDisk>, SandboxError> {
+        Ok(None)
+    }
+
+    /// Has everything written back that was written to the disk of a sandbox, and says whether all of it, now and before, has
+    /// reached the disk. Only what was written before this is called is covered.
+    async fn sync_disk(&self, _id: SandboxId) -> Result<DiskState, SandboxError> {
+        Ok(DiskState::Whole)
+    }
+
+    /// The same as far as it is known without writing anything back; quick.
+    async fn disk_state(&self, _id: SandboxId) -> Result<DiskState, SandboxError> {
+        Ok(DiskState::Whole)
+    }
 
     /// The ability to stop all processes of a sandbox and let them go on.
     fn freezer(&self) -> Option<&dyn Freezer> {

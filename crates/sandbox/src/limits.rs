@@ -8,11 +8,13 @@ use crate::spec::{Limit, LimitKind, Limits};
 
 const MEBIBYTE: u64 = 1 << 20;
 const MEMORY_MIB: (u64, u64) = (16, 1 << 24);
-const CPU_MILLIS: (u64, u64) = (10, 1_000_000);
+const CPU_MILLIS: (u64, u64) = (10, 1_024_000);
 const PIDS: (u64, u64) = (8, 1 << 22);
-/// The most depends on the host.
-const OPEN_FILES: (u64, u64) = (64, u64::MAX);
+/// The kernel's own bound of `fs.nr_open`; hosts have less.
+const OPEN_FILES: (u64, u64) = (64, 1 << 30);
 const DISK_MIB: (u64, u64) = (16, 1 << 24);
+/// From here on `fs.file-max` is as good as none: the memory of a machine ends before.
+const NO_FILE_MAX: u64 = 1 << 40;
 
 /// A limit that does not hold, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,11 @@ pub(crate) trait Obstacles {
     /// The most open files that a process can have.
     fn most_open_files(&self) -> u64;
 
+    /// The most open files that all processes of a sandbox can have together; `None` where the host has no such number.
+    fn most_open_files_together(&self) -> Option<u64> {
+        None
+    }
+
     /// The limits that are really enforced.
     fn enforced(&self) -> Vec<LimitKind> {
         LimitKind::ALL.into_iter().filter(|kind| self.obstacle(*kind).is_none()).collect()
@@ -62,9 +69,11 @@ pub(crate) trait Obstacles {
         let cpu_millis = check(LimitKind::Cpu, asked.cpu_millis, CPU_MILLIS)?;
         let pids = check(LimitKind::Pids, asked.pids, PIDS)?;
         let disk_mib = check(LimitKind::Disk, asked.disk_mib, DISK_MIB)?;
-        let most = self.most_open_files();
+        // The kernel limits those of a process alone; of a sandbox it limits the processes.
+        let share = self.most_open_files_together().map(|all| (all / pids).max(OPEN_FILES.0));
+        let most = self.most_open_files().min(share.unwrap_or(u64::MAX));
         let open_files = match asked.open_files {
-            // A default above the host's own limit means that limit.
+            // A default above what the host can give means that.
             Limit::Default(value) => value.min(most),
             Limit::Required(value) => value,
         };
@@ -98,12 +107,47 @@ fn in_range(limit: LimitKind, value: u64, (least, most): (u64, u64)) -> Result<u
     Err(SandboxError::LimitOutOfRange { limit, value, allowed: format!("{least} to {most} are allowed") })
 }
 
+/// Half of the open files that this host lets all processes have. systemd lifts that limit; memory is what limits open files then.
+pub(crate) fn open_files_together() -> Option<u64> {
+    let most: u64 = std::fs::read_to_string("/proc/sys/fs/file-max").ok()?.trim().parse().ok()?;
+    (most < NO_FILE_MAX).then_some(most / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// A host that cannot do one thing.
     struct Without(Option<LimitKind>);
+
+    /// A host whose processes share few open files.
+    struct FewFiles;
+
+    impl Obstacles for FewFiles {
+        fn obstacle(&self, _: LimitKind) -> Option<String> {
+            None
+        }
+
+        fn most_open_files(&self) -> u64 {
+            1000
+        }
+
+        fn most_open_files_together(&self) -> Option<u64> {
+            Some(20_000)
+        }
+    }
+
+    #[test]
+    fn all_processes_of_a_sandbox_together_leave_open_files_to_the_host() {
+        let with = |pids, open_files| Limits { pids: Limit::Required(pids), open_files, ..Limits::default() };
+        let open_files = |asked: &Limits| FewFiles.plan(asked).unwrap().open_files;
+        assert_eq!(open_files(&with(100, Limit::Default(16_384))), 200);
+        assert_eq!(open_files(&with(10, Limit::Default(16_384))), 1000);
+        assert_eq!(open_files(&with(1000, Limit::Default(16_384))), 64, "fewer would be of no use");
+        assert_eq!(open_files(&with(100, Limit::Required(200))), 200);
+        let error = FewFiles.plan(&with(100, Limit::Required(201))).unwrap_err();
+        assert!(error.to_string().contains("64 to 200"), "{error}");
+    }
 
     impl Obstacles for Without {
         fn obstacle(&self, kind: LimitKind) -> Option<String> {

@@ -234,6 +234,38 @@ pub enum EndedReason {
     Lost,
     /// The sandbox could not be set up.
     NotStarted,
+    /// Something that was written to its disk did not reach it.
+    WorkspaceDamaged,
+}
+
+/// The file system of the host that holds the disks of sandboxes, and those of its disks that take room there only as they are
+/// filled.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostDisk {
+    /// What can still be written to it.
+    pub free_bytes: u64,
+    /// The disks of sandboxes that run.
+    pub disks: Vec<SparseDisk>,
+}
+
+/// The disk of a sandbox that takes room on the host only as it is filled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SparseDisk {
+    /// Whose it is.
+    pub sandbox: SandboxId,
+    /// How much more room it can take.
+    pub unallocated_bytes: u64,
+    /// What its sandbox has written and the kernel has not stored yet.
+    pub unwritten_bytes: u64,
+}
+
+/// Whether a disk holds everything that was written to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskState {
+    /// It does.
+    Whole,
+    /// It does not, and never will; for people.
+    Damaged(String),
 }
 
 /// What a sandbox uses.

@@ -18,9 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use sandbox::conformance::{Guest, make, remove, spec};
 use sandbox::namespace::NamespaceBackend;
-use sandbox::{
-    Backend, CheckState, EndedReason, Image, LimitKind, Phase, SandboxError, SandboxId, SandboxSpec,
-};
+use sandbox::{Backend, CheckState, EndedReason, Image, Limit, LimitKind, Phase, SandboxError, SandboxId};
 
 /// What `ls -A` says of four empty directories.
 const EMPTY: &str = "/app:\n\n/tmp:\n\n/var/tmp:\n\n/workspace:";
@@ -82,7 +80,7 @@ async fn the_host_image_has_nothing_of_the_hosts_users() {
 async fn ordinary_programs_work() {
     let host = Host::new();
     let mut spec = spec();
-    spec.limits.memory_mib = sandbox::Limit::Required(1024);
+    spec.limits.memory_mib = Limit::Required(1024);
     let id = make(&host, &spec).await;
     let guest = Guest::of(&host.backend, id).await;
     assert_eq!(guest.expect("bash -c 'echo $((6*7))'").await, "42");
@@ -251,57 +249,125 @@ async fn a_network_is_lent_again_only_when_nobody_used_it() {
     }
 }
 
+/// Contents, names and attributes of what a job wrote are nowhere below the folder of the server once it is gone, not even in
+/// the free parts of a disk that waits for the next one.
 #[tokio::test]
-async fn a_disk_stays_mounted_for_the_next_sandbox_which_finds_nothing_on_it() {
+async fn nothing_that_a_sandbox_wrote_is_on_the_hosts_disk_when_it_is_gone() {
     let host = Host::new();
-    let file = |id| fs::metadata(host.sandbox(id).join("disk.img")).unwrap().ino();
-    let device = |id| {
-        let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
-        running.loop_device.unwrap()
-    };
-    let mut seen = BTreeSet::new();
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
+    let secrets: Vec<String> = (0..3).map(|_| SandboxId::generate().to_string()).collect();
+    for _ in 0..3 {
         let id = make(&host, &spec()).await;
         let guest = Guest::of(&host.backend, id).await;
         assert_eq!(guest.expect("ls -A /workspace /app /tmp /var/tmp").await, EMPTY);
-        guest.expect("test -w /workspace && echo secret | tee /workspace/a /tmp/b /var/tmp/c").await;
-        guest.expect("chmod 500 /workspace && mkdir -p ~/d/e && ln -s /etc /tmp/etc").await;
-        let now = (file(id), device(id));
+        let [content, attribute, name] = &*secrets else { panic!() };
+        guest.expect(&format!("echo {content} | tee a b; touch {name}; ln -s {name} link")).await;
+        let set = format!("import os; os.setxattr('a', 'user.x', b'{attribute}')");
+        guest.expect(&format!("/usr/bin/python3 -c \"{set}\"; sync a; rm b; sync .")).await;
+        assert!(is_found(&host.config.state_dir, &secrets), "they were never written");
         remove(&host, id).await;
-        if !seen.insert(now) {
-            break;
-        }
-        assert!(Instant::now() < end, "no disk was used twice");
     }
+    host.backend.settle().await.unwrap();
+    assert!(!is_found(&host.config.state_dir, &secrets));
+}
+
+/// Whether any file below a folder contains one of these texts.
+fn is_found(folder: &Path, texts: &[String]) -> bool {
+    let mut grep = Command::new("grep");
+    grep.args(["-raqF"]).args(texts.iter().flat_map(|text| ["-e", text])).arg(folder);
+    let code = grep.stderr(std::process::Stdio::null()).status().unwrap().code();
+    code == Some(0)
 }
 
 #[tokio::test]
-async fn a_start_that_fails_with_a_kept_disk_leaves_nothing() {
+async fn terminals_watches_and_names_in_memory_are_bounded_for_each_sandbox() {
     let host = Host::new();
-    let kept = || {
-        let files = fs::read_dir(host.config.state_dir.join("disks")).unwrap().flatten();
-        files.filter(|file| file.path().extension().is_some_and(|end| end == "kept")).count()
-    };
-    let image = tempfile::tempdir().unwrap();
-    std::os::unix::fs::symlink("/etc", image.path().join("workspace")).unwrap();
-    let unfit = SandboxSpec { image: Image::Directory(image.path().into()), ..spec() };
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        let id = make(&host, &spec()).await;
-        remove(&host, id).await;
-        let before = kept();
-        let id = SandboxId::generate();
-        let error = host.backend.create(id, &unfit).await.unwrap_err();
-        assert!(matches!(error, SandboxError::Setup { .. }), "{error:?}");
-        assert!(!host.sandbox(id).exists(), "the sandbox is left");
-        remove(&host, id).await;
-        // It may have been too early, while the disk was still being emptied.
-        if kept() < before {
-            break;
-        }
-        assert!(Instant::now() < end, "no kept disk was used");
+    let mut spec = spec();
+    spec.limits.memory_mib = Limit::Required(128);
+    spec.limits.open_files = Limit::Required(1024);
+    let id = make(&host, &spec).await;
+    let guest = Guest::of(&host.backend, id).await;
+    let script = r#"
+import ctypes, os
+libc = ctypes.CDLL(None)
+def watch():
+    if libc.inotify_init1(0) < 0: raise OSError
+def name(number):
+    with open(f"/dev/shm/{number}", "w"): pass
+def most(act):
+    for number in range(100_000):
+        try: act(number)
+        except OSError: return number
+print(most(lambda _: os.openpty()), most(lambda _: watch()), most(name))
+"#;
+    let ran = guest.run_program(&["/usr/bin/python3", "-c", script]).await;
+    let counts: Vec<u64> = ran.stdout.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [terminals, watches, names] = &*counts else { panic!("{ran:?}") };
+    assert_eq!(*terminals, 64);
+    let of_host = fs::read_to_string("/proc/sys/fs/inotify/max_user_instances").unwrap();
+    assert!((1..=of_host.trim().parse::<u64>().unwrap() / 4).contains(watches), "{watches} watches");
+    assert!((1000..4096).contains(names), "{names} names");
+    remove(&host, id).await;
+}
+
+/// What the kernel keeps for a process in buffers that nobody reads: where they are memory the process is killed, where they have a
+/// limit of their own it is refused more.
+#[tokio::test]
+async fn buffers_of_sockets_and_pipes_count_towards_the_memory() {
+    const MEMORY_MIB: u64 = 64;
+    let host = Host::new();
+    let mut spec = spec();
+    spec.limits.memory_mib = Limit::Required(MEMORY_MIB);
+    spec.limits.open_files = Limit::Required(1024);
+    let id = make(&host, &spec).await;
+    let guest = Guest::of(&host.backend, id).await;
+    for kind in ["tcp", "udp", "unix", "datagram", "pipe"] {
+        let program = ["/usr/bin/python3", "-c", include_str!("fill_buffers.py"), kind];
+        let ran = guest.run_program(&program).await;
+        let kept: u64 = ran.stdout.lines().last().map_or(0, |line| line.parse().unwrap());
+        assert!(kept < MEMORY_MIB, "{kept} MiB are kept in buffers of {kind}");
+        assert!(kept > 0 || ran.end == protocol::ExecEnd::Signal(9), "{kind}: {ran:?}");
     }
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn locks_and_watches_on_devices_of_the_host_do_not_reach_a_sandbox() {
+    let host = Host::new();
+    let id = make(&host, &spec()).await;
+    let guest = Guest::of(&host.backend, id).await;
+    let names = ["null", "zero", "full", "random", "urandom"];
+    let locked: Vec<_> = names.map(|name| fs::File::open(format!("/dev/{name}")).unwrap()).into();
+    locked.iter().for_each(|device| device.lock().unwrap());
+    for name in names {
+        assert_eq!(guest.expect(&format!("flock -n /dev/{name} echo free")).await, "free", "{name}");
+        // Watches are on inodes, like locks.
+        let of_host = fs::metadata(format!("/dev/{name}")).unwrap();
+        let of_host = format!("{}:{}", of_host.dev(), of_host.ino());
+        assert_ne!(guest.expect(&format!("stat -c %d:%i /dev/{name}")).await, of_host);
+    }
+    assert_eq!(
+        guest.expect("head -c 3 /dev/zero | wc -c; echo x > /dev/null; stat -c %a:%u /dev/null").await,
+        "3\n666:0"
+    );
+    remove(&host, id).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_has_a_boot_id_of_its_own_and_sees_no_path_of_the_host() {
+    const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+    let host = Host::new();
+    let mut boot_ids = BTreeSet::from([fs::read_to_string(BOOT_ID).unwrap().trim().to_owned()]);
+    for _ in 0..2 {
+        let id = make(&host, &spec()).await;
+        let guest = Guest::of(&host.backend, id).await;
+        boot_ids.insert(guest.expect(&format!("cat {BOOT_ID}; ls -A /run")).await);
+        let sockets = guest.expect("cat /proc/net/unix").await;
+        assert!(sockets.contains(&id.to_string()), "{sockets}");
+        assert!(!sockets.contains(&*host.config.run_dir.to_string_lossy()), "{sockets}");
+        remove(&host, id).await;
+    }
+    assert_eq!(boot_ids.len(), 3);
+    assert!(boot_ids.iter().all(|boot_id| boot_id.len() == 36), "{boot_ids:?}");
 }
 
 /// Ends all processes of a sandbox as its backend does, and waits until they are gone.
@@ -319,16 +385,13 @@ fn end_processes(host: &Host, id: SandboxId) {
     }
 }
 
-/// Somebody who still holds the device may still write to the file below it, which is to be another sandbox's disk.
+/// Somebody who still holds the device may still write to the file below it.
 #[tokio::test]
 async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
     let real = tempfile::tempdir().unwrap();
     let link = real.path().join("link");
     std::os::unix::fs::symlink(real.path(), &link).unwrap();
     let mut host = Host::with(&program("caisson-launcher"), &program("caisson-guest"), &link);
-    // One that is kept is not waited for.
-    host.config.ready_disks = 0;
-    host.backend = NamespaceBackend::new(host.config.clone()).unwrap();
     let id = make(&host, &spec()).await;
     let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
     let device = fs::File::open(format!("/dev/loop{}", running.loop_device.unwrap())).unwrap();

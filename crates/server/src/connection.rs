@@ -5,12 +5,15 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
+
+use crate::admission::Slot;
 
 /// How long to listen after the last answer.
 const LINGER: Duration = Duration::from_secs(1);
@@ -27,6 +30,8 @@ pub(crate) struct BoundedStream<T> {
     closing: Option<Closing>,
     /// When the server goes down nobody is waited for.
     hurry: CancellationToken,
+    /// Told whether a write waits.
+    slot: Option<Arc<Slot>>,
 }
 
 struct Closing {
@@ -36,10 +41,18 @@ struct Closing {
 
 impl<T> BoundedStream<T> {
     pub(crate) fn new(inner: T, stall: Duration, hurry: CancellationToken) -> Self {
-        Self { inner, stall, stalled: None, closing: None, hurry }
+        Self { inner, stall, stalled: None, closing: None, hurry, slot: None }
+    }
+
+    /// The same, with its writes known to the slot of the connection.
+    pub(crate) fn noted_in(self, slot: Arc<Slot>) -> Self {
+        Self { slot: Some(slot), ..self }
     }
 
     fn watch<R>(&mut self, context: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if let Some(slot) = &self.slot {
+            slot.set_writing(outcome.is_pending());
+        }
         if outcome.is_ready() {
             self.stalled = None;
             return outcome;

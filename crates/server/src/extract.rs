@@ -7,7 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRef, FromRequestParts, MatchedPath, Path, Query};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use orchestrator::{JobId, JobKind, Orchestrator, OrchestratorError};
+use orchestrator::{JobId, JobKind, Orchestrator, OrchestratorError, ShareId};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
@@ -208,6 +208,28 @@ where
             .await
             .map_err(|error| bad_path(&error))?;
         Ok(Self { job: find(parts, state, &job).await?, request })
+    }
+}
+
+/// A shared link of the job that the path names.
+#[derive(Debug, Clone)]
+pub(crate) struct SharePath {
+    pub(crate) job: JobId,
+    pub(crate) share: ShareId,
+}
+
+impl<S> FromRequestParts<S> for SharePath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, share)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| bad_path(&error))?;
+        Ok(Self { job: find(parts, state, &job).await?, share: ShareId::from(share) })
     }
 }
 

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::arrival::{Arrival, Connected};
 use crate::authority::{Authority, Site, split_origin};
+use crate::cookie_origin;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
@@ -77,8 +78,11 @@ impl Guard {
                 return Err(foreign_origin(&String::from_utf8_lossy(origin.as_bytes())));
             }
         }
+        if cookie_origin::is_missing(method, headers) {
+            return Err(missing_origin());
+        }
         // Browsers say where a request comes from also where they leave `Origin` out.
-        let is_safe = matches!(*method, Method::GET | Method::HEAD);
+        let is_safe = cookie_origin::only_reads(method, headers);
         match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
             Some(site @ (b"cross-site" | b"same-site")) if !is_safe => {
                 Err(foreign_origin(&String::from_utf8_lossy(site)))
@@ -115,6 +119,12 @@ fn foreign_host(host: &str) -> Problem {
         host.escape_debug()
     );
     Problem::new(StatusCode::MISDIRECTED_REQUEST, "host_not_allowed", detail)
+}
+
+fn missing_origin() -> Problem {
+    let detail = "a request by cookie that changes something, or opens a WebSocket, needs an `Origin` header, as browsers send it; \
+                  programs send `Authorization: Bearer <key>` instead of a cookie";
+    Problem::new(StatusCode::FORBIDDEN, cookie_origin::CODE, detail)
 }
 
 fn foreign_origin(origin: &str) -> Problem {
@@ -275,12 +285,25 @@ mod tests {
     }
 
     #[test]
+    fn a_cookie_alone_changes_nothing() {
+        let cookie = [("host", "localhost"), ("cookie", "caisson_session=a.1.b")];
+        assert_eq!(check(&strict(), &Method::GET, &cookie), "ok");
+        assert_eq!(check(&strict(), &Method::POST, &cookie), "origin_missing");
+        let own = [cookie[0], cookie[1], ("origin", "http://localhost")];
+        assert_eq!(check(&strict(), &Method::POST, &own), "ok");
+        let foreign = [cookie[0], cookie[1], ("origin", "http://evil.example")];
+        assert_eq!(check(&strict(), &Method::POST, &foreign), "origin_not_allowed");
+    }
+
+    #[test]
     fn other_sites_may_link_but_not_send() {
         for site in ["cross-site", "same-site"] {
             let headers = [("host", "localhost"), ("sec-fetch-site", site)];
             assert_eq!(check(&strict(), &Method::GET, &headers), "ok");
             assert_eq!(check(&strict(), &Method::POST, &headers), "origin_not_allowed");
             assert_eq!(check(&strict(), &Method::DELETE, &headers), "origin_not_allowed");
+            let socket = [headers[0], headers[1], ("upgrade", "websocket")];
+            assert_eq!(check(&strict(), &Method::GET, &socket), "origin_not_allowed");
         }
         let own = [("host", "localhost"), ("sec-fetch-site", "same-origin")];
         assert_eq!(check(&strict(), &Method::POST, &own), "ok");

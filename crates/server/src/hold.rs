@@ -4,12 +4,12 @@
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderName};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Uri};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use orchestrator::{Gate, Orchestrator, Visitor};
 
-use crate::access::{Caller, Subject, Transport};
+use crate::access::{Caller, RouteAccess, Subject, Transport};
 use crate::problem::Problem;
 
 /// The header, the cookie and the query parameter that show a token.
@@ -18,9 +18,6 @@ pub(crate) const COOKIE: &str = "caisson-takeover";
 pub(crate) const QUERY: &str = "takeover";
 /// How tokens begin.
 const TOKEN: &str = "takeover-";
-
-/// What stands below a job and changes its sandbox when it is not only read.
-const HANDS: [&str; 5] = ["exec", "code", "kernels", "input", "files"];
 
 /// The tokens that a request shows.
 pub(crate) fn caller(uri: &Uri, headers: &HeaderMap) -> Visitor {
@@ -81,7 +78,7 @@ pub(crate) fn cookie(token: &str, path: &str, transport: Transport) -> Option<He
 
 /// Refuses what would change a sandbox that somebody else holds.
 pub(crate) async fn guard(
-    State(orchestrator): State<Orchestrator>,
+    State((orchestrator, route)): State<(Orchestrator, RouteAccess)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -89,7 +86,9 @@ pub(crate) async fn guard(
         Some(subject) => subject.clone(),
         None => Subject::of(&mut request).await,
     };
-    let Some(what) = subject.below_job() else { return next.run(request).await };
+    if !subject.is_below_job() {
+        return next.run(request).await;
+    }
     let job = match subject.jobs() {
         Ok([job]) => *job,
         Ok(_) => return next.run(request).await,
@@ -101,9 +100,7 @@ pub(crate) async fn guard(
         visitor = visitor.watching();
     }
     let gate = orchestrator.gate(job, visitor);
-    let only_reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !only_reads
-        && HANDS.contains(&what)
+    if route.locked_by_takeover
         && let Err(error) = gate.check()
     {
         return Problem::from(error).into_response();

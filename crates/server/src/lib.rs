@@ -5,11 +5,13 @@
 //! out of a job is never served as something that a browser would run.
 
 mod access;
+mod admission;
 mod answers;
 mod arrival;
 mod authority;
 mod body;
 mod connection;
+mod cookie_origin;
 mod download;
 mod error;
 mod event_stream;

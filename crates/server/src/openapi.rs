@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::Method;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
@@ -10,9 +9,9 @@ use utoipa::openapi::security::{
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi};
 
-use crate::access::{Need, SESSION_COOKIE, need};
+use crate::access::{Permission, SESSION_COOKIE};
 use crate::problem::ProblemAnswer;
-use crate::router::documented;
+use crate::router;
 use crate::routes::events::EventFormat;
 use crate::routes::exec_stream::{StreamNotice, StreamOrder, StreamRequest};
 use crate::routes::terminal::TerminalNotice;
@@ -52,31 +51,27 @@ const BY_SESSION: &str = "session";
 #[must_use]
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = Document::openapi();
-    document.merge(documented().into_openapi());
+    let declared = router::all();
+    document.components.get_or_insert_default().schemas.extend(declared.schemas);
     add_ways_in(&mut document);
-    let paths = std::mem::take(&mut document.paths.paths);
-    for (path, mut item) in paths {
-        for (method, operation) in operations(&mut item) {
-            add_access(operation, need(&method, &path));
-            if path.starts_with("/v1/sandboxes/{id}/") {
+    for route in declared.routes {
+        let Some(mut item) = route.description else { continue };
+        for operation in operations(&mut item) {
+            add_access(operation, route.access.permission);
+            if route.path.starts_with("/v1/sandboxes/{id}/") {
                 make_of_sandbox(operation);
             }
             add_common(operation);
         }
         // Routes write a path that may have slashes with a star; the document has no word for that.
-        document.paths.paths.insert(path.replace("{*", "{"), item);
+        let path = route.path.replace("{*", "{");
+        document.paths.paths.entry(path).or_default().merge_operations(item);
     }
     document
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
-    let all = [
-        (Method::GET, &mut item.get),
-        (Method::PUT, &mut item.put),
-        (Method::POST, &mut item.post),
-        (Method::DELETE, &mut item.delete),
-    ];
-    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
 }
 
 /// By what a caller is known: a program by its key, the web page by the cookie that it got for one.
@@ -88,10 +83,10 @@ fn add_ways_in(document: &mut utoipa::openapi::OpenApi) {
 }
 
 /// Says who may, where a server asks for keys.
-fn add_access(operation: &mut Operation, need: Need) {
+fn add_access(operation: &mut Operation, permission: Permission) {
     let extensions = operation.extensions.get_or_insert_default();
-    extensions.insert("x-caisson-needs".to_owned(), need.name().into());
-    if need == Need::Nothing {
+    extensions.insert("x-caisson-needs".to_owned(), permission.name().into());
+    if permission == Permission::Nothing {
         return;
     }
     operation.security = Some([BY_KEY, BY_SESSION].map(|way| SecurityRequirement::new(way, [""; 0])).into());
@@ -126,7 +121,10 @@ fn make_of_sandbox(operation: &mut Operation) {
 /// Adds what any request may meet.
 fn add_common(operation: &mut Operation) {
     for (status, description) in [
-        ("403", "`origin_not_allowed`: sent by a web page of another site"),
+        (
+            "403",
+            "`origin_not_allowed`: sent by a web page of another site; `origin_missing`: a cookie without `Origin`",
+        ),
         ("421", "`host_not_allowed`: the server is not called by this name"),
         ("500", "`internal_error`, `store_failed`, `io_failed`: the server's fault"),
     ] {
@@ -206,6 +204,19 @@ problems! {
         "503": "`shutting_down`",
         "507": "`server_disk_full`",
     }
+    /// Of shared links that are made.
+    NewShareProblems {
+        "409": "`too_many_shares`: the job has as many links as it may; revoke one",
+        "503": "`store_busy`, `store_unavailable`: `Retry-After` says when to try again",
+        "507": "`server_disk_full`",
+    }
+    /// Of shared links that are named.
+    ShareProblems {
+        "400": "`bad_job_id`: not the id of a job",
+        "404": "`share_not_found`: the job has no such link, or it has ended; `job_not_found`",
+        "503": "`store_busy`, `store_unavailable`: `Retry-After` says when to try again",
+        "507": "`server_disk_full`",
+    }
     /// Of everything that names a sandbox.
     SandboxIdProblems {
         "400": "`bad_job_id`: not the id of a sandbox",
@@ -214,7 +225,7 @@ problems! {
     /// Of making a sandbox.
     CreateSandboxProblems {
         "429": "`too_many_sandboxes`: `Retry-After` says when to try again",
-        "503": "`shutting_down`",
+        "503": "`shutting_down`; `backend_unavailable`: the Docker engine does not answer, `Retry-After` says when to try again",
         "507": "`server_disk_full`",
     }
     /// Of WebSockets.
@@ -233,15 +244,15 @@ problems! {
     SandboxProblems {
         "409": "`wrong_state`, `sandbox_not_running`: there is no sandbox (any more); for files also `file_exists`, `is_directory`, `not_directory`, `directory_not_empty`",
         "502": "`sandbox_unreachable`, `sandbox_failed`: the sandbox does not answer",
-        "503": "`host_unfit`, `shutting_down`",
+        "503": "`host_disk_full`, `host_unfit`, `backend_unavailable`, `shutting_down`",
         "507": "`disk_full`: of the job; `server_disk_full`",
     }
     /// Of files.
     FileProblems {
-        "400": "`bad_path`, `bad_job_id`, `invalid_query`",
+        "400": "`bad_path`: it has a NUL byte, or it or one of its names is too long; `bad_job_id`, `invalid_query`",
         "403": "`path_outside_workspace`; `permission_denied`",
         "404": "`job_not_found`, `file_not_found`",
-        "409": "`wrong_state`: the job has no files (yet); `not_directory`",
+        "409": "`wrong_state`: the job has no files (yet); `not_directory`; `not_a_file`: a pipe, socket or device; `link_loop`",
         "413": "`file_too_large`",
         "502": "`sandbox_unreachable`",
     }
@@ -373,8 +384,12 @@ mod tests {
             ("/v1/login", "get"),
             ("/v1/login/callback", "get"),
             ("/share/{link}", "get"),
+            ("/v1/jobs/{id}/shares", "get"),
             ("/v1/jobs/{id}/shares", "post"),
+            ("/v1/jobs/{id}/shares/{share}", "delete"),
+            ("/v1/sandboxes/{id}/shares", "get"),
             ("/v1/sandboxes/{id}/shares", "post"),
+            ("/v1/sandboxes/{id}/shares/{share}", "delete"),
             ("/v1/session", "get"),
             ("/v1/session", "post"),
             ("/v1/session", "delete"),

@@ -164,8 +164,11 @@ impl From<OrchestratorError> for Problem {
             }
             OrchestratorError::ShuttingDown
             | OrchestratorError::DiskFull
+            | OrchestratorError::HostDiskFull { .. }
             | OrchestratorError::StoreBusy
+            | OrchestratorError::StoreUnavailable { .. }
             | OrchestratorError::IdempotencyPending => problem.retry_after_s = Some(5),
+            OrchestratorError::Sandbox(error) if error.is_unavailable() => problem.retry_after_s = Some(5),
             _ => {}
         }
         problem
@@ -181,6 +184,7 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         | OrchestratorError::NoSandbox(_)
         | OrchestratorError::NoPicture(_)
         | OrchestratorError::NoKey(_)
+        | OrchestratorError::NoShare(_)
         | OrchestratorError::NoRequest { .. }
         | OrchestratorError::NoArtifact { .. }
         | OrchestratorError::NoContext(_)
@@ -189,18 +193,22 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         OrchestratorError::WrongState { .. }
         | OrchestratorError::TakenOver { .. }
         | OrchestratorError::NoDesktop(_)
+        | OrchestratorError::TooManyShares { .. }
         | OrchestratorError::IdempotencyPending => StatusCode::CONFLICT,
         OrchestratorError::QueueFull { .. }
         | OrchestratorError::TooManySandboxes { .. }
         | OrchestratorError::KeyUsedUp { .. } => StatusCode::TOO_MANY_REQUESTS,
         OrchestratorError::OnlyWatches(_) => StatusCode::FORBIDDEN,
         OrchestratorError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
-        OrchestratorError::ShuttingDown | OrchestratorError::StoreBusy => StatusCode::SERVICE_UNAVAILABLE,
+        OrchestratorError::ShuttingDown
+        | OrchestratorError::StoreBusy
+        | OrchestratorError::HostDiskFull { .. }
+        | OrchestratorError::StoreUnavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         OrchestratorError::File(error) => status_of_file(error.code),
         OrchestratorError::Link(_) => StatusCode::BAD_GATEWAY,
         OrchestratorError::Sandbox(_) => match error.code() {
             "sandbox_not_running" => StatusCode::CONFLICT,
-            "host_unfit" => StatusCode::SERVICE_UNAVAILABLE,
+            "host_unfit" | "backend_unavailable" => StatusCode::SERVICE_UNAVAILABLE,
             "sandbox_failed" => StatusCode::BAD_GATEWAY,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         },
@@ -216,6 +224,8 @@ fn status_of_file(code: FileErrorCode) -> StatusCode {
         FileErrorCode::Exists
         | FileErrorCode::IsDirectory
         | FileErrorCode::NotDirectory
+        | FileErrorCode::NotFile
+        | FileErrorCode::LinkLoop
         | FileErrorCode::NotEmpty
         | FileErrorCode::NoMatch
         | FileErrorCode::ManyMatches => StatusCode::CONFLICT,
@@ -254,11 +264,15 @@ mod tests {
             (OrchestratorError::IdempotencyMismatch, 422, "idempotency_mismatch"),
             (OrchestratorError::IdempotencyPending, 409, "idempotency_pending"),
             (OrchestratorError::DiskFull, 507, "server_disk_full"),
+            (OrchestratorError::HostDiskFull { free_mib: 1, needed_mib: 2 }, 503, "host_disk_full"),
             (OrchestratorError::ShuttingDown, 503, "shutting_down"),
+            (OrchestratorError::StoreUnavailable { why: "read-only".into() }, 503, "store_unavailable"),
             (file(FileErrorCode::OutsideWorkspace), 403, "path_outside_workspace"),
             (file(FileErrorCode::BadPath), 400, "bad_path"),
             (file(FileErrorCode::NotFound), 404, "file_not_found"),
             (file(FileErrorCode::Exists), 409, "file_exists"),
+            (file(FileErrorCode::NotFile), 409, "not_a_file"),
+            (file(FileErrorCode::LinkLoop), 409, "link_loop"),
             (file(FileErrorCode::DiskFull), 507, "disk_full"),
             (file(FileErrorCode::TooLarge), 413, "file_too_large"),
         ];
@@ -280,6 +294,16 @@ mod tests {
                 "detail": "is not a time", "code": "invalid_field", "field": "steps[2].timeout_s"
             })
         );
+    }
+
+    #[test]
+    fn a_database_that_cannot_be_written_is_worth_another_try() {
+        for error in [OrchestratorError::StoreBusy, OrchestratorError::StoreUnavailable { why: "no".into() }]
+        {
+            let response = Problem::from(error).into_response();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(response.headers()[header::RETRY_AFTER], "5");
+        }
     }
 
     #[test]

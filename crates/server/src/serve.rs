@@ -14,21 +14,21 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 use tower_http::timeout::TimeoutBody;
 
+use crate::admission::{Admission, HeldBody, Slot};
 use crate::arrival::Connected;
 use crate::connection::BoundedStream;
 use crate::error::ServerError;
 use crate::extract::Shutdown;
 use crate::settings::ServerSettings;
 use crate::tls::Certificate;
-use crate::websocket::Place;
 
 /// How long to wait when the system refuses to give out connections.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ struct Serving {
     http: http1::Builder,
     tls: Option<TlsAcceptor>,
     settings: ServerSettings,
-    connections: Arc<Semaphore>,
+    admission: Arc<Admission>,
     tasks: TaskTracker,
     /// No new requests; event streams end.
     closing: CancellationToken,
@@ -53,7 +53,7 @@ impl Serving {
             app,
             http: http_builder(settings),
             tls: settings.certificate.as_ref().map(Certificate::acceptor).transpose()?,
-            connections: Arc::new(Semaphore::new(settings.max_connections.max(1))),
+            admission: Admission::new(settings),
             settings: settings.clone(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -113,17 +113,26 @@ fn http_builder(settings: &ServerSettings) -> http1::Builder {
 
 async fn accept_all(serving: Arc<Serving>, listener: TcpListener) {
     loop {
-        let Ok(permit) = Arc::clone(&serving.connections).acquire_owned().await else { return };
+        let accept = async {
+            serving.admission.has_room().await;
+            listener.accept().await
+        };
         let accepted = tokio::select! {
             () = serving.closing.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = accept => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {
+                // Without a slot the connection is closed.
+                let Some(slot) = serving.admission.admit(peer.ip(), serving.tasks.token()) else { continue };
                 let serving = Arc::clone(&serving);
                 serving.tasks.clone().spawn(async move {
-                    let place = Place::new(permit, serving.tasks.token());
-                    receive(&serving, stream, peer.ip(), place).await;
+                    tokio::select! {
+                        // No request is begun on a connection that is about to be closed.
+                        biased;
+                        () = slot.evicted() => tracing::debug!(%peer, "an idle connection is closed to make room"),
+                        () = receive(&serving, stream, peer.ip(), Arc::clone(&slot)) => {}
+                    }
                 });
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -155,45 +164,56 @@ pub async fn serve_stream(app: Router, stream: impl AsyncRead + AsyncWrite + Sen
     }
 }
 
-/// Serves a connection, after the greeting where there is TLS. A greeting that does not come ends it.
-async fn receive(serving: &Serving, stream: TcpStream, peer: IpAddr, place: Place) {
+/// Serves a connection, after the TLS handshake where there is TLS.
+async fn receive(serving: &Serving, stream: TcpStream, peer: IpAddr, slot: Arc<Slot>) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection cannot be made quick");
     }
     let Some(tls) = &serving.tls else {
         let connected = Connected { peer: Some(peer), is_tls: false };
-        return serve_connection(serving, stream, connected, place).await;
+        return serve_connection(serving, stream, connected, slot).await;
     };
-    let greeting = tokio::time::timeout(serving.settings.header_timeout, tls.accept(stream));
-    let greeted = tokio::select! {
-        greeted = greeting => greeted,
+    let connected = Connected { peer: Some(peer), is_tls: true };
+    let stream = tokio::select! {
+        stream = shake_hands(tls, stream, serving.settings.handshake_timeout) => stream,
         () = serving.closing.cancelled() => return,
     };
-    match greeted {
-        Ok(Ok(stream)) => {
-            let connected = Connected { peer: Some(peer), is_tls: true };
-            serve_connection(serving, stream, connected, place).await;
-        }
-        Ok(Err(error)) => tracing::debug!(%error, "a client and this server found no way to speak TLS"),
-        Err(_) => tracing::debug!("a client did not begin to speak TLS in time"),
+    if let Some(stream) = stream {
+        serve_connection(serving, stream, connected, slot).await;
     }
 }
 
-async fn serve_connection<T>(serving: &Serving, stream: T, connected: Connected, place: Place)
+/// The TLS handshake; `None` if it fails or takes too long.
+async fn shake_hands<T>(tls: &TlsAcceptor, stream: T, longest: Duration) -> Option<TlsStream<T>>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    match tokio::time::timeout(longest, tls.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+    None
+}
+
+async fn serve_connection<T>(serving: &Serving, stream: T, connected: Connected, slot: Arc<Slot>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let stall = serving.settings.idle_timeout;
-    let io = TokioIo::new(BoundedStream::new(stream, stall, serving.closing.clone()));
+    let bounded = BoundedStream::new(stream, stall, serving.closing.clone());
+    let io = TokioIo::new(bounded.noted_in(Arc::clone(&slot)));
     let shutdown = Shutdown(serving.closing.clone());
     let app = serving.app.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(|body| bounded_body(body, stall));
         request.extensions_mut().insert(shutdown.clone());
-        request.extensions_mut().insert(place.clone());
+        let used = slot.in_use();
+        request.extensions_mut().insert(used.clone());
         request.extensions_mut().insert(connected);
         // A router is always ready.
-        app.clone().call(request)
+        let answer = app.clone().call(request);
+        async move { answer.await.map(|answer| answer.map(|body| HeldBody::new(body, used))) }
     });
     let connection = serving.http.serve_connection(io, service).with_upgrades();
     let mut connection = std::pin::pin!(connection);
@@ -259,11 +279,10 @@ mod tests {
     /// would not wait for a network.
     async fn ask_without_network(app: Router, settings: &ServerSettings, request: &str) -> String {
         let serving = Serving::new(app, settings).unwrap();
-        let permit = Arc::clone(&serving.connections).acquire_owned().await.unwrap();
-        let place = Place::new(permit, serving.tasks.token());
+        let slot = serving.admission.admit([127, 0, 0, 1].into(), serving.tasks.token()).unwrap();
         let connected = Connected { peer: None, is_tls: false };
         let (ours, mut theirs) = tokio::io::duplex(4096);
-        let served = tokio::spawn(async move { serve_connection(&serving, ours, connected, place).await });
+        let served = tokio::spawn(async move { serve_connection(&serving, ours, connected, slot).await });
         theirs.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         theirs.read_to_string(&mut answer).await.unwrap();
@@ -364,5 +383,52 @@ mod tests {
         });
         drop(first);
         assert!(second.await.unwrap().ends_with("hello"));
+    }
+
+    #[tokio::test]
+    async fn half_open_connections_keep_nobody_out() {
+        let app = Router::new().route("/", get(|| async { "hello" }));
+        // Nothing here ends by itself.
+        let never = Duration::from_secs(3600);
+        let settings =
+            ServerSettings { max_connections: 8, header_timeout: never, ..ServerSettings::default() };
+        let running = start(app, settings).await;
+        let mut flood = Vec::new();
+        for number in 0..20 {
+            let mut stream = TcpStream::connect(running.address).await.unwrap();
+            // Some send nothing at all.
+            let sent: &[u8] = if number % 2 == 0 { b"GET / HTTP/1.1\r\nHost: loc" } else { b"" };
+            // Those that came first may be closed by now.
+            let _ = stream.write_all(sent).await;
+            flood.push(stream);
+            let request = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            assert!(ask(running.address, request).await.ends_with("hello"), "{number}");
+        }
+        drop(flood);
+        running.stop.send(()).unwrap();
+        running.task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_is_not_completed_ends_the_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let (chain, key) = (folder.path().join("chain.pem"), folder.path().join("key.pem"));
+        std::fs::write(&chain, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let tls = Certificate::load(&chain, &key).unwrap().acceptor().unwrap();
+        // A record of a handshake is announced and does not come.
+        for sent in [&b""[..], b"\x16\x03\x01\x02\x00"] {
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            theirs.write_all(sent).await.unwrap();
+            assert!(shake_hands(&tls, ours, ServerSettings::default().handshake_timeout).await.is_none());
+            assert_eq!(theirs.read(&mut [0; 64]).await.unwrap(), 0, "it is closed");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_sends_nothing_ends() {
+        let answer = ask_without_network(Router::new(), &ServerSettings::default(), "").await;
+        assert_eq!(answer, "");
     }
 }

@@ -15,6 +15,8 @@ pub struct ServerSettings {
     pub max_large_bodies: usize,
     /// The largest head of a request: request line and headers.
     pub max_header_bytes: usize,
+    /// The TLS handshake must be complete after this time.
+    pub handshake_timeout: Duration,
     /// The head of a request must have arrived after this time; also ends idle connections.
     pub header_timeout: Duration,
     /// A JSON or text body must have arrived after this time.
@@ -23,8 +25,12 @@ pub struct ServerSettings {
     pub idle_timeout: Duration,
     /// Quiet event streams say something after this time, so that both ends notice a lost connection.
     pub heartbeat: Duration,
-    /// Connections beyond this number wait to be accepted.
+    /// Connections at once. For one more the server closes an idle one; where none is idle, it waits to be accepted.
     pub max_connections: usize,
+    /// Connections of one address at once, loopback and trusted proxies excepted.
+    pub max_connections_per_address: usize,
+    /// How many of `max_connections` are reserved for callers with a key and for health checks.
+    pub reserved_connections: usize,
     /// How long requests may go on when the server shuts down.
     pub shutdown_grace: Duration,
     /// Names (without port) by which the server may be called besides `localhost` and loopback addresses; `*` for any.
@@ -49,11 +55,14 @@ impl Default for ServerSettings {
             max_json_bytes: 10 * 1024 * 1024,
             max_large_bodies: 16,
             max_header_bytes: 32 * 1024,
+            handshake_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(15),
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             heartbeat: Duration::from_secs(15),
             max_connections: 1024,
+            max_connections_per_address: 256,
+            reserved_connections: 64,
             shutdown_grace: Duration::from_secs(5),
             allowed_hosts: Vec::new(),
             public_url: None,

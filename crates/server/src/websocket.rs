@@ -17,12 +17,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::access::{Closing, Lease};
+use crate::admission::SlotUse;
 use crate::extract::Shutdown;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
@@ -39,29 +38,12 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// How long a conversation may go on when it shall end.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// A place among the server's connections: counted, and waited for at the end. A WebSocket outlives the connection that
-/// it was asked for on, and keeps the place.
-#[derive(Debug, Clone)]
-pub(crate) struct Place(#[expect(dead_code, reason = "held, not read")] Arc<Held>);
-
-#[derive(Debug)]
-struct Held {
-    _permit: OwnedSemaphorePermit,
-    _token: TaskTrackerToken,
-}
-
-impl Place {
-    pub(crate) fn new(permit: OwnedSemaphorePermit, token: TaskTrackerToken) -> Self {
-        Self(Arc::new(Held { _permit: permit, _token: token }))
-    }
-}
-
 /// A request that wants to become a WebSocket.
 pub(crate) struct Upgrade {
     upgrade: WebSocketUpgrade,
     closing: CancellationToken,
     lease: Option<Lease>,
-    place: Option<Place>,
+    used: Option<SlotUse>,
     longest_silence: Duration,
 }
 
@@ -74,11 +56,11 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let closing = parts.extensions.get::<Shutdown>().cloned().unwrap_or_default().0;
-        let place = parts.extensions.get::<Place>().cloned();
+        let used = parts.extensions.get::<SlotUse>().cloned();
         let lease = parts.extensions.get::<Lease>().cloned();
         let upgrade = WebSocketUpgrade::from_request_parts(parts, state).await.map_err(|e| refuse(&e))?;
         let longest_silence = Arc::<ServerSettings>::from_ref(state).idle_timeout.max(LEAST_SILENCE);
-        Ok(Self { upgrade, closing, lease, place, longest_silence })
+        Ok(Self { upgrade, closing, lease, used, longest_silence })
     }
 }
 
@@ -96,7 +78,7 @@ impl Upgrade {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Self { upgrade, closing, lease, place, longest_silence } = self;
+        let Self { upgrade, closing, lease, used, longest_silence } = self;
         let talk = move |socket: WebSocket| async move {
             let (sink, stream) = socket.split();
             let mut pulse = interval(longest_silence / PINGS);
@@ -113,7 +95,7 @@ impl Upgrade {
                 () = talk(writer, reader) => {}
                 () = too_late => {}
             }
-            drop(place);
+            drop(used);
         };
         let bounded = upgrade
             .max_message_size(MAX_MESSAGE_BYTES)

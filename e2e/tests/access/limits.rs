@@ -44,6 +44,27 @@ fn a_key_may_have_so_many_jobs_at_work_and_others_pass_by() {
 }
 
 #[test]
+fn no_key_takes_all_sandboxes() {
+    let keyed = start(Options { config: "[jobs]\nmax_sandboxes = 4\n".into(), ..Options::default() });
+    let (ada, bob) = (keyed.key("ada", "submitter", &json!({})), keyed.key("bob", "submitter", &json!({})));
+    let ask = |key: &str| keyed.post(key, "/v1/sandboxes", &json!({}));
+    ask(&ada).expect(201);
+    ask(&ada).expect(201);
+    let detail = ask(&ada).expect_problem(429, "key_used_up");
+    assert!(
+        detail.contains("2 sandboxes of this key live already, and the 2 that are free, of 4,"),
+        "{detail}"
+    );
+    let of_bob = ask(&bob).expect(201).json()["sandbox_id"].clone();
+    ask(&bob).expect_problem(429, "key_used_up");
+    ask(&keyed.admin).expect(201);
+    ask(&keyed.admin).expect_problem(429, "key_used_up");
+    let path = format!("/v1/sandboxes/{}", of_bob.as_str().unwrap());
+    keyed.delete(&bob, &path).expect(204);
+    ask(&bob).expect(201);
+}
+
+#[test]
 fn what_was_spent_stays_spent_when_the_job_is_deleted() {
     let answers = vec![ScriptedAnswer::calls(&[("finish", json!({"summary": "done"}))])];
     let script = Script { order: Order::Turns, ..Script::of(answers) };

@@ -15,12 +15,12 @@ fn terminal(keyed: &Keyed, path: &str, key: &str) -> Socket {
 }
 
 /// Reads until the server says goodbye; it is given a minute and a half.
-fn until_closed(mut socket: Socket) {
+pub(crate) fn until_closed(mut socket: Socket) {
     while !matches!(socket.hear(), Said::Closed(_)) {}
 }
 
 /// Events as they come, after the first line of them.
-fn follow(request: reqwest::blocking::RequestBuilder) -> BufReader<Response> {
+pub(crate) fn follow(request: reqwest::blocking::RequestBuilder) -> BufReader<Response> {
     let request = request.timeout(std::time::Duration::from_secs(90));
     let response = request.send().unwrap();
     assert_eq!(response.status(), 200);
@@ -30,7 +30,7 @@ fn follow(request: reqwest::blocking::RequestBuilder) -> BufReader<Response> {
 }
 
 /// Reads until the stream ends; an end by the time limit of the request is an error.
-fn until_end(mut events: BufReader<Response>) -> String {
+pub(crate) fn until_end(mut events: BufReader<Response>) -> String {
     let mut rest = String::new();
     events.read_to_string(&mut rest).expect("the server has not ended the stream");
     rest

@@ -50,7 +50,7 @@ impl Files {
 /// A client that trusts one certificate alone.
 fn trusting(certificate: &str) -> Client {
     let trusted = reqwest::Certificate::from_pem(certificate.as_bytes()).unwrap();
-    let builder = Client::builder().no_proxy().tls_certs_only([trusted]);
+    let builder = e2e::http_client().tls_certs_only([trusted]);
     builder.timeout(Duration::from_secs(60)).build().unwrap()
 }
 
@@ -72,7 +72,7 @@ fn tls_is_spoken_with_the_certificate_of_the_files() {
         cookie.contains("Secure") && cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"),
         "{cookie}"
     );
-    let plain = Client::builder().no_proxy().build().unwrap();
+    let plain = e2e::http_client().build().unwrap();
     assert!(plain.get(server.url("/healthz")).send().is_err(), "nothing is said without TLS");
 
     let caisson = |words: &[&str]| {

@@ -233,7 +233,8 @@ fn a_link_shows_one_view_of_one_job_until_it_ends() {
         assert_eq!(with(&path), 401, "{path}");
     }
     let write = keyed.server.request(Method::PUT, &format!("/v1/jobs/{job}/files/a.txt"));
-    assert_eq!(keyed.server.send(write.header("Cookie", &cookie).body("new")).status, 401);
+    let write = write.header("Cookie", &cookie).header("Origin", keyed.server.url(""));
+    assert_eq!(keyed.server.send(write.body("new")).status, 401);
 
     let sealed = link.rsplit('/').next().unwrap();
     let direct = ask(&keyed, &api, &format!("/v1/jobs/{job}/files/a.txt?share={sealed}"), &[]);

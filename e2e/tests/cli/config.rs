@@ -12,11 +12,13 @@ fn check(text: &str, more: &[&str]) -> Outcome {
 
 #[test]
 fn a_right_configuration_is_shown_with_where_each_value_comes_from() {
-    let shown = check("[jobs]\nmax_running = 3\n", &[]).expect(0).stdout;
+    let shown = check("[jobs]\nmax_running = 3\n[limits.max]\ncpus = 64.0\n", &[]).expect(0).stdout;
     let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap_or_default().to_owned();
     assert!(line("jobs.max_running").ends_with("caisson.toml:2"), "{shown}");
     assert!(line("data").ends_with("environment CAISSON_DATA"), "{shown}");
     assert!(line("jobs.max_queued").ends_with("default"), "{shown}");
+    assert!(line("limits.max.cpus").ends_with("caisson.toml:4"), "{shown}");
+    assert!(line("limits.max.memory_mib").ends_with("this host"), "{shown}");
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn a_data_folder_that_cannot_be_used_is_a_row_of_the_table() {
     assert_eq!(row(&document, "data folder")["state"], "missing");
     assert_eq!(row(&document, "run folder")["state"], "good");
     assert_eq!(row(&document, "kernel")["state"], "good");
+    assert!(row(&document, "requests")["found"].as_str().unwrap().starts_with("at most "), "{document:#}");
     assert_eq!(document["backend"], "namespace");
     assert!(document["error"].is_string(), "{document:#}");
 }

@@ -92,6 +92,19 @@ fn the_unit_leaves_sandboxes_alone_at_a_restart() {
 }
 
 #[test]
+fn the_unit_starts_after_the_engine_without_needing_it_and_never_gives_up() {
+    let unit = read("deploy/systemd/caisson.service");
+    let words = |name: &str| -> BTreeSet<&str> {
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        lines.flat_map(|line| line.split(' ')).collect()
+    };
+    assert!(words("After").contains("docker.service") && words("Wants").contains("docker.service"));
+    assert!(words("Requires").is_empty() && words("BindsTo").is_empty());
+    assert_eq!(words("StartLimitIntervalSec"), BTreeSet::from(["0"]));
+    assert_eq!(words("Restart"), BTreeSet::from(["on-failure"]));
+}
+
+#[test]
 fn a_reload_checks_the_configuration_before_the_server_is_told() {
     let unit = read("deploy/systemd/caisson.service");
     let reloads: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecReload=")).collect();

@@ -16,6 +16,7 @@ const RUSTC: &str = "#!/bin/sh\necho rustc 999.0.0\n";
 /// What sudo does: another user, and only those variables that were named.
 const SUDO: &str = r#"#!/bin/bash
 kept=()
+[ "$1" != -n ] || shift
 case "$1" in
   --preserve-env=*)
     IFS=, read -ra names <<<"${1#*=}"
@@ -56,18 +57,16 @@ impl Checkout {
         for name in ["run", ".ci/setup", "Cargo.toml"] {
             fs::copy(source::root().join(name), path.join(name)).unwrap();
         }
-        for (name, text) in [
-            ("build-guest", NOTHING),
-            ("build-web", NOTHING),
-            ("bin/cargo", NOTHING),
-            ("bin/rustc", RUSTC),
-            ("bin/sudo", SUDO),
-        ] {
+        for (name, text) in
+            [("build-web", NOTHING), ("bin/cargo", NOTHING), ("bin/rustc", RUSTC), ("bin/sudo", SUDO)]
+        {
             program(&path.join(name), text);
         }
-        let (built, ours) = (binary(), path.join("elsewhere/release/caisson"));
-        if fs::hard_link(&built, &ours).is_err() {
-            fs::copy(&built, &ours).unwrap();
+        for name in ["caisson", "build-image"] {
+            let (built, ours) = (binary().with_file_name(name), path.join("elsewhere/release").join(name));
+            if fs::hard_link(&built, &ours).is_err() {
+                fs::copy(&built, &ours).unwrap();
+            }
         }
         let becoming = path.join("bin/become");
         fs::copy("/usr/bin/setpriv", &becoming).unwrap();
@@ -129,6 +128,10 @@ fn starts_and_stops_twice(user: u32) {
     for _ in 0..2 {
         let said = checkout.expect(&["start"], 0, &format!("running on {url} (pid "));
         assert!(said.contains("default is up to date"), "the image was looked for elsewhere: {said}");
+        assert!(
+            said.contains("image: default is up to date"),
+            "no image was built beside the compiler: {said}"
+        );
         let pid = checkout.pid();
         checkout.expect(&["status"], 0, &format!("running: pid {pid}, {url}"));
         checkout.expect(&["start"], 0, &format!("already running on {url}"));

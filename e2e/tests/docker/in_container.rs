@@ -35,7 +35,7 @@ impl Contained {
         });
         let made = engine.send("POST", "/containers/create", &body).expect("making the container");
         let id = made["Id"].as_str().unwrap().to_owned();
-        let client = Client::builder().no_proxy().build().unwrap();
+        let client = e2e::http_client().build().unwrap();
         let contained = Self { engine, id, port, client };
         contained.run();
         contained

@@ -8,4 +8,5 @@ mod egress;
 mod errors;
 mod in_container;
 mod jobs;
+mod outage;
 mod whole_image;

@@ -58,7 +58,8 @@ fn only_the_holder_runs_and_writes_and_everybody_reads() {
     let body = json!({"command": "echo yes >> yes"});
     let exec = |path: &str| server.request(Method::POST, path).json(&body);
     server.send(exec(&path).header("X-Caisson-Takeover", &token)).expect(200);
-    server.send(exec(&path).header("Cookie", format!("a=b; caisson-takeover={token}"))).expect(200);
+    let by_cookie = exec(&path).header("Cookie", format!("a=b; caisson-takeover={token}"));
+    server.send(by_cookie.header("Origin", server.url(""))).expect(200);
     server.send(exec(&format!("{path}?takeover={token}"))).expect(200);
     refused(server.send(exec(&path).header("X-Caisson-Takeover", "takeover-0")));
     // However the id is written, it is the same sandbox.

@@ -240,9 +240,44 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
 
 /// Removes every statement about a deleted job, as somebody with root would.
 fn take_statements_away(database: &Path) -> bool {
+    change(database, "DELETE FROM tombstones")
+}
+
+/// Changes the database behind the server's back; whether anything was.
+fn change(database: &Path, sql: &str) -> bool {
     let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
-        n = c.execute('DELETE FROM tombstones').rowcount; c.commit(); sys.exit(0 if n > 0 else 1)";
-    Command::new("python3").args(["-c", script]).arg(database).status().unwrap().success()
+        n = c.execute(sys.argv[2]).rowcount; c.commit(); sys.exit(0 if n > 0 else 1)";
+    Command::new("python3").args(["-c", script]).arg(database).arg(sql).status().unwrap().success()
+}
+
+#[test]
+fn a_finished_job_without_its_signed_heads_is_found_also_after_a_restart() {
+    let server = Server::start();
+    let job = server.schedule_steps(&[shell("echo hello")]);
+    job.wait_for("complete");
+    // The head over the end of a job is there with the end.
+    server.kill9();
+    let (sound, said) = audit(&server, &["verify"]);
+    assert!(sound && said.contains("1 of 1 jobs are sound"), "{said}");
+    assert!(said.contains("\nchecked: whether signed heads between others were removed\n"), "{said}");
+    assert!(said.contains("\nnot checked: whether the newest signed heads were removed"), "{said}");
+    let (_, head) = audit(&server, &["export-head", &job.id]);
+    let file = server.data().join("kept.jsonl");
+    fs::write(&file, &head).unwrap();
+    let (sound, said) = audit(&server, &["verify", "--head", file.to_str().unwrap()]);
+    assert!(sound && said.contains("\nchecked: whether the newest signed heads were removed"), "{said}");
+    let database = server.data().join("caisson.db");
+    assert!(change(&database, "DELETE FROM heads"));
+    assert!(change(&database, "UPDATE jobs SET state = 'failed'"));
+    let (_, key) = audit(&server, &["key"]);
+    let found = || {
+        let (sound, said) = audit(&server, &["verify", "--key", key.trim()]);
+        assert!(!sound && said.contains("no valid signed head covers its last event"), "{said}");
+        assert!(said.contains("jobs.state was changed"), "{said}");
+    };
+    found();
+    server.restart();
+    found();
 }
 
 #[test]

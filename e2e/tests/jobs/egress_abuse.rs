@@ -15,7 +15,10 @@ fn run(server: &Server, outside: &Outside, code: &str) -> (String, Vec<serde_jso
          def answer(request):\n    s = proxy()\n    s.sendall(request)\n    return s.recv(65536).decode('latin-1')\n{code}",
         outside.port
     );
-    let job = server.schedule(&json!({"steps": [{"tool": "python", "code": code}], "egress": "open"}));
+    // Few processes, so that each may have many open files: all of them share what the host allows.
+    let limits = json!({"pids": 32});
+    let job = server
+        .schedule(&json!({"steps": [{"tool": "python", "code": code}], "egress": "open", "limits": limits}));
     let mut events = job.follow();
     events.until_end();
     assert_eq!(job.status()["status"], "complete", "{}\n{}", events.output("step-1.1", ""), events.summary());

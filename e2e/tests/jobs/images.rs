@@ -98,7 +98,7 @@ fn a_broken_image_ends_in_a_clear_error_of_the_job() {
     let job = server.schedule(&json!({"image": "fleeting", "start": false, "steps": [shell("true")]}));
     fs::remove_dir_all(images.join("fleeting")).unwrap();
     job.post("start", &json!({})).expect(202);
-    let status = job.wait_for_failure("sandbox_failed");
+    let status = job.wait_for_failure("image_not_found");
     assert!(reason(&status).contains("fleeting"), "{status}");
 }
 

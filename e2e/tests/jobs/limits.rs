@@ -90,6 +90,30 @@ fn a_step_that_fills_the_disk_ends_as_disk_full() {
     server.assert_nothing_left();
 }
 
+/// Large blocks leave room for less than one, `fallocate` leaves all of it, and a program may remove what it has written.
+#[test]
+fn a_full_disk_is_recognised_however_it_was_filled() {
+    let server = Server::start();
+    let fillings = [
+        shell("dd if=/dev/zero of=large.bin bs=1M"),
+        shell("rm large.bin; fallocate -l 1G large.bin"),
+        shell("dd if=/dev/zero of=large.bin bs=4M || { rm large.bin; exit 1; }"),
+        json!({"tool": "python", "code": "import os\ntry:\n    open('large.bin', 'wb').write(b'x' * (64 << 20))\nfinally:\n    os.remove('large.bin')"}),
+    ];
+    let steps: Vec<Value> = fillings
+        .into_iter()
+        .map(|mut step| {
+            step["continue_on_error"] = json!(true);
+            step
+        })
+        .collect();
+    let (job, events) = run_with_limits(&server, &json!({"disk_mib": 32}), &steps);
+    job.wait_for("complete");
+    for number in 1..=steps.len() {
+        assert_eq!(end_of(&events, &format!("step-{number}.1"))["code"], "disk_full", "{}", events.summary());
+    }
+}
+
 #[test]
 fn a_step_that_uses_up_the_inodes_ends_as_disk_full() {
     let server = Server::start();
@@ -121,6 +145,17 @@ fn ten_thousand_forks_stay_within_the_limit() {
     assert_eq!(events.output("step-2.1", "stdout"), "on\n", "what the first step left was in the way");
     neighbour.assert_unharmed();
     server.assert_nothing_left();
+}
+
+#[test]
+fn a_step_that_cannot_make_another_process_ends_as_too_many_processes() {
+    let server = Server::start();
+    let code =
+        "import os, time\nwhile True:\n    if os.fork() == 0:\n        time.sleep(600)\n        os._exit(0)";
+    let (job, events) =
+        run_with_limits(&server, &json!({"pids": 64}), &[json!({"tool": "python", "code": code})]);
+    job.wait_for_failure("too_many_processes");
+    assert_eq!(end_of(&events, "step-1.1")["code"], "too_many_processes", "{}", events.summary());
 }
 
 #[test]

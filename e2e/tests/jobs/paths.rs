@@ -134,6 +134,31 @@ fn links_swapped_in_a_loop_never_lead_the_files_api_out() {
 }
 
 #[test]
+fn what_is_no_file_and_names_that_are_too_long_are_refused_by_the_file_api() {
+    let server = Server::start();
+    let make = "import os, socket\nos.mkfifo('pipe')\nsocket.socket(socket.AF_UNIX).bind('socket')\n\
+                os.symlink('two', 'one')\nos.symlink('one', 'two')";
+    let job = waiting_job(&server, &format!("python3 -c \"{make}\""));
+    let long = "n".repeat(256);
+    for (path, status, code) in [
+        ("pipe", 409, "not_a_file"),
+        ("socket", 409, "not_a_file"),
+        ("one", 409, "link_loop"),
+        ("one/below", 409, "link_loop"),
+        (&long, 400, "bad_path"),
+    ] {
+        job.get_file(path).expect_problem(status, code);
+    }
+    job.put_file(&long, "x").expect_problem(400, "bad_path");
+    let draft = server.schedule(&json!({"steps": [shell("true")], "start": false}));
+    for path in [long.clone(), format!("{long}/file")] {
+        draft.put_file(&path, "x").expect_problem(400, "bad_path");
+    }
+    job.put_file("stop", "");
+    job.wait_for("complete");
+}
+
+#[test]
 fn links_swapped_in_a_loop_never_lead_the_collector_out() {
     let server = Server::start();
     let swap = SWAP.replace("python3 swap.py &", "setsid python3 swap.py >/dev/null 2>&1 &");
@@ -176,7 +201,16 @@ fn names_that_are_strange_come_home_or_are_named_as_skipped() {
     let mut zip = job.output();
     assert!(zip.has("-rf/x") && zip.has("quote\""), "{:?}", zip.names());
     let manifest = zip.manifest();
-    assert!(manifest["links"].to_string().contains("/etc/passwd"), "a link was followed: {manifest}");
+    let left_out = manifest["left_out"].as_array().unwrap();
+    let link = json!({"path": "link", "reason": "absolute_link", "target": "/etc/passwd"});
+    assert!(left_out.contains(&link) && !zip.has("link"), "a link that leads out came home: {manifest}");
+    let pipe = json!({"path": "pipe", "reason": "not_packed"});
+    assert!(left_out.contains(&pipe), "{manifest}");
+    assert_eq!(
+        manifest["links"],
+        json!([{"path": "loop", "target": "loop"}]),
+        "one that leads nowhere stays"
+    );
     assert!(!zip.names().iter().any(|name| name == "pipe" || name == "socket"), "{:?}", zip.names());
     server.assert_nothing_left();
 }

@@ -80,6 +80,25 @@ impl SmallDisk {
         }
     }
 
+    /// Writes until only so much fits.
+    fn fill_but(&self, mebibytes: u64) {
+        self.fill();
+        let file = File::options().write(true).open(self.filler()).unwrap();
+        let length = file.metadata().unwrap().len();
+        file.set_len(length - (mebibytes << 20)).unwrap();
+    }
+
+    /// Writes until only so much is free, and not more in between.
+    fn leave(&self, mebibytes: u64) {
+        let facts = rustix::fs::statvfs(self.folder.path()).unwrap();
+        let free = facts.f_bavail * facts.f_frsize;
+        let mut file = File::create(self.filler()).unwrap();
+        let block = vec![7; 1 << 20];
+        for _ in 0..(free >> 20).saturating_sub(mebibytes) {
+            file.write_all(&block).unwrap();
+        }
+    }
+
     fn free(&self) {
         std::fs::remove_file(self.filler()).unwrap();
     }
@@ -139,6 +158,112 @@ fn a_job_that_runs_while_the_disk_is_full_goes_on_when_there_is_space() {
     server.assert_nothing_left();
 }
 
+#[test]
+fn a_result_that_does_not_fit_is_kept_until_there_is_space_or_it_is_given_up() {
+    let disk = SmallDisk::new(512);
+    let config = "[sandbox]\ndisk_reserve_mib = 1\n".to_owned();
+    let server = Server::start_with(Options { config, data: Some(disk.path()), ..Options::default() });
+    // What is not stored yet would have to fit as well.
+    let make =
+        "head -c 60000000 /dev/urandom > large; sync; echo ready; until [ -e go ]; do sleep 0.05; done";
+    let (kept, given_up) = (server.schedule_steps(&[shell(make)]), server.schedule_steps(&[shell(make)]));
+    let mut followed = [kept.follow(), given_up.follow()];
+    for events in &mut followed {
+        events.until("the large file", |event| event.is("call_output"));
+    }
+    disk.fill_but(20);
+    wait_until("sandboxes go on", || server.get("/readyz").status == 200);
+    for (job, events) in [&kept, &given_up].into_iter().zip(&mut followed) {
+        // While the other result is tried, there is no room and the sandbox stands still.
+        job.touch("go");
+        events.until("the end of the work", |event| event.is_state("collecting"));
+        events.until("the wait for space", |event| event.is("note"));
+    }
+    assert!(server.get("/readyz").expect(503).text().contains("cannot go on"));
+    given_up.cancel();
+    given_up.wait_for("cancelled");
+    disk.free();
+    kept.wait_for("complete");
+    assert_eq!(kept.output().read("large").len(), 60_000_000);
+    let left = std::fs::read_dir(server.data().join("jobs").join(&given_up.id)).unwrap().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert!(left.iter().all(|name| !name.ends_with(".partial") && name != "output.zip"), "{left:?}");
+    server.assert_nothing_left();
+}
+
+/// Writes files of a megabyte with their checksums until there is a file `go`.
+const WRITE: &str = "i=0; until [ -e go ]; do i=$((i+1)); [ $i -gt 60 ] && sleep 0.05 && continue; \
+     head -c 1000000 /dev/urandom > f$i; sha256sum f$i >> sums; [ $i = 3 ] && echo ready; sleep 0.01; done; true";
+const CHECK: &str = "sync; sha256sum --check --quiet sums && echo intact";
+
+#[test]
+fn sandboxes_stop_before_the_hosts_disk_is_full_and_go_on_with_every_byte() {
+    let disk = SmallDisk::new(512);
+    let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
+    let job = server.schedule_steps(&[shell(WRITE), shell(CHECK)]);
+    let mut events = job.follow();
+    events.until("the first files", |event| event.is("call_output"));
+    disk.leave(60);
+    let stopped = events.until("the stop", |event| event.is("sandbox_stopped"));
+    assert_eq!(stopped.data()["code"], "host_disk_full");
+    assert!(server.get("/readyz").expect(503).text().contains("stand still"));
+    job.get_file("sums").expect_problem(503, "host_disk_full");
+    // A pause that somebody asks for is another thing: room does not end it.
+    job.post("pause", &json!({})).expect(202);
+    disk.free();
+    events.until("the end of the stop", |event| event.is("sandbox_continued"));
+    job.touch("go");
+    let paused = events.until("the pause", |event| event.is_state("paused"));
+    assert_eq!(paused.data()["code"], "user");
+    job.post("resume", &json!({})).expect(202);
+    events.until_end();
+    assert_eq!(job.status()["status"], "complete", "{}", events.summary());
+    assert_eq!(events.output("step-2.1", "stdout"), "intact\n");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn sandboxes_that_a_killed_server_had_stopped_go_on_with_the_next_one() {
+    let disk = SmallDisk::new(512);
+    let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
+    let job = server.schedule_steps(&[shell(WRITE), shell(CHECK)]);
+    let mut events = job.follow();
+    events.until("the first files", |event| event.is("call_output"));
+    disk.leave(60);
+    events.until("the stop", |event| event.is("sandbox_stopped"));
+    server.kill9();
+    disk.free();
+    server.restart();
+    job.touch("go");
+    assert_eq!(job.wait_for("complete")["steps"][0]["attempts"], 1);
+    let mut events = job.follow();
+    events.until_end();
+    assert_eq!(events.output("step-2.1", "stdout"), "intact\n");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn a_workspace_that_lost_data_is_not_delivered() {
+    let disk = SmallDisk::new(512);
+    let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
+    // It goes on writing, so that some of it is not stored yet. It ends by itself: a damaged disk may take no file.
+    let write = "head -c 40000000 /dev/urandom > lost; echo ready; for i in $(seq 1500); do \
+         [ $i -gt 150 ] || head -c 1000000 /dev/urandom >> lost; sleep 0.02; done; true";
+    let job = server.schedule(&json!({"steps": [shell(write)], "on_loss": "fail"}));
+    let mut events = job.follow();
+    events.until("the file", |event| event.is("call_output"));
+    // Something else on the host takes all at once, and the kernel stores what was written.
+    disk.fill();
+    events.until("the stop", |event| event.is("sandbox_stopped"));
+    rustix::fs::sync();
+    disk.free();
+    events.until("the end of the stop", |event| event.is("sandbox_continued"));
+    let failed = job.wait_for_failure("workspace_damaged");
+    assert!(failed["reason"].as_str().unwrap().contains("damaged"), "{failed}");
+    assert_eq!(server.get(&format!("/jobs/{}/output.zip", job.id)).status, 404);
+    server.assert_nothing_left();
+}
+
 /// Another process that has locked the database.
 struct Lock {
     process: Child,
@@ -188,6 +313,23 @@ fn a_locked_database_is_named_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_server_that_waits_for_its_database_ends_when_told_and_the_next_one_goes_on() {
+    let server = Server::start();
+    let print = "until [ -e go ]; do echo line; sleep 0.05; done; echo done > done.txt";
+    let job = server.schedule_steps(&[shell(print)]);
+    job.follow().until("the first output", |event| event.is("call_output"));
+    let lock = Lock::take(&server.data().join("caisson.db"));
+    wait_until("the job waits for its database", || server.get("/readyz").text().contains("cannot go on"));
+    server.stop();
+    lock.release();
+    server.restart();
+    job.touch("go");
+    assert_eq!(job.wait_for("complete")["steps"][0]["attempts"], 1);
+    assert_eq!(job.output().text("done.txt"), "done\n");
+    server.assert_nothing_left();
+}
+
+#[test]
 fn old_jobs_are_removed_and_a_running_one_never() {
     let server = Server::start();
     let draft = server.schedule(&json!({"steps": [shell("true")], "start": false}));
@@ -206,4 +348,37 @@ fn old_jobs_are_removed_and_a_running_one_never() {
         let folder = server.data().join("jobs").join(&gone.id);
         wait_until("its folder is removed", || !folder.exists());
     }
+}
+
+/// Whether a text is in any file of a folder, in its name, or where a link leads.
+fn is_in_folder(folder: &Path, text: &str) -> bool {
+    let prints = |program: &mut Command| !program.output().unwrap().stdout.is_empty();
+    prints(Command::new("grep").args(["-ralF", text]).arg(folder))
+        || prints(Command::new("find").arg(folder).args(["-name", text, "-o", "-lname", text]))
+}
+
+#[test]
+fn of_a_deleted_job_nothing_is_left_on_the_disk_but_its_signed_statement() {
+    let server = Server::start();
+    let text = "only-this-job-has-this-text";
+    let set = format!("import os; os.setxattr('a', 'user.x', b'{text}')");
+    let script = format!(
+        "echo {text} | tee a; /usr/bin/python3 -c \"{set}\"; ln -s {text} link; touch {text}; sync ."
+    );
+    // A small disk is read in no time.
+    let job = server.schedule(&json!({"steps": [shell(&script)], "limits": {"disk_mib": 16}}));
+    job.wait_for("complete");
+    assert!(is_in_folder(&server.data(), text));
+    assert!(matches!(job.delete().status, 200 | 204));
+    wait_until("nothing is left of the job", || !is_in_folder(&server.data(), text));
+    // Where the server is killed before it has removed the folder, the next one does.
+    server.stop();
+    let folder = server.data().join("jobs").join(&job.id);
+    assert!(!folder.exists());
+    for left in [&folder, &server.data().join("deletions")] {
+        std::fs::create_dir_all(left).unwrap();
+        std::fs::write(left.join(&job.id), text).unwrap();
+    }
+    server.restart();
+    wait_until("its folder is removed", || !is_in_folder(&server.data(), text));
 }

@@ -3,6 +3,7 @@
 
 mod code;
 mod expose;
+mod loss;
 mod notebook;
 mod ports;
 mod takeover;

@@ -41,7 +41,7 @@ fn a_person_sees_the_variables_of_the_agent_in_jupyterlab() {
 fn the_newest_job_has_its_notebook_on_an_exposed_port() {
     let port = free_port();
     let server = server_with(&format!("[expose]\njupyter = {port}\n"));
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let client = e2e::http_client().build().unwrap();
     let get = || client.get(format!("http://127.0.0.1:{port}/api")).send();
     assert_eq!(get().unwrap().status().as_u16(), 503, "no job runs");
     let sandbox = server.create_sandbox(&json!({"image": "default"}));

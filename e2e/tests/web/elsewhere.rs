@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use e2e::{Browser, Options, Page, Server, free_port, source, wait_until};
+use reqwest::Method;
 use serde_json::json;
 
 use crate::support::{has, press, shows, write};
@@ -93,9 +94,9 @@ fn one_logs_in_with_an_account_elsewhere_and_the_claim_decides_on_the_role() {
     let link = page.evaluate(&format!(
         "fetch('/v1/jobs/{id}/shares', {{method: 'POST', headers: {{'content-type': 'application/json'}}, \
          body: JSON.stringify({{view: 'files', for_s: 2592000}})}}).then(answer => answer.json())\
-         .then(link => (new Date(link.expires_at) - new Date()) / 3600000)"
+         .then(link => ({{url: link.url, hours: (new Date(link.expires_at) - new Date()) / 3600000}}))"
     ));
-    let hours = link.as_f64().unwrap_or_else(|| panic!("{link}"));
+    let hours = link["hours"].as_f64().unwrap_or_else(|| panic!("{link}"));
     assert!(hours > 6.0 && hours < 12.1, "it holds for {hours} hours");
     // What people may use is set by role: one job works, one waits, a third is refused.
     page.wait_for(
@@ -117,9 +118,24 @@ fn one_logs_in_with_an_account_elsewhere_and_the_claim_decides_on_the_role() {
     assert_eq!(page.evaluate(&format!("{hand_in}.then(answer => answer.status)")), json!(202));
     let refused = page.evaluate(&format!("{hand_in}.then(answer => answer.json())"));
     assert_eq!((&refused["status"], &refused["code"]), (&json!(429), &json!("key_used_up")), "{refused}");
+    // Logging out ends the login on the server: a copy of its cookie is worth nothing, nor is the link.
+    let cookies = page.ask("Network.getCookies", &json!({}))["cookies"].clone();
+    let session =
+        cookies.as_array().unwrap().iter().find(|cookie| cookie["name"] == "caisson_session").unwrap();
+    let copied = format!("caisson_session={}", session["value"].as_str().unwrap());
+    let sealed = link["url"].as_str().unwrap().rsplit('/').next().unwrap();
+    let files = format!("/v1/jobs/{id}/files?share={sealed}");
+    let by_copy = || server.send(server.request(Method::GET, "/v1/jobs").header("Cookie", &copied));
+    by_copy().expect(200);
+    server.get(&files).expect(200);
     press(&mut page, "Log out");
     page.wait_for("the key is asked for again", &shows("This server asks for a key"));
     page.threw_nothing();
+    by_copy().expect_problem(401, "key_missing");
+    server.get(&files).expect_problem(401, "key_missing");
+    server.kill9();
+    server.restart();
+    by_copy().expect_problem(401, "key_missing");
 
     let elsewhere = Browser::start();
     let mut page = elsewhere.open(&format!("http://localhost:{}/", server.port));
@@ -137,11 +153,7 @@ fn a_login_that_was_not_begun_here_is_refused() {
     let server = server(&format!("http://localhost:{port}"));
     server.get("/v1/login").expect_problem(502, "provider_failed");
     let _provider = Provider::start(port, &format!("http://localhost:{}/v1/login/callback", server.port));
-    let client = reqwest::blocking::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .unwrap();
+    let client = e2e::http_client().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     // A provider that has failed is left alone for a moment.
     let mut begun = client.get(server.url("/v1/login")).send().unwrap();
     wait_until("the provider is asked again", || {

@@ -51,6 +51,39 @@ fn one_logs_in_with_a_key_gives_out_another_and_logs_out() {
 }
 
 #[test]
+fn a_link_is_made_listed_and_revoked_on_the_page() {
+    let server = Server::start();
+    let admin = secret_of(&server, None, "root", "admin");
+    let request = server.request(Method::POST, "/schedule").bearer_auth(&admin);
+    let job = server.send(request.json(&json!({"steps": [shell("echo text > a.txt")]}))).expect(202).json();
+    let id = job["job_id"].as_str().unwrap().to_owned();
+    wait_until("the job is over", || {
+        let answer = server.send(server.request(Method::GET, &format!("/v1/jobs/{id}")).bearer_auth(&admin));
+        answer.json()["status"] == "complete"
+    });
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, &format!("#/jobs/{id}/files"));
+    write(&mut page, "#key", &admin);
+    press(&mut page, "Log in");
+    page.wait_for("the file is listed", &has(".entry"));
+    page.act("document.querySelector('[aria-label=\"Share files\"]').click()");
+    press(&mut page, "Make a link");
+    page.wait_for("the link is shown", &has("input.link"));
+    page.wait_for("and listed", &has("#share-files li"));
+    let told = page.evaluate("document.querySelector('#share-files li').innerText");
+    let told = told.as_str().unwrap();
+    assert!(told.contains("files, to watch") && told.contains("by root on"), "{told}");
+    let link = page.evaluate("document.querySelector('input.link').value");
+    let sealed = link.as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    let files = format!("/v1/jobs/{id}/files?share={sealed}");
+    server.get(&files).expect(200);
+    press(&mut page, "Revoke");
+    page.wait_for("the link is gone", &format!("!({}) && !({})", has("#share-files li"), has("input.link")));
+    server.get(&files).expect_problem(401, "key_missing");
+    page.threw_nothing();
+}
+
+#[test]
 fn a_page_elsewhere_cannot_use_the_login() {
     let server = Server::start();
     let admin = secret_of(&server, None, "root", "admin");

@@ -37,7 +37,8 @@ impl Server {
         match self.step {
             Step::Version => {
                 let minor = std::str::from_utf8(&bytes[..bytes.len().min(12)]).ok();
-                let minor = minor.and_then(|text| text.strip_prefix("RFB 003.")?.trim_end().parse::<u32>().ok());
+                let minor =
+                    minor.and_then(|text| text.strip_prefix("RFB 003.")?.trim_end().parse::<u32>().ok());
                 self.step = match minor {
                     Some(7..) => Step::Security,
                     // The server chooses; nothing is said of it.

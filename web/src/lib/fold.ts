@@ -220,11 +220,20 @@ const HANDLERS: Record<string, Handler> = {
     say('state', missing ? `The sandbox is ready. Not enforced on this host: ${missing}` : 'The sandbox is ready');
   },
   sandbox_lost(_job, _event, data, say) {
-    say('state', `The sandbox was lost: ${data.detail}. The work goes back to the last checkpoint.`, 'bad');
+    const names = (kernel: any) => kernel.variables.join(', ') || 'no variable is known by name';
+    const kernels = (data.kernels ?? []).map((kernel: any) => ` Lost with it: the kernel ${kernel.name} (${names(kernel)}).`);
+    say('state', `The sandbox was lost: ${data.detail}. The work goes back to the last checkpoint.${kernels.join('')}`, 'bad');
+  },
+  sandbox_stopped(_job, _event, data, say) {
+    say('state', `The sandbox stands still: ${data.reason}`, 'wait');
+  },
+  sandbox_continued(_job, _event, _data, say) {
+    say('state', 'The sandbox goes on');
   },
   call_started(job, event, data) {
     const key = callKey(event);
-    job.spent.calls += 1;
+    // A further attempt of an agent's call is a cell that runs again after its kernel was lost.
+    if (!event.call?.id.startsWith('turn-') || event.call.attempt === 1) job.spent.calls += 1;
     if (SILENT.has(data.tool)) return;
     job.calls.set(key, job.items.length);
     job.items.push({

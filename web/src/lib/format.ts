@@ -92,3 +92,8 @@ export function tone(status: string): 'wait' | 'work' | 'good' | 'bad' | 'off' {
       return 'wait';
   }
 }
+
+/** A day and a time, in the words of this browser. */
+export function moment(time: string | number): string {
+  return new Date(time).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
+}

@@ -23,7 +23,7 @@ export function isNear(host = location.hostname): boolean {
 export async function passOf(id: string, what: string | number): Promise<string> {
   if (!who.session?.needs_key) return '';
   const view = what === 'jupyter' ? 'notebook' : String(what);
-  const shared = await post<Schemas['ShareAnswer']>(`/v1/jobs/${id}/shares`, { view, for_s: LASTS_S, rights: 'use' });
+  const shared = await post<Schemas['ShareAnswer']>(`/v1/jobs/${id}/shares`, { view, for_s: LASTS_S, rights: 'use', this_login: true });
   return new URL(shared.url).pathname.split('/').at(-1) ?? '';
 }
 

@@ -66,6 +66,7 @@ export function templateOf(spec: any, defaults: Schemas['DefaultsView'] | null):
     environment: spec?.environment,
     labels: spec?.labels,
     on_loss: spec?.on_loss === 'fail' ? 'fail' : undefined,
+    on_kernel_loss: spec?.on_kernel_loss === 'replay' ? 'replay' : undefined,
   };
   const asked: Record<string, unknown> = {
     model: agent.model,

@@ -18,8 +18,8 @@ use crate::terminal::harmless;
 /// `caisson audit`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every event of a job carries a hash that covers the one before. The server signs the newest at intervals and when a job
-ends. A signed head that you keep elsewhere pins all events up to it: docs/audit.md.
+Every event of a job carries a hash that covers the one before. The server signs the newest at intervals and with the
+end of a job. A signed head that you keep elsewhere pins all events up to it: docs/audit.md.
 
 Examples:
   caisson audit verify                              all jobs of the data folder
@@ -35,7 +35,8 @@ pub(crate) struct AuditArguments {
 enum Action {
     /// Checks that nothing in the log of a job, or of all jobs, was changed or removed.
     #[command(after_help = "\
-Works while a server uses the folder. Exits with 1 where something is wrong, and names it.
+Works while a server uses the folder. Exits with 1 where something is wrong, and names it. The last lines say which
+removals of signed heads could be found: those of the newest only with heads that were kept elsewhere (--head).
 
 Examples:
   caisson audit verify
@@ -232,12 +233,47 @@ fn text(report: &AuditReport) -> String {
     if report.deleted > 0 {
         text += &format!("{} were deleted, as the server has signed\n", report.deleted);
     }
-    text
+    text + &what_was_checked(&report.jobs)
+}
+
+/// Which removals of heads would have been found.
+fn what_was_checked(jobs: &[JobAudit]) -> String {
+    let jobs: Vec<&JobAudit> = jobs.iter().filter(|job| job.deletion.is_none()).collect();
+    let count = jobs.len();
+    if count == 0 {
+        return String::new();
+    }
+    let line = |checked: usize, what: &str, needs: &str| match checked {
+        0 => format!("not checked: {what}; {needs}\n"),
+        all if all == count => format!("checked: {what}\n"),
+        some => format!("checked for {some} of {count} jobs: {what}; {needs}\n"),
+    };
+    let between = jobs.iter().filter(|job| job.heads_checked.between).count();
+    let newest = jobs.iter().filter(|job| job.heads_checked.newest_until.is_some()).count();
+    line(
+        between,
+        "whether signed heads between others were removed",
+        "heads of earlier versions are not chained",
+    ) + &line(
+        newest,
+        "whether the newest signed heads were removed, up to the heads that were kept elsewhere",
+        "this takes --head with heads of the job",
+    )
 }
 
 fn text_of(audit: &JobAudit) -> String {
-    let JobAudit { job, events, dropped_payloads, heads, kept_heads, signed_until, deletion, files, faults } =
-        audit;
+    let JobAudit {
+        job,
+        events,
+        dropped_payloads,
+        heads,
+        kept_heads,
+        signed_until,
+        deletion,
+        files,
+        faults,
+        ..
+    } = audit;
     let verdict = if faults.is_empty() { "sound" } else { "NOT SOUND" };
     let mut text = format!("{job}  {verdict}: ");
     match deletion {
@@ -252,6 +288,9 @@ fn text_of(audit: &JobAudit) -> String {
             );
         }
     }
+    if audit.unsigned_events > 0 {
+        text += &format!(", {} not yet signed", audit.unsigned_events);
+    }
     if *dropped_payloads > 0 {
         text += &format!(", {dropped_payloads} payloads dropped");
     }
@@ -260,6 +299,7 @@ fn text_of(audit: &JobAudit) -> String {
             FileState::Sound => format!(", {} as stored", file.name),
             FileState::Changed => format!(", {} CHANGED", file.name),
             FileState::Absent => format!(", {} is not there any more", file.name),
+            FileState::Behind => format!(", {} lacks lines that a server adds when it starts", file.name),
             FileState::Unknown => format!(", {} without a digest in the log", file.name),
         };
     }

@@ -50,6 +50,8 @@ fn namespace(config: &Config, programs: Programs, purpose: For<'_>) -> Result<Ar
     settings.first_uid = chosen.first_uid.unwrap_or(settings.first_uid);
     settings.slots = chosen.slots.unwrap_or(settings.slots);
     settings.ready_disks = chosen.ready_disks.unwrap_or(settings.ready_disks);
+    settings.disk_reserve_unless_overcommitted =
+        (!chosen.disk_overcommit).then_some(config.jobs.disk_reserve_bytes);
     if chosen.list_files == Some(false) {
         settings.file_audit = FileAuditing::Off;
     }

@@ -13,6 +13,7 @@ use super::doctor_folders::Folders;
 use crate::cli::DoctorArguments;
 use crate::config::Config;
 use crate::config_backend::BackendChoice;
+use crate::config_limits;
 use crate::embedded::InMemory;
 use crate::terminal::Colours;
 
@@ -73,10 +74,26 @@ async fn look(config: &Config, backend: &dyn Backend, mut checks: Vec<Check>) ->
         Err(_) => checks.extend(backend.checks().await),
     }
     checks.extend(image);
+    checks.push(ceilings(config));
     match found {
         Ok(_) if checks.iter().any(|check| check.state == CheckState::Missing) => Err(unfit(checks, "")),
         Ok(capabilities) => Ok(Capabilities { checks, ..capabilities }),
         Err(error) => Err((error, checks)),
+    }
+}
+
+/// What requests may ask for at most.
+fn ceilings(config: &Config) -> Check {
+    let name = "requests".to_owned();
+    match config_limits::described(&config.jobs.ceilings.everybody) {
+        Some(found) => Check { name, state: CheckState::Good, found, remedy: None },
+        None => Check {
+            name,
+            state: CheckState::Weaker,
+            found: "may ask for any amount of memory, CPUs or disk: what the engine's host has is not known"
+                .into(),
+            remedy: Some("set memory_mib, cpus and disk_mib in [limits.max]".into()),
+        },
     }
 }
 

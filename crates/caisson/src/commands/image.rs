@@ -5,14 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use image::{BuildOptions, ImageName, ImageStore, Recipe, Reuse, StoredImage};
+use image::{BuildOptions, HostAccess, ImageName, ImageStore, Recipe, Reuse, StoredImage};
 use sandbox::{Check, CheckState};
 use serde_json::{Value, json};
 
 use super::image_progress::Progress;
 use crate::cli::{HostArguments, OutputArguments};
-use crate::config::Config;
-use crate::config_image;
+use crate::config::{self, Config};
 use crate::table::{Cell, Table};
 
 /// Said of an image whose recipe is newer.
@@ -136,7 +135,7 @@ fn build(arguments: BuildArguments, host: &HostArguments, output: OutputArgument
         name: arguments.name,
         recipe,
         base: arguments.base,
-        access: config_image::host_access(arguments.mirror)?,
+        access: HostAccess::from_environment(arguments.mirror, config::variable)?,
         archives: arguments
             .archives
             .map(std::path::absolute)

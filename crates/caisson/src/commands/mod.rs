@@ -45,6 +45,7 @@ pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod serve;
 pub(crate) mod share;
+pub(crate) mod shares;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod takeover;

@@ -58,6 +58,10 @@ impl Progress {
             }
             "sandbox_ready" => self.paint("2", "sandbox ready"),
             "sandbox_lost" => self.paint("33", &format!("sandbox lost: {}", text(&data["detail"]))),
+            "sandbox_stopped" => {
+                self.paint("33", &format!("sandbox stands still: {}", text(&data["reason"])))
+            }
+            "sandbox_continued" => self.paint("2", "sandbox goes on"),
             "call_started" => self.started(event),
             "call_output" => self.output(data),
             "call_output_dropped" => self.paint("2", &format!("  ... {} bytes were not kept", data["bytes"])),

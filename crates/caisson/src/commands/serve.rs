@@ -1,6 +1,7 @@
 //! `caisson serve`
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::FutureExt;
@@ -17,6 +18,9 @@ use crate::embedded;
 use crate::exposed::Exposed;
 use crate::logging::{self, LogLevel};
 use crate::reload;
+
+/// How long the end of the server waits for threads that wait for the system.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the server until it is told to stop.
 pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
@@ -35,7 +39,10 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
             }
         });
     }
-    runtime.block_on(serve(arguments, config, level))?;
+    let served = runtime.block_on(serve(arguments, config, level));
+    // What a thread still waits for, such as the sync of a disk, goes on with the next server.
+    runtime.shutdown_timeout(SHUTDOWN_PATIENCE);
+    served?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,7 +14,7 @@ use crate::ids;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Whoever has the link sees this one view of this one job, without a key, until the link ends. It also ends when the key of
-who made it is revoked.
+who made it is revoked, and when somebody revokes it: see caisson shares.
 
 Views: desktop, terminal, files, output, events, notebook, or a port such as 5173.
 

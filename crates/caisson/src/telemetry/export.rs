@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::SpanLayer;
+use crate::client_tls::install_tls_provider;
 
 /// Spans that wait for being sent.
 const MOST_WAITING: usize = 4096;
@@ -67,6 +68,7 @@ pub(crate) fn start(telemetry: Telemetry) -> (SpanLayer, Exporter) {
 impl Exporter {
     /// Sends until nobody makes spans any more.
     pub(crate) async fn run(mut self) -> Result<()> {
+        install_tls_provider();
         let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
             .build()

@@ -60,6 +60,37 @@ fn a_rule_never_overrides_a_refused_range() {
     assert_eq!((refusal.code, refusal.rule.as_str()), (ReasonCode::RefusedRange, "10.0.0.0/8"));
 }
 
+/// Whatever the job asked for, the answer names the operator's setting: following it allows the target.
+#[test]
+fn a_target_that_only_the_operator_can_open_is_refused_for_its_range() {
+    let list = r#"{"allow": ["example.org", "169.254.169.254:81"]}"#;
+    for mode in ["\"off\"", "\"packages\"", list] {
+        for host in [
+            "169.254.169.254",
+            "[::ffff:169.254.169.254]",
+            "metadata.google.internal",
+            "localhost",
+            "a.localhost",
+        ] {
+            let refusal = policy(mode).check(&target(host, 80), Sight::Bytes).unwrap_err();
+            assert_eq!(refusal.code, ReasonCode::RefusedRange, "{mode} {host}");
+            assert!(!refusal.code.may_be_approved());
+            assert!(refusal.remedy.contains("`allow_ranges` in the section [egress]"), "{}", refusal.remedy);
+            let (_, rest) = refusal.remedy.split_once('"').unwrap();
+            let range = rest.split_once('"').unwrap().0;
+            let ranges = serde_json::from_value(serde_json::json!({"allow": [range]})).unwrap();
+            let opened = Policy::new(serde_json::from_str(mode).unwrap(), ranges).unwrap();
+            let then = opened.check(&target(host, 80), Sight::Bytes).unwrap_err();
+            assert!(then.code.may_be_approved(), "{mode} {host}: {then:?}");
+        }
+    }
+    let ranges: Ranges = serde_json::from_str(r#"{"refuse_also": ["192.0.2.0/24"]}"#).unwrap();
+    let refusal =
+        Policy::new(Mode::Off, ranges).unwrap().check(&target("192.0.2.1", 80), Sight::Bytes).unwrap_err();
+    assert!(refusal.remedy.contains("removing 192.0.2.0/24 from `refuse_also`"), "{}", refusal.remedy);
+    assert_eq!(verdict("\"off\"", "notlocalhost", 80), Err(ReasonCode::EgressOff));
+}
+
 #[test]
 fn nothing_exceeds_the_ceiling() {
     let ceiling: Mode = serde_json::from_str(r#"{"allow": ["packages", "*.example.org"]}"#).unwrap();
@@ -93,6 +124,28 @@ fn methods_and_paths_bind_where_they_can_be_seen_and_allow_nothing_elsewhere() {
 }
 
 #[test]
+fn a_tunnel_without_tls_needs_a_rule_that_allows_it() {
+    let plain = |policy: &Policy, host, port| policy.check(&target(host, port), Sight::WithoutTls);
+    let list = r#"{"allow": ["a.example:22", {"host": "b.example:22", "without_tls": true}]}"#;
+    for (mode, host) in [(list, "a.example"), ("\"packages\"", "github.com")] {
+        let port = if host == "github.com" { 443 } else { 22 };
+        assert!(policy(mode).check(&target(host, port), Sight::Bytes).is_ok(), "{host}");
+        let refusal = plain(&policy(mode), host, port).unwrap_err();
+        assert_eq!(refusal.code, ReasonCode::WithoutTls, "{host}");
+        let (start, end) = (refusal.remedy.find("{\"allow\"").unwrap(), refusal.remedy.rfind('}').unwrap());
+        assert!(plain(&policy(&refusal.remedy[start..=end]), host, port).is_ok(), "{}", refusal.remedy);
+    }
+    assert_eq!(plain(&policy(list), "b.example", 22).unwrap().rule, "b.example:22 [without TLS]");
+    assert!(plain(&policy("\"open\""), "a.example", 22).is_ok());
+    // What a person approves is approved with its protocol; nothing exceeds the ceiling.
+    let approved = policy("\"off\"").with_approved("a.example:22".parse().unwrap());
+    assert!(plain(&approved, "a.example", 22).is_ok());
+    let capped = policy("\"learn\"").under(serde_json::from_str(list).unwrap()).unwrap();
+    assert_eq!(plain(&capped, "a.example", 22).unwrap_err().code, ReasonCode::AboveCeiling);
+    assert!(plain(&capped, "b.example", 22).is_ok());
+}
+
+#[test]
 fn modes_are_written_as_they_are_read() {
     for text in [
         "\"off\"",
@@ -100,6 +153,7 @@ fn modes_are_written_as_they_are_read() {
         "\"open\"",
         "\"learn\"",
         r#"{"allow":["*.example.org:8443","10.0.0.0/8"]}"#,
+        r#"{"allow":[{"host":"example.org:22","without_tls":true}]}"#,
     ] {
         let mode: Mode = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&mode).unwrap(), text);

@@ -154,3 +154,50 @@ async fn a_request_inside_that_names_another_host_is_refused() {
     let head = read_head(&mut client).await;
     assert!(head.starts_with("HTTP/1.1 400") && head.contains("evil.example"), "{head}");
 }
+
+#[tokio::test]
+async fn a_request_that_names_two_hosts_is_refused_and_nothing_of_it_is_sent() {
+    let mut scene = scene("localhost", open).await;
+    for second in ["evil.example", "localhost"] {
+        let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
+        let header = format!("Host: {second}\r\nAuthorization: Bearer {}", scene.placeholder);
+        client.write_all(scene.request("/", &header).as_bytes()).await.unwrap();
+        let head = read_head(&mut client).await;
+        assert!(head.starts_with("HTTP/1.1 400") && head.contains("duplicate_header"), "{head}");
+        drop(client);
+        let mut seen = Vec::new();
+        let _ = server.read_to_end(&mut seen).await;
+        assert!(seen.is_empty(), "{}", String::from_utf8_lossy(&seen));
+        scene.setup.opened().await;
+        assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::DuplicateHeader));
+        scene.setup.closed().await;
+    }
+}
+
+#[tokio::test]
+async fn the_server_gets_the_name_of_the_host_that_was_checked() {
+    let scene = scene("localhost", open).await;
+    let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
+    // What `Connection` names is left out, and the host must not be.
+    let request = "GET / HTTP/1.1\r\nHost: LOCALHOST.\r\nConnection: host, close\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    let seen = read_head(&mut server).await;
+    assert!(seen.contains(&format!("host: localhost:{}\r\n", scene.port)), "{seen}");
+}
+
+#[tokio::test]
+async fn a_handshake_that_names_another_server_gets_no_value_out() {
+    let mut scene = scene("localhost", open).await;
+    let mut client = scene.client_for("evil.example").await;
+    let header = format!("Authorization: Bearer {}", scene.placeholder);
+    client.write_all(scene.request("/", &header).as_bytes()).await.unwrap();
+    let head = read_head(&mut client).await;
+    assert!(head.starts_with("HTTP/1.1 403") && head.contains("other_server_name"), "{head}");
+    drop(client);
+    let mut seen = Vec::new();
+    scene.listener.accept().await.unwrap().0.read_to_end(&mut seen).await.unwrap();
+    assert!(seen.is_empty(), "not even a handshake");
+    scene.setup.opened().await;
+    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::OtherServerName));
+    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::OtherServerName));
+}

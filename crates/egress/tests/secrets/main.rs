@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod answers;
 mod hosts;
 mod placeholders;
 mod scene;

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use egress::{Authority, Hidden, Interception, ProxySettings, Secret, Secrets, Upstream};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::io::{BufReader, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
@@ -91,6 +93,21 @@ impl Scene {
         BufReader::new(TlsConnector::from(Arc::new(config)).connect(name, client.stream).await.unwrap())
     }
 
+    /// A client that names another server in its handshake, and trusts whatever it is shown.
+    pub(crate) async fn client_for(&self, server_name: &'static str) -> ClientEnd {
+        let mut client = self.setup.client();
+        client.connect(format!("localhost:{}", self.port)).await;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(TrustsAll))
+            .with_no_client_auth();
+        let name = ServerName::try_from(server_name).unwrap();
+        BufReader::new(TlsConnector::from(Arc::new(config)).connect(name, client.stream).await.unwrap())
+    }
+
     pub(crate) async fn server(&self) -> ServerEnd {
         let stream = self.listener.accept().await.unwrap().0;
         BufReader::new(self.server.accept(stream).await.unwrap())
@@ -98,5 +115,43 @@ impl Scene {
 
     pub(crate) fn request(&self, path: &str, header: &str) -> String {
         format!("GET {path} HTTP/1.1\r\nHost: localhost:{}\r\n{header}\r\n\r\n", self.port)
+    }
+}
+
+#[derive(Debug)]
+struct TrustsAll;
+
+impl ServerCertVerifier for TrustsAll {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _others: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
     }
 }

@@ -30,6 +30,11 @@ pub(crate) fn allow(target: impl std::fmt::Display) -> Policy {
     policy(&format!(r#"{{"allow": ["{target}"]}}"#))
 }
 
+/// Allows a target, with tunnels that carry whatever the test sends.
+pub(crate) fn allow_raw(target: impl std::fmt::Display) -> Policy {
+    policy(&format!(r#"{{"allow": [{{"host": "{target}", "without_tls": true}}]}}"#))
+}
+
 impl Setup {
     pub(crate) fn new(policy: Policy) -> Self {
         Self::with(policy, ProxySettings::default(), 64)

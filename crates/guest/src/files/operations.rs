@@ -56,7 +56,7 @@ pub(crate) fn open_file(
             format!("reading `{path}`: it is a directory; list it instead"),
         )),
         _ => Err(refusal(
-            FileErrorCode::Other,
+            FileErrorCode::NotFile,
             format!("reading `{path}`: it is a pipe, socket or device, not a file"),
         )),
     }

@@ -37,8 +37,12 @@ fn explain(error: &std::io::Error) -> (FileErrorCode, String) {
             Code::OutsideWorkspace,
             "it leads out of the workspace; use a path that stays inside, without absolute links",
         ),
-        Some(Errno::LOOP) => (Code::Other, "it is a symbolic link, or there are too many on the way"),
-        Some(Errno::NAMETOOLONG) => (Code::BadPath, "a name is too long"),
+        Some(Errno::LOOP) => {
+            (Code::LinkLoop, "it is a symbolic link that leads to itself, or there are too many on the way")
+        }
+        // What opening a socket, or a device without a driver, says.
+        Some(Errno::NXIO | Errno::NODEV) => (Code::NotFile, "it is a pipe, socket or device, not a file"),
+        Some(Errno::NAMETOOLONG) => (Code::BadPath, "a name is too long; at most 255 bytes are possible"),
         Some(Errno::FBIG) => (Code::TooLarge, "the file would be too large"),
         Some(Errno::AGAIN) => (Code::Other, "it is being changed all the time; try again"),
         Some(Errno::MFILE | Errno::NFILE) => (Code::Other, "too many files are open in the sandbox"),

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use protocol::{Cell, Exec, ExecEnd, OutputStream, Program, plain_text};
+use protocol::{Cell, Exec, ExecEnd, KernelRun, OutputStream, Program, plain_text};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
+use crate::awake;
 use crate::calls::{Phase, ProcessCall};
 use crate::guest::Guest;
 use crate::input::Input;
@@ -168,7 +169,15 @@ impl RunningCell {
         };
         self.call.phase.send_replace(Phase::Running { pid: kernel.pid });
         match self.converse(&kernel).await {
-            Ok(end) => Attempt::Ended { pid: Some(kernel.pid), end },
+            Ok(end) => {
+                self.call.kernel.replace(Some(KernelRun {
+                    name: kernel.spec.name.clone(),
+                    language: kernel.spec.language.clone(),
+                    life: kernel.generation,
+                    is_alive: kernel.state.borrow().death().is_none(),
+                }));
+                Attempt::Ended { pid: Some(kernel.pid), end }
+            }
             // It is going: what came before this cell has ended it. The next one is asked when it is gone.
             Err(why) => tokio::select! {
                 given_up = self.given_up() => given_up.attempt(),
@@ -347,7 +356,7 @@ impl RunningCell {
 /// Sleeps for a time, or for ever where there is none.
 async fn sleep_or_pend(time: Option<Duration>) {
     match time {
-        Some(time) => tokio::time::sleep(time).await,
+        Some(time) => awake::sleep(time).await,
         None => std::future::pending().await,
     }
 }

@@ -85,6 +85,8 @@ pub(crate) struct Kernel {
     pub(crate) state: watch::Sender<State>,
     /// Held by the cell whose turn it is.
     pub(crate) turn: Mutex<()>,
+    /// How often it was started, this time included.
+    pub(crate) generation: u64,
     /// Cells that it was given.
     pub(crate) cells: Cell<u64>,
     /// What it was started with.
@@ -161,6 +163,7 @@ impl Kernel {
             connection,
             state: watch::Sender::new(State::Idle),
             turn: Mutex::new(()),
+            generation,
             cells: Cell::new(0),
             environment,
             note: RefCell::new(None),

@@ -54,7 +54,7 @@ impl Model for Anthropic {
 }
 
 /// What comes of these events, for the fuzz targets.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
     stream::StreamReader::new(endpoint).after(values)?.end().ok()
 }

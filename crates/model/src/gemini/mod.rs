@@ -52,7 +52,7 @@ impl Model for Gemini {
 }
 
 /// What comes of these events, for the fuzz targets.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
     stream::StreamReader::new(endpoint).after(values)?.end().ok()
 }

@@ -68,7 +68,7 @@ impl Model for OpenAi {
 }
 
 /// What comes of these events, for the fuzz targets.
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
     stream::StreamReader::new(endpoint).after(values)?.end(values.len()).map(|(draft, _)| draft).ok()
 }

@@ -1,9 +1,10 @@
 //! What a key may use, held against what its jobs use.
 
-use super::{KeyLimits, Submitter, Turn};
+use super::{AppliedCeilings, KeyId, KeyLimits, Submitter, Turn};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
 use crate::orchestrator::{Orchestrator, RETRY_AFTER_S};
+use crate::request::{InvalidField, JobDefaults, JobSpec, Work, at_most, check_step_timeouts};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -14,11 +15,51 @@ pub struct KeyUse {
     pub queued: u32,
     /// Jobs and sandboxes that work.
     pub running: u32,
+    /// Bare sandboxes.
+    pub sandboxes: u32,
     /// What models have cost within the last day.
     pub nanodollars: u64,
 }
 
 impl Orchestrator {
+    /// What holds for the requests of a key.
+    pub(crate) fn rules_for(&self, key: Option<&KeyId>) -> JobDefaults {
+        JobDefaults { ceilings: self.ceilings_of(key), ..self.core.settings().defaults.clone() }
+    }
+
+    fn ceilings_of(&self, key: Option<&KeyId>) -> AppliedCeilings {
+        let rules = &self.core.settings().ceilings;
+        key.map_or_else(|| rules.of(None, None), |key| self.core.keys.ceilings(key, rules))
+    }
+
+    /// The ceilings of the caller that this acts for.
+    pub(crate) fn own_ceilings(&self) -> AppliedCeilings {
+        self.ceilings_of(self.actor().and_then(|actor| actor.key.as_ref()))
+    }
+
+    /// Holds a job that was accepted earlier against the ceilings of now: what it asked for must be allowed, and what it did not ask for
+    /// is lowered.
+    pub(crate) fn bound(
+        &self,
+        spec: &mut JobSpec,
+        submitter: Option<&Submitter>,
+    ) -> Result<(), InvalidField> {
+        let ceilings = self.ceilings_of(submitter.map(|submitter| &submitter.key));
+        let most = ceilings.effective();
+        check_step_timeouts(&spec.work, &ceilings)?;
+        spec.limits = ceilings.bound(spec.limits)?;
+        spec.step_timeout = at_most(spec.step_timeout, most.step_timeout_s);
+        if matches!(spec.work, Work::Session { .. }) {
+            return Ok(());
+        }
+        if spec.wall_clock != self.core.settings().defaults.wall_clock {
+            let seconds = spec.wall_clock.as_secs_f64();
+            ceilings.check_seconds("limits.wall_clock_s", "wall_clock_s", seconds, |set| set.wall_clock_s)?;
+        }
+        spec.wall_clock = at_most(spec.wall_clock, most.wall_clock_s);
+        Ok(())
+    }
+
     /// Refuses one more job of this key where it has used up what it may. The turn is kept until the job is stored, so
     /// that two at once do not both take the last place.
     pub(crate) async fn check_allowance(
@@ -61,14 +102,56 @@ impl Orchestrator {
         submitter: Option<&Submitter>,
     ) -> Result<Option<Turn>, OrchestratorError> {
         let Some(id) = submitter.map(|submitter| &submitter.key) else { return Ok(None) };
-        let Some(limit) = self.core.keys.limits(id).max_running else { return Ok(None) };
         let turn = self.core.keys.turn(id).await;
         let used = self.core.store.key_use(id.clone(), now_ms() - DAY_MS).await?;
-        if used.running < limit {
-            return Ok(Some(turn));
+        let settings = self.core.settings();
+        let most = SandboxShare {
+            running: self.core.keys.running_limit(id, &settings.ceilings),
+            sandboxes: self.core.keys.ceilings(id, &settings.ceilings).effective().sandboxes,
+            all: settings.max_sandboxes,
+            free: settings.max_sandboxes.saturating_sub(self.core.live.count_sandbox_places()),
+            is_shared: self.core.keys.count() > 1,
+        };
+        match most.refusal(used) {
+            Some(what) => Err(OrchestratorError::KeyUsedUp { what, retry_after_s: RETRY_AFTER_S }),
+            None => Ok(Some(turn)),
         }
-        let what = format!("{} jobs and sandboxes of this key work already, of {limit}", used.running);
-        Err(OrchestratorError::KeyUsedUp { what, retry_after_s: RETRY_AFTER_S })
+    }
+}
+
+/// How many sandboxes one key may hold.
+struct SandboxShare {
+    /// The most jobs and sandboxes of it at work.
+    running: Option<u32>,
+    /// The most sandboxes of it.
+    sandboxes: Option<u32>,
+    /// The most sandboxes of everybody.
+    all: usize,
+    /// Of these, those that nobody has.
+    free: usize,
+    /// Whether other keys share them.
+    is_shared: bool,
+}
+
+impl SandboxShare {
+    /// Why a key that uses so much gets no further one.
+    fn refusal(&self, used: KeyUse) -> Option<String> {
+        if let Some(most) = self.running.filter(|most| used.running >= *most) {
+            return Some(format!("{} jobs and sandboxes of this key work already, of {most}", used.running));
+        }
+        let held = used.sandboxes;
+        if let Some(most) = self.sandboxes {
+            return (held >= most).then(|| format!("{held} sandboxes of this key live already, of {most}"));
+        }
+        // As long as a key may hold no more than are left, something is left for the next one.
+        let is_more = self.is_shared && held > 0 && usize::try_from(held).is_ok_and(|held| held >= self.free);
+        is_more.then(|| {
+            format!(
+                "{held} sandboxes of this key live already, and the {} that are free, of {}, are left to others (the operator can set \
+                 another number: `sandboxes` in [limits.max])",
+                self.free, self.all
+            )
+        })
     }
 }
 
@@ -91,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_is_used_up_is_named() {
-        let used = KeyUse { queued: 3, running: 1, nanodollars: 2_500_000_000 };
+        let used = KeyUse { queued: 3, running: 1, sandboxes: 0, nanodollars: 2_500_000_000 };
         assert_eq!(over(&KeyLimits::default(), used), None);
         let queue = KeyLimits { max_queued: Some(3), ..KeyLimits::default() };
         assert_eq!(over(&queue, used).unwrap(), "3 jobs of this key wait already, of 3");
@@ -99,5 +182,32 @@ mod tests {
         assert!(over(&money, used).unwrap().contains("$2.50 in 24 hours, of $2.00"));
         let more = KeyLimits { dollars_per_day: Some(3.0), max_queued: Some(4), ..KeyLimits::default() };
         assert_eq!(over(&more, used), None);
+    }
+
+    #[test]
+    fn no_key_takes_all_sandboxes() {
+        let share = |free| SandboxShare { running: None, sandboxes: None, all: 100, free, is_shared: true };
+        let holds = |sandboxes| KeyUse { sandboxes, running: sandboxes, ..KeyUse::default() };
+        let taken = |others: u32| {
+            let mut held = 0;
+            while share(usize::try_from(100 - others - held).unwrap()).refusal(holds(held)).is_none() {
+                held += 1;
+            }
+            held
+        };
+        assert_eq!([taken(0), taken(50), taken(75), taken(99)], [50, 25, 13, 1]);
+        let alone = SandboxShare { is_shared: false, ..share(1) };
+        assert_eq!(alone.refusal(holds(99)), None, "there is nobody to share with");
+        assert!(
+            share(10)
+                .refusal(holds(10))
+                .unwrap()
+                .contains("the 10 that are free, of 100, are left to others")
+        );
+        let set = SandboxShare { sandboxes: Some(7), ..share(1) };
+        assert_eq!(set.refusal(holds(6)), None);
+        assert_eq!(set.refusal(holds(7)).unwrap(), "7 sandboxes of this key live already, of 7");
+        let running = SandboxShare { running: Some(2), ..share(90) };
+        assert!(running.refusal(holds(2)).unwrap().contains("of 2"));
     }
 }

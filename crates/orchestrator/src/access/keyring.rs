@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use tokio::sync::watch;
 
 use super::people::{PERSON_PREFIX, People};
-use super::{Key, KeyId, KeyLimits, NewKey, Role, Token};
+use super::{AppliedCeilings, CeilingRules, Key, KeyId, KeyLimits, NewKey, Role, Token};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
 use crate::folder::DataFolder;
@@ -50,7 +50,7 @@ pub(crate) struct KeyRing {
     is_closed: AtomicBool,
     /// Held from the look at the keys to the change of them.
     changing: tokio::sync::Mutex<()>,
-    /// Counts the changes, for what stays open with a key.
+    /// Counts the changes of what lets callers in, for what stays open with it.
     changes: watch::Sender<u64>,
     /// Those who log in with accounts elsewhere.
     pub(super) people: People,
@@ -114,11 +114,31 @@ impl KeyRing {
     }
 
     /// The keys and people whose jobs may not all work at once, with how many may.
-    pub(crate) fn with_running_limit(&self) -> Vec<(KeyId, u32)> {
-        let bounded = |key: &Arc<Key>| key.limits.max_running.map(|limit| (key.id.clone(), limit));
-        let mut all: Vec<(KeyId, u32)> = self.read().by_id.values().filter_map(bounded).collect();
-        all.extend(self.people.with_running_limit());
-        all
+    pub(crate) fn with_running_limit(&self, rules: &CeilingRules) -> Vec<(KeyId, u32)> {
+        let keys = self.read().by_id.keys().cloned().collect::<Vec<_>>();
+        let all = keys.into_iter().chain(self.people.ids());
+        all.filter_map(|id| Some((self.running_limit(&id, rules)?, id)))
+            .map(|(most, id)| (id, most))
+            .collect()
+    }
+
+    /// How many jobs and sandboxes of a key or a person may be at work at once, by the key itself and by its ceiling.
+    pub(super) fn running_limit(&self, id: &KeyId, rules: &CeilingRules) -> Option<u32> {
+        let of_rules = self.ceilings(id, rules).effective().running;
+        self.limits(id).max_running.into_iter().chain(of_rules).min()
+    }
+
+    /// The most that a key or a person may ask for.
+    pub(crate) fn ceilings(&self, id: &KeyId, rules: &CeilingRules) -> AppliedCeilings {
+        match self.by_id(id) {
+            Some(key) => rules.of(Some(key.role), Some(&key.name)),
+            None => rules.of(self.people.role(id), None),
+        }
+    }
+
+    /// How many there are to share what the server has.
+    pub(super) fn count(&self) -> usize {
+        self.read().by_id.len() + self.people.ids().len()
     }
 
     /// Waits until nobody else takes more for this key.
@@ -138,7 +158,7 @@ impl KeyRing {
         keys.by_digest.insert(digest, key);
         drop(keys);
         self.is_closed.store(true, Ordering::Relaxed);
-        self.changes.send_modify(|count| *count += 1);
+        self.changed();
     }
 
     fn remove(&self, id: &KeyId) {
@@ -146,6 +166,11 @@ impl KeyRing {
         keys.by_id.remove(id);
         keys.by_digest.retain(|_, key| key.id != *id);
         drop(keys);
+        self.changed();
+    }
+
+    /// Lets everything that stays open look again whether it may.
+    pub(crate) fn changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 }
@@ -173,7 +198,7 @@ impl Orchestrator {
         self.core.keys.is_required.load(Ordering::Relaxed)
     }
 
-    /// Changes whenever a key is added or revoked.
+    /// Changes whenever a key is added or revoked, a login is ended, or a shared link is revoked.
     #[must_use]
     pub fn key_changes(&self) -> watch::Receiver<u64> {
         self.core.keys.changes.subscribe()

@@ -4,9 +4,12 @@
 //! This module knows keys and roles; which route needs which role is the server's affair.
 
 mod allowance;
+mod ceilings;
 mod keyring;
 mod people;
 mod seal;
+mod sessions;
+mod shares;
 mod token;
 
 use std::fmt;
@@ -18,11 +21,16 @@ use utoipa::ToSchema;
 use crate::written::only_object;
 
 pub use allowance::KeyUse;
+pub use ceilings::{AppliedCeilings, CeilingRules, Ceilings, cpu_millis};
 pub(crate) use keyring::{KeyRing, Turn};
 pub use keyring::{StoredKeys, check_limits};
 pub use people::PERSON_PREFIX;
 pub(crate) use seal::Seal;
 pub use seal::SealedFor;
+pub(crate) use sessions::EndedSessions;
+pub use sessions::{Session, SessionId};
+pub(crate) use shares::Shares;
+pub use shares::{NewSharedLink, ShareId, SharedLink};
 pub use token::Token;
 
 /// What a caller may do. Each role may do what those before it may, for every job; a submitter alone is bound to its

@@ -38,21 +38,19 @@ impl People {
         true
     }
 
-    /// What a person may use, where this is one.
-    pub(super) fn limits(&self, id: &KeyId) -> Option<KeyLimits> {
-        let role = self.roles.read().unwrap_or_else(PoisonError::into_inner).get(id).copied();
-        role.map(|role| self.of_role(role))
+    /// The role of a person, where this is one.
+    pub(super) fn role(&self, id: &KeyId) -> Option<Role> {
+        self.roles.read().unwrap_or_else(PoisonError::into_inner).get(id).copied()
     }
 
-    /// Those whose jobs may not all work at once, with how many may.
-    pub(super) fn with_running_limit(&self) -> Vec<(KeyId, u32)> {
-        let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let most = |role: &Role| limits.get(role).and_then(|limits| limits.max_running);
-        if limits.values().all(|limits| limits.max_running.is_none()) {
-            return Vec::new();
-        }
-        let roles = self.roles.read().unwrap_or_else(PoisonError::into_inner);
-        roles.iter().filter_map(|(id, role)| Some((id.clone(), most(role)?))).collect()
+    /// All of them.
+    pub(super) fn ids(&self) -> Vec<KeyId> {
+        self.roles.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// What a person may use, where this is one.
+    pub(super) fn limits(&self, id: &KeyId) -> Option<KeyLimits> {
+        self.role(id).map(|role| self.of_role(role))
     }
 }
 
@@ -88,9 +86,8 @@ mod tests {
         assert_eq!(people.limits(&ada), None, "nobody knows them yet");
         assert!(people.meet(&ada, Role::Submitter) && !people.meet(&ada, Role::Submitter));
         assert_eq!(people.limits(&ada), Some(bounded));
-        assert_eq!(people.with_running_limit(), [(ada.clone(), 2)]);
         assert!(people.meet(&ada, Role::Operator));
         assert_eq!(people.limits(&ada), Some(KeyLimits::default()));
-        assert!(people.with_running_limit().is_empty());
+        assert_eq!((people.role(&ada), people.ids()), (Some(Role::Operator), vec![ada]));
     }
 }

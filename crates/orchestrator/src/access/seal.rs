@@ -20,7 +20,7 @@ const KEY_BYTES: usize = 32;
 /// What a sealed text is for; one that was made for something else is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealedFor {
-    /// Somebody is logged in: the text is the id of a key.
+    /// Somebody is logged in: the text is the id of the login and whose it is.
     Session,
     /// Somebody is logging in with an account elsewhere: the text is what they must bring back.
     Login,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::head::{SignedHead, hex};
+use super::head::{MAX_UNSIGNED_MS, SignedHead, hex};
 use super::stored::{FileAudit, FileState};
 use super::tombstone::Tombstone;
 use super::trust::TrustedKeys;
@@ -41,6 +41,11 @@ pub struct JobAudit {
     pub kept_heads: u64,
     /// The newest event that a head covers; what came after it is held by the chain alone.
     pub signed_until: Sequence,
+    /// How many events at the end of a job that goes on are not yet covered by a head of the database: a server signs them within a
+    /// minute, or when it starts. A job that is over has none: its end and the head over it are written together.
+    pub unsigned_events: u64,
+    /// Which removals of heads would have been found.
+    pub heads_checked: HeadsChecked,
     /// The statement that the job was deleted, where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion: Option<Tombstone>,
@@ -49,6 +54,17 @@ pub struct JobAudit {
     pub files: Vec<FileAudit>,
     /// What is wrong; empty where nothing is.
     pub faults: Vec<String>,
+}
+
+/// Which removals of heads the check of a job would have found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HeadsChecked {
+    /// Those of a head between others. Not where heads are of a version before they were chained.
+    pub between: bool,
+    /// Those of the newest, up to this event: the newest that a head kept elsewhere covers. Absent where none was kept: nothing in
+    /// the folder can tell of newest heads that were removed together with the events that they cover.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_until: Option<Sequence>,
 }
 
 impl JobAudit {
@@ -60,6 +76,8 @@ impl JobAudit {
             heads: 0,
             kept_heads: 0,
             signed_until: 0,
+            unsigned_events: 0,
+            heads_checked: HeadsChecked { between: true, newest_until: None },
             deletion: None,
             files: Vec::new(),
             faults: Vec::new(),
@@ -89,10 +107,17 @@ impl JobAudit {
     /// Takes in how the files beside the log are.
     pub(crate) fn with_files(mut self, files: Vec<FileAudit>) -> Self {
         for file in files.iter().filter(|file| file.state == FileState::Changed) {
-            self.faults
-                .push(format!("{} was changed: it is not the file whose digest the log has", file.name));
+            self.faults.push(format!("{} was changed: it is not what the log has of it", file.name));
         }
-        Self { files, ..self }
+        self.files.extend(files);
+        self.files.sort_by(|one, other| one.name.cmp(&other.name));
+        self
+    }
+
+    /// Takes in what else is wrong.
+    pub(crate) fn with_faults(mut self, faults: Vec<String>) -> Self {
+        self.faults.extend(faults);
+        self
     }
 }
 
@@ -111,6 +136,18 @@ pub(crate) struct Row {
     pub(crate) hash: Vec<u8>,
 }
 
+/// What the check of a log is told of beside its events.
+pub(crate) struct End {
+    /// What the job's row has as its next event.
+    pub(crate) next_sequence: Sequence,
+    /// What it has as the hash of the last one.
+    pub(crate) head_hash: Vec<u8>,
+    /// Whether the job is over, by its log.
+    pub(crate) is_over: bool,
+    /// When the newest head of any job was signed.
+    pub(crate) newest_head_ms: i64,
+}
+
 /// Looks at the events of one job, in their order.
 pub(crate) struct Checker {
     audit: JobAudit,
@@ -118,6 +155,8 @@ pub(crate) struct Checker {
     head: Vec<u8>,
     /// The hashes that heads speak of, as the events have them.
     wanted: BTreeMap<Sequence, Option<String>>,
+    /// When the events right after those that heads of the database speak of were written.
+    following: BTreeMap<Sequence, i64>,
     stored: Vec<SignedHead>,
     kept: Vec<SignedHead>,
     trusted: TrustedKeys,
@@ -134,6 +173,8 @@ impl Checker {
         may_lack: fn(&str) -> bool,
     ) -> Self {
         let wanted = stored.iter().chain(&kept).map(|head| (head.sequence, None)).collect();
+        let following =
+            stored.iter().map(|head| (head.sequence + 1, i64::MAX)).chain([(1, i64::MAX)]).collect();
         let audit =
             JobAudit { heads: stored.len() as u64, kept_heads: kept.len() as u64, ..JobAudit::new(job) };
         Self {
@@ -141,6 +182,7 @@ impl Checker {
             job: job.to_string(),
             head: Vec::new(),
             wanted,
+            following,
             stored,
             kept,
             trusted: trusted.clone(),
@@ -195,17 +237,22 @@ impl Checker {
         if let Some(place) = self.wanted.get_mut(&row.sequence) {
             *place = Some(hex(&row.hash));
         }
+        if let Some(time_ms) = self.following.get_mut(&row.sequence) {
+            *time_ms = row.time_ms;
+        }
     }
 
     /// Compares the end with what the job's own row says, and everything with the heads.
-    pub(crate) fn finish(mut self, next_sequence: Sequence, head_hash: &[u8]) -> JobAudit {
-        if next_sequence != self.audit.events + 1 {
+    pub(crate) fn finish(mut self, end: &End) -> JobAudit {
+        let End { next_sequence, head_hash, .. } = end;
+        if *next_sequence != self.audit.events + 1 {
             let (last, events) = (next_sequence.saturating_sub(1), self.audit.events);
             self.fault(format!("the job has had {last} events, and the last one that is there is {events}"));
-        } else if head_hash != self.head {
+        } else if *head_hash != self.head {
             self.fault("the hash of the last event is not the one that the job knows".into());
         }
         let (stored, kept) = (std::mem::take(&mut self.stored), std::mem::take(&mut self.kept));
+        self.check_chain_of(&stored);
         for head in &stored {
             if self.trusted.has(&head.key) {
                 self.compare("signed", head);
@@ -216,10 +263,63 @@ impl Checker {
                 ));
             }
         }
+        self.check_tail(end);
         for head in &kept {
             self.compare("kept", head);
+            if !stored.contains(head) {
+                let sequence = head.sequence;
+                self.fault(format!(
+                    "the kept head of event {sequence} is not in the database: it was removed"
+                ));
+            }
+            let until = &mut self.audit.heads_checked.newest_until;
+            *until = (*until).max(Some(head.sequence));
         }
         self.audit
+    }
+
+    /// Each head names the one before, so that none can be taken away from between others.
+    fn check_chain_of(&mut self, stored: &[SignedHead]) {
+        let mut before: Option<&SignedHead> = None;
+        for head in stored {
+            let SignedHead { sequence, number, previous, .. } = head;
+            let due = before.map_or(0, |head| head.number) + 1;
+            if *number == 0 && due == 1 {
+                self.audit.heads_checked.between = false;
+            } else if *number > due {
+                let last = number - 1;
+                self.fault(format!(
+                    "before the signed head of event {sequence} heads {due} to {last} are missing"
+                ));
+            } else if *number < due || *previous != before.map(SignedHead::digest) {
+                self.fault(format!(
+                    "the signed head of event {sequence} does not follow the one before it: that one was removed or replaced"
+                ));
+            }
+            before = Some(head);
+        }
+    }
+
+    /// The last events of a job that is over are covered by a head, always; of one that goes on, unless they are new. Called when only
+    /// the heads of the database have been compared.
+    fn check_tail(&mut self, end: &End) {
+        let (events, signed) = (self.audit.events, self.audit.signed_until);
+        if signed >= events {
+            return;
+        }
+        if end.is_over {
+            return self.fault(format!(
+                "the job is over and no valid signed head covers its last event, {events}: heads were removed, or the log was written anew"
+            ));
+        }
+        self.audit.unsigned_events = events - signed;
+        let since_ms = self.following.get(&(signed + 1)).copied().unwrap_or(i64::MAX);
+        if since_ms < end.newest_head_ms.saturating_sub(MAX_UNSIGNED_MS) {
+            let next = signed + 1;
+            self.fault(format!(
+                "no valid signed head covers event {next} and those after it, although later heads of other jobs were signed: heads were removed"
+            ));
+        }
     }
 
     fn compare(&mut self, place: &str, head: &SignedHead) {

@@ -1,9 +1,14 @@
-//! A signed head: what it says, what the signature covers, how it is written.
+//! A signed head: what it says, what the signature covers, how it is written. The heads of a job form a chain of their own.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::ids::{JobId, Sequence};
+use crate::store::digest;
+
+/// The longest time that an event may be older than the newest head of the database without being covered by a head itself. The store
+/// keeps to this: a head is written together with those of all logs that have waited for longer.
+pub(crate) const MAX_UNSIGNED_MS: i64 = 5 * 60_000;
 
 /// The hash of one event of a job, signed. It covers that event and all before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -15,6 +20,12 @@ pub struct SignedHead {
     pub sequence: Sequence,
     /// Its hash, in hexadecimal.
     pub hash: String,
+    /// Its position among the heads of the job, from 1; 0 where it is of a version before heads were chained.
+    #[serde(default, skip_serializing_if = "is_unchained")]
+    pub number: u64,
+    /// SHA-256 of what the signature of the head before covers, in hexadecimal; absent in the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
     /// When it was signed, in milliseconds since 1970.
     pub time_ms: i64,
     /// The public key (Ed25519), in hexadecimal.
@@ -27,8 +38,18 @@ impl SignedHead {
     /// What the signature covers.
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
-        let Self { job, sequence, hash, time_ms, .. } = self;
-        format!("caisson-head-1\n{job}\n{sequence}\n{hash}\n{time_ms}\n").into_bytes()
+        let Self { job, sequence, hash, number, previous, time_ms, .. } = self;
+        if is_unchained(number) {
+            return format!("caisson-head-1\n{job}\n{sequence}\n{hash}\n{time_ms}\n").into_bytes();
+        }
+        let previous = previous.as_deref().unwrap_or("-");
+        format!("caisson-head-2\n{job}\n{sequence}\n{hash}\n{number}\n{previous}\n{time_ms}\n").into_bytes()
+    }
+
+    /// What the next head of the job names as its `previous`.
+    #[must_use]
+    pub(crate) fn digest(&self) -> String {
+        hex(&digest(&self.message()))
     }
 
     /// Whether the signature is that of the key that the head names.
@@ -36,6 +57,11 @@ impl SignedHead {
     pub fn is_signed(&self) -> bool {
         is_signature(&self.key, &self.signature, &self.message())
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_unchained(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Whether a signature of a message is that of a key, both in hexadecimal.

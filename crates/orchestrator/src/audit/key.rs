@@ -8,7 +8,7 @@ use std::path::Path;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
-use super::dropped::DropStatement;
+use super::dropped::{DerivedDigests, DropStatement};
 use super::head::{SignedHead, from_hex, hex};
 use super::tombstone::Tombstone;
 use super::trust::trust_old_keys;
@@ -54,16 +54,31 @@ impl SigningKey {
         Ok(Self { pair, public })
     }
 
-    /// Signs the hash of an event.
-    pub(crate) fn sign(&self, job: JobId, sequence: Sequence, hash: &[u8]) -> SignedHead {
+    /// Signs the hash of an event, after the head before it.
+    pub(crate) fn sign(
+        &self,
+        job: JobId,
+        (sequence, hash): (Sequence, &[u8]),
+        previous: Option<&SignedHead>,
+    ) -> SignedHead {
         let mut head = SignedHead {
             job,
             sequence,
             hash: hex(hash),
+            number: previous.map_or(0, |head| head.number) + 1,
+            previous: previous.map(SignedHead::digest),
             time_ms: now_ms(),
             key: self.public.clone(),
             signature: String::new(),
         };
+        head.signature = hex(self.pair.sign(&head.message()).as_ref());
+        head
+    }
+
+    /// A head as versions before the chain of heads have signed it.
+    #[cfg(test)]
+    pub(crate) fn sign_unchained(&self, job: JobId, end: (Sequence, &[u8])) -> SignedHead {
+        let mut head = SignedHead { number: 0, previous: None, ..self.sign(job, end, None) };
         head.signature = hex(self.pair.sign(&head.message()).as_ref());
         head
     }
@@ -89,10 +104,15 @@ impl SigningKey {
         tombstone
     }
 
-    /// Signs that the payloads of a job were dropped.
-    pub(crate) fn sign_drop(&self, job: JobId) -> DropStatement {
-        let mut statement =
-            DropStatement { job, time_ms: now_ms(), key: self.public.clone(), signature: String::new() };
+    /// Signs that the payloads of a job were dropped, and what they can no longer show.
+    pub(crate) fn sign_drop(&self, job: JobId, derived: DerivedDigests) -> DropStatement {
+        let mut statement = DropStatement {
+            job,
+            time_ms: now_ms(),
+            derived: Some(derived),
+            key: self.public.clone(),
+            signature: String::new(),
+        };
         statement.signature = hex(self.pair.sign(&statement.message()).as_ref());
         statement
     }
@@ -125,9 +145,12 @@ mod tests {
     fn a_key_is_made_once_and_its_signature_holds_for_what_it_signed_alone() {
         let folder = tempfile::tempdir().unwrap();
         let job = JobId::generate();
-        let head = SigningKey::of(folder.path()).unwrap().sign(job, 7, b"hash");
+        let first = SigningKey::of(folder.path()).unwrap().sign(job, (3, b"hash"), None);
+        let head = SigningKey::of(folder.path()).unwrap().sign(job, (7, b"hash"), Some(&first));
+        assert_eq!((first.number, &first.previous), (1, &None));
+        assert_eq!((head.number, &head.previous), (2, &Some(first.digest())));
         assert!(head.is_signed());
-        assert_eq!(SigningKey::of(folder.path()).unwrap().sign(job, 7, b"hash").key, head.key);
+        assert_eq!(first.key, head.key);
         let public = fs::read_to_string(folder.path().join(PUBLIC_KEY_FILE)).unwrap();
         assert_eq!(public.trim(), head.key);
         let mode = std::os::unix::fs::PermissionsExt::mode(
@@ -138,6 +161,9 @@ mod tests {
             SignedHead { sequence: 8, ..head.clone() },
             SignedHead { job: JobId::generate(), ..head.clone() },
             SignedHead { hash: "00".into(), ..head.clone() },
+            SignedHead { number: 3, ..head.clone() },
+            SignedHead { number: 0, ..head.clone() },
+            SignedHead { previous: None, ..head.clone() },
             SignedHead { time_ms: 0, ..head.clone() },
             SignedHead { key: "00".repeat(32), ..head.clone() },
             SignedHead { signature: "zz".into(), ..head },

@@ -1,8 +1,9 @@
 //! What holds the log: signed heads of its chain of hashes, and the check of both.
 //!
 //! Every event's hash covers the one before (`store/chain.rs`). A [`SignedHead`] is the hash of one event with a signature; one that
-//! was kept elsewhere pins everything up to it, also against who can write to the database and has the key. The
-//! store signs (`store/sqlite/heads.rs`) at intervals and at the end of a job; [`check`] compares.
+//! was kept elsewhere pins everything up to it, also against who can write to the database and has the key. Heads name the one
+//! before, so that none is missing between others. The store signs (`store/sqlite/heads.rs`) at intervals and with the end of a job;
+//! [`check`] compares, and `store/sqlite/derived.rs` what was computed from the log.
 
 mod check;
 mod dropped;
@@ -13,14 +14,15 @@ mod stored;
 mod tombstone;
 mod trust;
 
-pub use check::{AuditReport, JobAudit};
-pub(crate) use check::{Checker, Row};
-pub(crate) use dropped::DropStatement;
+pub use check::{AuditReport, HeadsChecked, JobAudit};
+pub(crate) use check::{Checker, End, Row};
+pub(crate) use dropped::{DerivedDigests, DropStatement};
+pub(crate) use head::MAX_UNSIGNED_MS;
 pub use head::SignedHead;
 pub use kept::Kept;
 pub use key::PUBLIC_KEY_FILE;
 pub(crate) use key::SigningKey;
-pub(crate) use stored::FILE_LIST;
+pub(crate) use stored::{FILE_LIST, NETWORK_LIST, NetworkCheck, NetworkFile};
 pub use stored::{FileAudit, FileState, StoredFile};
 pub use tombstone::Tombstone;
 pub use trust::TrustedKeys;
@@ -82,10 +84,10 @@ fn verify_job(
 ) -> Result<JobAudit, OrchestratorError> {
     let heads = kept.of(job);
     if reader.has(job)? {
-        let audit = reader.check(job, &heads, trusted)?;
+        let folder = DataFolder::job_in(data, job);
+        let audit = reader.check(job, &heads, trusted, NetworkFile::of(&folder))?;
         // A log that cannot be read says so itself.
         let stored = reader.stored_files(job).ok().flatten();
-        let folder = DataFolder::job_in(data, job);
         return Ok(stored.map_or(audit.clone(), |stored| audit.with_files(stored::look(&folder, &stored))));
     }
     // The database's own, where there is one; who has taken that away as well has not taken what was kept elsewhere.

@@ -1,4 +1,5 @@
-//! Files beside the log whose digests the log has: the result of a job, and the list of files that it touched.
+//! Files beside the log that the log vouches for: the result of a job and the list of files that it touched, by their digests, and
+//! the list of its connections, line by line.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -11,6 +12,8 @@ use crate::deeds::Weighed;
 
 /// Where the list of files lies in the folder of a job.
 pub(crate) const FILE_LIST: &str = "audit/files.jsonl";
+/// Where the list of connections lies in the folder of a job.
+pub(crate) const NETWORK_LIST: &str = "audit/network.jsonl";
 
 /// A file beside the log, as the log has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +58,8 @@ pub enum FileState {
     Changed,
     /// It is not there.
     Absent,
+    /// Its last lines are missing, and the log has them: a server was about to write them. It does so when it starts again.
+    Behind,
     /// The log has no digest of it: the job ended under a server of before there were any, or the list came too late.
     Unknown,
 }
@@ -68,6 +73,101 @@ pub struct FileAudit {
     pub state: FileState,
 }
 
+/// The list of connections as it lies in a job's folder.
+pub(crate) enum NetworkFile {
+    /// It is not there.
+    Absent,
+    /// It cannot be read, or is no plain file.
+    Unreadable,
+    /// It was read.
+    Read(StoredFile),
+}
+
+impl NetworkFile {
+    /// The list as it is now. Whoever compares it with the log reads the log afterwards: a line is in the log before it is in the file.
+    pub(crate) fn of(folder: &Path) -> Self {
+        match fs::symlink_metadata(folder.join(NETWORK_LIST)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::Absent,
+            Ok(facts) if facts.is_file() => {
+                StoredFile::of(folder, NETWORK_LIST).map_or(Self::Unreadable, Self::Read)
+            }
+            _ => Self::Unreadable,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Read(file) => file.bytes,
+            Self::Absent | Self::Unreadable => 0,
+        }
+    }
+}
+
+/// Compares the list of connections with the lines that the log has.
+pub(crate) struct NetworkCheck {
+    file: NetworkFile,
+    /// The lines of the log, up to the length of the file.
+    expected: Weighed,
+    /// The length of all of them.
+    bytes: u64,
+    /// When the first line that the file lacks was written to the log.
+    missing_since_ms: Option<i64>,
+}
+
+impl NetworkCheck {
+    pub(crate) fn new(file: NetworkFile) -> Self {
+        Self { file, expected: Weighed::default(), bytes: 0, missing_since_ms: None }
+    }
+
+    /// Takes the next line of the log in.
+    pub(crate) fn take(&mut self, line: &[u8], time_ms: i64) {
+        for piece in [line, b"\n"] {
+            let room = self.file.bytes().saturating_sub(self.expected.bytes());
+            let fitting = usize::try_from(room).unwrap_or(usize::MAX).min(piece.len());
+            self.expected.add(&piece[..fitting]);
+            self.bytes += piece.len() as u64;
+        }
+        if self.bytes > self.file.bytes() {
+            self.missing_since_ms.get_or_insert(time_ms);
+        }
+    }
+
+    /// How the file compares; nothing where there is none and should be none. Lines that are missing must be newer than the given moment.
+    pub(crate) fn finish(self, missing_after_ms: i64) -> Option<FileState> {
+        let Self { file, expected, bytes, missing_since_ms } = self;
+        Some(match file {
+            NetworkFile::Absent if bytes == 0 => return None,
+            NetworkFile::Absent => FileState::Absent,
+            NetworkFile::Read(file) if file.bytes <= bytes && expected.sha256() == file.sha256 => {
+                match missing_since_ms {
+                    None => FileState::Sound,
+                    Some(since_ms) if since_ms >= missing_after_ms => FileState::Behind,
+                    Some(_) => FileState::Changed,
+                }
+            }
+            NetworkFile::Read(_) | NetworkFile::Unreadable => FileState::Changed,
+        })
+    }
+
+    /// How the file compares with the digest of the lines that the log had.
+    pub(crate) fn against(&self, bytes: u64, sha256: &str) -> Option<FileState> {
+        Some(match &self.file {
+            NetworkFile::Absent if bytes == 0 => return None,
+            NetworkFile::Absent => FileState::Absent,
+            NetworkFile::Read(file) if file.bytes == bytes && file.sha256 == sha256 => FileState::Sound,
+            NetworkFile::Read(_) | NetworkFile::Unreadable => FileState::Changed,
+        })
+    }
+
+    /// Of a job whose log cannot tell.
+    pub(crate) fn unknown(&self) -> Option<FileState> {
+        match self.file {
+            NetworkFile::Absent => None,
+            NetworkFile::Read(_) | NetworkFile::Unreadable => Some(FileState::Unknown),
+        }
+    }
+}
+
 /// Looks at the files of a job's folder whose digests the log has, newest digest last.
 pub(super) fn look(folder: &Path, stored: &[StoredFile]) -> Vec<FileAudit> {
     let mut found: Vec<FileAudit> = Vec::new();
@@ -79,7 +179,6 @@ pub(super) fn look(folder: &Path, stored: &[StoredFile]) -> Vec<FileAudit> {
     if found.iter().all(|known| known.name != FILE_LIST) && folder.join(FILE_LIST).exists() {
         found.push(FileAudit { name: FILE_LIST.to_owned(), state: FileState::Unknown });
     }
-    found.sort_by(|one, other| one.name.cmp(&other.name));
     found
 }
 
@@ -112,6 +211,36 @@ mod tests {
         assert_eq!(stored.compare(folder.path()), FileState::Absent);
         std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
         assert_eq!(stored.compare(folder.path()), FileState::Changed, "without reading it");
+    }
+
+    #[test]
+    fn the_list_of_connections_is_compared_with_the_lines_of_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NETWORK_LIST);
+        fs::create_dir(folder.path().join("audit")).unwrap();
+        let look = |lines: &[&str]| {
+            let mut check = NetworkCheck::new(NetworkFile::of(folder.path()));
+            lines.iter().zip(10..).for_each(|(line, time_ms)| check.take(line.as_bytes(), time_ms));
+            check.finish(11)
+        };
+        assert_eq!((look(&[]), look(&["one"])), (None, Some(FileState::Absent)));
+        fs::write(&path, "one\ntwo\n").unwrap();
+        assert_eq!(look(&["one", "two"]), Some(FileState::Sound));
+        assert_eq!(look(&["one", "two", "new"]), Some(FileState::Behind));
+        for (text, state) in [
+            ("one\n", FileState::Behind),
+            ("one\ntw", FileState::Behind),
+            ("", FileState::Changed),
+            ("two\n", FileState::Changed),
+            ("one\nTWO\n", FileState::Changed),
+            ("one\ntwo\nmore\n", FileState::Changed),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(look(&["one", "two"]), Some(state), "{text:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!(look(&[]), Some(FileState::Changed), "without reading it");
     }
 
     #[test]

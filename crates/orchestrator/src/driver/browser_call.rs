@@ -5,8 +5,6 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use tokio::time::{Instant, sleep_until};
-
 use super::exec::wait_for_cancel;
 use super::{Driver, Stop};
 use crate::browser::{BrowserError, BrowserInput, Shown, perform};
@@ -33,21 +31,20 @@ impl Driver {
             return Ok(failed("interrupted", "the server was restarted while the browser worked".into()));
         }
         let started = Clock::now();
-        let deadline = self.deadline();
+        let mut wish = self.wish.clone();
         let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
-        let expiry = Instant::now() + Duration::from_secs_f64(timeout);
+        let expiry = self.core.host_disk.sleep_awake(Duration::from_secs_f64(timeout));
         let client = self.guest().await?;
         let done = tokio::select! {
             done = perform(&client, &self.spec, input) => done,
-            () = wait_for_cancel(&mut self.wish) => return Err(Stop::Cancelled),
-            () = sleep_until(deadline) => return Err(Stop::Deadline),
-            () = sleep_until(expiry) => Err(BrowserError::Timeout(format!("it took longer than {timeout} s"))),
+            () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+            () = self.time_over() => return Err(Stop::Deadline),
+            () = expiry => Err(BrowserError::Timeout(format!("it took longer than {timeout} s"))),
         };
         let mut end = match done {
             Ok(Shown { mut facts, picture }) => {
                 if let Some(png) = picture {
-                    let store = std::sync::Arc::clone(&self.core.store);
-                    facts["screenshot"] = picture_facts(&*store, self.recorder.job(), &png).await?;
+                    facts["screenshot"] = picture_facts(&self.recorder, &png).await?;
                 }
                 CallEnd { result: Some(facts), ..CallEnd::default() }
             }

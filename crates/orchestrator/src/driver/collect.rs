@@ -6,23 +6,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{FileDownload, ProtocolError};
-use sandbox::{Ended, EndedReason};
+use sandbox::{DiskState, Ended, EndedReason, SandboxError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::archive::{self, About, ChannelReader, Piece};
 use super::covered_tar::CoveredTar;
 use super::{Driver, Stop, describe};
+use crate::core::Core;
 use crate::error::OrchestratorError;
-use crate::event::{EventBody, NewEvent};
+use crate::event::{Artifact, EventBody, NewEvent, Wish};
+use crate::ids::JobId;
 use crate::outward::provenance;
 use crate::recorder::Why;
+use crate::request::JobSpec;
 use crate::state::{Happening, Outcome};
 use crate::store::Kinds;
 use crate::view::JobView;
+use crate::waiting::Tries;
 
 /// How long the guest may be silent while it packs.
 const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
+/// What a zip says it is made of that is not made of the workspace.
+const CHECKPOINT: &str = "checkpoint";
 /// How many pieces wait between the link and the thread that writes.
 const PIECES_WAITING: usize = 16;
 
@@ -34,7 +40,28 @@ impl Driver {
         if view.artifact.is_some() {
             return self.recorder.change(Vec::new(), Happening::Ended(outcome), why).await;
         }
-        match self.fetch_output().await {
+        if outcome == Outcome::Cancelled
+            && let Err(stop) = self.must_answer_soon().await
+        {
+            return self.stop(stop).await;
+        }
+        let recorder = Arc::clone(&self.recorder);
+        let mut tries = recorder.waiting().tries();
+        let fetched = loop {
+            match self.fetch_output().await {
+                Err(Stop::Failed(error)) if error.is_passing() => {
+                    if self.wait_to_store(&mut tries, &error).await == Waited::Cancelled {
+                        return self
+                            .recorder
+                            .change(Vec::new(), Happening::Ended(Outcome::Cancelled), Some(given_up()))
+                            .await;
+                    }
+                }
+                other => break other,
+            }
+        };
+        drop(tries);
+        match fetched {
             Ok(artifact) => {
                 let mut stored: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
                 stored.push(EventBody::ArtifactStored(artifact).into());
@@ -46,17 +73,15 @@ impl Driver {
                 let note = EventBody::Note {
                     text: format!("the workspace could not be collected: {}", describe(&error)),
                 };
-                let mut events: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
-                events.push(note.into());
-                self.recorder.change(events, Happening::Ended(outcome), Some(why)).await
+                self.end_from_checkpoint(vec![note.into()], outcome, Some(why)).await
             }
             Err(stop) => self.stop(stop).await,
         }
     }
 
-    async fn fetch_output(&mut self) -> Result<crate::event::Artifact, Stop> {
+    async fn fetch_output(&mut self) -> Result<Artifact, Stop> {
         let target = self.core.folder.output(self.recorder.job());
-        self.keep_file_list().await;
+        self.keep_file_list().await?;
         let about = Arc::new(self.about_archive("workspace").await?);
         loop {
             match self
@@ -77,15 +102,8 @@ impl Driver {
         if let Some(outward) = &self.outward {
             outward.flush().await;
         }
-        let job = self.recorder.job();
-        let log = match self.recorder.has_connections().await {
-            true => self.core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?,
-            false => Vec::new(),
-        };
-        let network_log = self.core.folder.network_log(job);
-        let provenance = provenance(&log, &self.spec.egress);
-        let file_log = self.core.folder.file_log(job);
-        Ok(About { job: job.to_string(), source, provenance, network_log, file_log })
+        let has_connections = self.recorder.has_connections().await;
+        about_archive(&self.core, self.recorder.job(), &self.spec, source, has_connections).await
     }
 
     /// Packs the workspace and hands the stream to a thread that writes it to the target.
@@ -94,6 +112,12 @@ impl Driver {
         T: Send + 'static,
         F: FnOnce(ChannelReader, PathBuf) -> io::Result<T> + Send + 'static,
     {
+        // A sandbox that stands still for want of room would keep what is half written, which takes room.
+        tokio::select! {
+            biased;
+            error = self.core.host_disk.low() => return Err(Stop::Failed(error)),
+            whole = self.must_be_whole(Look::Sync) => whole?,
+        }
         // Nothing larger fits the disk, unless it has holes.
         let disk_bytes = self.spec.limits.disk_mib.value().saturating_mul(1024 * 1024);
         let client = self.guest().await?;
@@ -106,12 +130,17 @@ impl Driver {
         let writing = tokio::task::spawn_blocking(move || write(ChannelReader::new(receiver), target));
         let limit = disk_bytes.saturating_mul(2);
         let cover = CoveredTar::new(self.recorder.redactor());
-        let sent = send_pieces(&mut download, pieces, limit, cover).await;
+        let sent = tokio::select! {
+            sent = self.send_pieces(&mut download, &pieces, limit, cover) => sent,
+            error = self.core.host_disk.low() => Err(PackError::Stopped(Stop::Failed(error))),
+        };
+        drop(pieces);
         let written =
             writing.await.map_err(|error| OrchestratorError::io(shown.clone())(io::Error::other(error)))?;
         match (sent, written) {
             (Ok(()), Ok(result)) => Ok(Packed::Done(result)),
             (Err(PackError::Link(error)), _) => Ok(Packed::Broken(error)),
+            (Err(PackError::Stopped(stop)), _) => Err(stop),
             (Err(PackError::Silent), _) => Err(Stop::Lost(Ended {
                 reason: EndedReason::Lost,
                 detail: "the guest fell silent while the workspace was packed".into(),
@@ -125,35 +154,154 @@ impl Driver {
         }
     }
 
-    /// Ends a job whose sandbox is lost for good, with what the last checkpoint holds.
+    /// Refuses a workspace that lacks something that was written to it: its sandbox counts as lost, and the last checkpoint that was
+    /// whole is what there is.
+    async fn must_be_whole(&self, look: Look) -> Result<(), Stop> {
+        let sandbox = self.recorder.look(Self::sandbox_of).await?;
+        let looked = match look {
+            Look::Sync => self.core.backend.sync_disk(sandbox).await,
+            Look::Quick => self.core.backend.disk_state(sandbox).await,
+        };
+        match looked {
+            Ok(DiskState::Whole) => Ok(()),
+            Ok(DiskState::Damaged(why)) => Err(Stop::Lost(Ended {
+                reason: EndedReason::WorkspaceDamaged,
+                detail: format!(
+                    "the workspace is damaged: {why}; what was written since the last checkpoint is not used"
+                ),
+            })),
+            Err(SandboxError::NotRunning { why, .. }) => {
+                let ended = self.ended(sandbox).await?;
+                Err(Stop::Lost(ended.unwrap_or(Ended { reason: EndedReason::Lost, detail: why })))
+            }
+            // Nobody knows; it is asked again.
+            Err(error) => Err(Stop::Failed(OrchestratorError::StoreUnavailable { why: describe(&error) })),
+        }
+    }
+
+    /// Waits before the result is tried to be stored again. Nothing is lost meanwhile: it is where it was. Another cancel gives it up.
+    async fn wait_to_store(&self, tries: &mut Tries<'_>, error: &OrchestratorError) -> Waited {
+        let job = self.recorder.job();
+        tracing::warn!(%job, %error, "the result cannot be stored, trying again");
+        if tries.count() == 0 {
+            let text = format!(
+                "the result waits to be stored: {error}. It is tried again until there is room; cancelling the job gives it up"
+            );
+            // On a full disk this may not fit either; `/readyz` says it in any case.
+            let _ = self.recorder.append_now(vec![EventBody::Note { text }.into()]).await;
+        }
+        let mut wish = self.wish.clone();
+        wish.mark_unchanged();
+        let cancelled = async {
+            while wish.changed().await.is_ok() {
+                if *wish.borrow_and_update() == Some(Wish::Cancel) {
+                    return;
+                }
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = tries.pause(error) => Waited::ForAnotherTry,
+            () = cancelled => Waited::Cancelled,
+        }
+    }
+
+    /// Ends a job whose sandbox is lost for good, with what the last checkpoint holds. The loss is written down together with the end: a
+    /// server that starts again in between finds the job as it was.
     pub(super) async fn end_from_checkpoint(
         &mut self,
+        loss: Vec<NewEvent>,
         outcome: Outcome,
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
         let view = self.recorder.view().await;
-        let mut events: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
+        let mut events = loss;
+        events.extend(self.pin_file_list().await);
         if let Some(steps) = view.checkpoint_steps
             && view.artifact.is_none()
         {
-            let saved = self.core.folder.checkpoint(self.recorder.job(), steps);
-            let target = self.core.folder.output(self.recorder.job());
-            let about = self.about_archive("checkpoint").await?;
-            let made = tokio::task::spawn_blocking(move || {
-                archive::zip_from_tar(archive::open_tar(&saved)?, &target, &about)
-            });
-            match made.await {
-                Ok(Ok(artifact)) => events.push(EventBody::ArtifactStored(artifact).into()),
-                Ok(Err(error)) => {
-                    tracing::warn!(job = %self.recorder.job(), %error, "the checkpoint cannot be read")
+            let recorder = Arc::clone(&self.recorder);
+            let mut tries = recorder.waiting().tries();
+            loop {
+                match self.zip_checkpoint(steps).await {
+                    Ok(artifact) => events.push(EventBody::ArtifactStored(artifact).into()),
+                    Err(error) if error.is_passing() => {
+                        if self.wait_to_store(&mut tries, &error).await == Waited::ForAnotherTry {
+                            continue;
+                        }
+                        let ended = Happening::Ended(Outcome::Cancelled);
+                        return self.recorder.change(events, ended, Some(given_up())).await;
+                    }
+                    Err(error) => {
+                        let error = describe(&error);
+                        tracing::warn!(job = %self.recorder.job(), error, "the checkpoint cannot be read");
+                    }
                 }
-                Err(error) => {
-                    tracing::warn!(job = %self.recorder.job(), %error, "the checkpoint cannot be read")
-                }
+                break;
             }
         }
         self.recorder.change(events, Happening::Ended(outcome), why).await
     }
+
+    async fn zip_checkpoint(&self, steps: usize) -> Result<Artifact, OrchestratorError> {
+        let about = self.about_archive(CHECKPOINT).await?;
+        zip_checkpoint(&self.core, self.recorder.job(), steps, about).await
+    }
+}
+
+/// The result of a job that nobody drives, made of its last checkpoint; `None` where it has a result, or nothing was saved.
+pub(crate) async fn checkpoint_artifact(
+    core: &Core,
+    job: JobId,
+) -> Result<Option<Artifact>, OrchestratorError> {
+    let view = core.store.job(job).await?;
+    let (Some(steps), None) = (view.checkpoint_steps, &view.artifact) else { return Ok(None) };
+    let spec = core.store.spec(job).await?;
+    let about = about_archive(core, job, &spec, CHECKPOINT, true).await?;
+    zip_checkpoint(core, job, steps, about).await.map(Some)
+}
+
+async fn about_archive(
+    core: &Core,
+    job: JobId,
+    spec: &JobSpec,
+    source: &'static str,
+    has_connections: bool,
+) -> Result<About, OrchestratorError> {
+    let log = match has_connections {
+        true => core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?,
+        false => Vec::new(),
+    };
+    let network_log = core.folder.network_log(job);
+    let provenance = provenance(&log, &spec.egress);
+    let file_log = core.folder.file_log(job);
+    Ok(About { job: job.to_string(), source, provenance, network_log, file_log })
+}
+
+async fn zip_checkpoint(
+    core: &Core,
+    job: JobId,
+    steps: usize,
+    about: About,
+) -> Result<Artifact, OrchestratorError> {
+    let saved = core.folder.checkpoint(job, steps);
+    let target = core.folder.output(job);
+    let made = tokio::task::spawn_blocking(move || {
+        archive::zip_from_tar(archive::open_tar(&saved)?, &target, &about)
+    });
+    let made = made.await.map_err(io::Error::other).and_then(|made| made);
+    made.map_err(OrchestratorError::io("making output.zip of the checkpoint"))
+}
+
+/// Why a wait ended.
+#[derive(PartialEq, Eq)]
+enum Waited {
+    ForAnotherTry,
+    Cancelled,
+}
+
+fn given_up() -> Why {
+    Why::new("cancelled", "cancelled while its result could not be stored; there is no output.zip")
 }
 
 /// What came of packing.
@@ -164,41 +312,56 @@ pub(super) enum Packed<T> {
     Broken(ProtocolError),
 }
 
+/// How it is found out whether a workspace is whole.
+#[derive(Clone, Copy)]
+enum Look {
+    /// Everything is written back first.
+    Sync,
+    /// What is known already.
+    Quick,
+}
+
 enum PackError {
     Link(ProtocolError),
+    Stopped(Stop),
     Silent,
     TooLarge,
 }
 
-/// Passes the stream on to the writing thread, with the values of secrets covered; a stream that did not end well ends in an
-/// error there too.
-async fn send_pieces(
-    download: &mut FileDownload,
-    pieces: mpsc::Sender<Piece>,
-    limit: u64,
-    mut cover: CoveredTar,
-) -> Result<(), PackError> {
-    let mut total = 0;
-    loop {
-        match timeout(SILENCE_PATIENCE, download.next()).await {
-            Ok(Ok(Some(bytes))) => {
-                total += bytes.len() as u64;
-                if total > limit {
-                    return Err(PackError::TooLarge);
+impl Driver {
+    /// Passes the stream on to the writing thread, with the values of secrets covered; a stream that did not end well ends in
+    /// an error there too.
+    async fn send_pieces(
+        &self,
+        download: &mut FileDownload,
+        pieces: &mpsc::Sender<Piece>,
+        limit: u64,
+        mut cover: CoveredTar,
+    ) -> Result<(), PackError> {
+        let mut total = 0;
+        loop {
+            match timeout(SILENCE_PATIENCE, download.next()).await {
+                Ok(Ok(Some(bytes))) => {
+                    total += bytes.len() as u64;
+                    if total > limit {
+                        return Err(PackError::TooLarge);
+                    }
+                    // A writer that has given up says why itself.
+                    if pieces.send(Piece::Bytes(cover.push(bytes))).await.is_err() {
+                        return Ok(());
+                    }
                 }
-                // A writer that has given up says why itself.
-                if pieces.send(Piece::Bytes(cover.push(bytes))).await.is_err() {
+                Ok(Ok(None)) => {
+                    // Something may have been lost while it was packed.
+                    self.must_be_whole(Look::Quick).await.map_err(PackError::Stopped)?;
+                    let _ = pieces.send(Piece::Bytes(cover.finish())).await;
+                    let left_out = download.left_out().iter().map(|name| cover.cover_name(name)).collect();
+                    let _ = pieces.send(Piece::End { left_out }).await;
                     return Ok(());
                 }
+                Ok(Err(error)) => return Err(PackError::Link(error)),
+                Err(_) => return Err(PackError::Silent),
             }
-            Ok(Ok(None)) => {
-                let _ = pieces.send(Piece::Bytes(cover.finish())).await;
-                let left_out = download.left_out().iter().map(|name| cover.cover_name(name)).collect();
-                let _ = pieces.send(Piece::End { left_out }).await;
-                return Ok(());
-            }
-            Ok(Err(error)) => return Err(PackError::Link(error)),
-            Err(_) => return Err(PackError::Silent),
         }
     }
 }

@@ -9,18 +9,23 @@ use sandbox::{Ended, EndedReason, Phase, SandboxError, SandboxId, SandboxSpec};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::exec::wait_for_cancel;
 use super::{Driver, Stop, describe};
+use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Unenforced};
 use crate::ids::JobId;
 use crate::state::Happening;
 use crate::view::JobView;
+use crate::waiting::Tries;
 
 /// How long a guest is tried again that says nothing, while its sandbox lives: a crowd of them is asked at once when a server starts on
 /// a busy machine, and the work of a sandbox that is given up is lost.
 const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
 /// How often a sandbox is tried before the job gives up.
 const CREATE_ATTEMPTS: u32 = 3;
+/// The wait before the second try; it grows by as much with each further one. What runs sandboxes may be about to stop.
+const CREATE_PAUSE: Duration = Duration::from_millis(300);
 /// How often the guest is asked whether it is there, and how long it may take to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(20);
@@ -39,26 +44,65 @@ pub(super) enum Requested {
 impl Driver {
     /// Makes the sandbox, or finds it where it was made before; restores the last checkpoint in a new one.
     pub(super) async fn make_sandbox(&mut self, view: &JobView, requested: Requested) -> Result<(), Stop> {
-        let (Requested::New(sandbox) | Requested::Pooled(sandbox) | Requested::Earlier(sandbox)) = requested;
-        if !matches!(requested, Requested::Pooled(_)) {
-            self.create(sandbox).await?;
+        if view.losses > 0 {
+            // The loss is in the log, and nobody reaches the new guest yet.
+            self.kernels.lose();
         }
-        // An earlier one may be of an earlier server's pool, taken just before that server died.
-        if !matches!(requested, Requested::New(_)) {
-            self.thaw(sandbox).await?;
-        }
-        let (client, boot_id) = self.connect(sandbox).await?;
-        if let Some(steps) = view.checkpoint_steps {
-            self.restore_checkpoint(&client, steps).await?;
-        } else {
-            self.bring_uploads(&client).await?;
-        }
-        self.remember_files(&client).await?;
+        let sandbox = match requested {
+            Requested::New(sandbox) => {
+                self.create(sandbox).await?;
+                sandbox
+            }
+            // It may be of an earlier server's pool, taken just before that server died.
+            Requested::Earlier(sandbox) => {
+                self.create(sandbox).await?;
+                self.thaw(sandbox).await.map_err(not_started)?;
+                sandbox
+            }
+            Requested::Pooled(sandbox) => match self.thaw(sandbox).await {
+                Ok(()) => sandbox,
+                // It has ended while it stood ready. The reconcile loop removes it: the log names another one.
+                Err(SandboxError::NotRunning { why, .. }) => {
+                    tracing::warn!(job = %self.recorder.job(), %sandbox, why, "a sandbox of the pool has ended, making another one");
+                    let sandbox = SandboxId::generate();
+                    self.recorder.append(vec![EventBody::SandboxRequested { sandbox }.into()]).await?;
+                    self.create(sandbox).await?;
+                    sandbox
+                }
+                Err(error) => return Err(not_started(error)),
+            },
+        };
+        let boot_id = self.fill(sandbox, view).await?;
         let unenforced = self.core.backend.unenforced(sandbox).await.map_err(OrchestratorError::from)?;
         let unenforced = unenforced.into_iter().map(|(limit, why)| Unenforced { limit, why }).collect();
         let ready = EventBody::SandboxReady { sandbox, boot_id, unenforced }.into();
         self.recorder.change(vec![ready], Happening::SandboxReady, None).await?;
         Ok(())
+    }
+
+    /// Brings the job's files into a new sandbox. A link that breaks meanwhile is opened again, which tells what has become of the sandbox.
+    async fn fill(&self, sandbox: SandboxId, view: &JobView) -> Result<String, Stop> {
+        let mut attempt = 1;
+        loop {
+            let (client, boot_id) = self.connect(sandbox).await?;
+            let filled = async {
+                match view.checkpoint_steps {
+                    Some(steps) => self.restore_checkpoint(&client, steps).await?,
+                    None => self.bring_uploads(&client).await?,
+                }
+                self.remember_files(&client).await
+            };
+            match filled.await {
+                Err(Stop::Failed(OrchestratorError::Link(error)))
+                    if error.is_retryable() && attempt < CREATE_ATTEMPTS =>
+                {
+                    tracing::warn!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "filling the sandbox again");
+                    self.forget_broken_guest();
+                    attempt += 1;
+                }
+                filled => return filled.map(|()| boot_id),
+            }
+        }
     }
 
     fn sandbox_spec(&self) -> SandboxSpec {
@@ -91,29 +135,38 @@ impl Driver {
     }
 
     /// One that came from the pool stands still until it is let go.
-    async fn thaw(&self, sandbox: SandboxId) -> Result<(), Stop> {
+    async fn thaw(&self, sandbox: SandboxId) -> Result<(), SandboxError> {
         match self.core.backend.freezer() {
-            Some(freezer) => freezer.thaw(sandbox).await.map_err(|error| not_started(&error)),
+            Some(freezer) => freezer.thaw(sandbox).await,
             None => Ok(()),
         }
     }
 
     async fn create(&self, sandbox: SandboxId) -> Result<(), Stop> {
+        let reserve = self.core.settings().disk_reserve_bytes;
         let spec = self.sandbox_spec();
         let mut attempt = 1;
         loop {
+            self.core.host_disk.check_room(reserve).map_err(|error| Stop::NoRoom(error.to_string()))?;
             let started = Instant::now();
             match self.core.backend.create(sandbox, &spec).await {
                 Ok(()) => {
                     self.core.metrics.sandbox_created(started.elapsed());
                     return Ok(());
                 }
-                Err(error) if error.is_retryable() && attempt < CREATE_ATTEMPTS => {
+                Err(error) if error.is_disk_full() => return Err(Stop::NoRoom(describe(&error))),
+                // It was stopped half made, like every sandbox.
+                Err(error) if self.core.host_disk.shortage().is_some() => {
+                    let _ = self.core.backend.destroy(sandbox).await;
+                    return Err(Stop::NoRoom(describe(&error)));
+                }
+                Err(error) if may_try_again(&error) && attempt < CREATE_ATTEMPTS => {
                     tracing::warn!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "making the sandbox again");
                     let _ = self.core.backend.destroy(sandbox).await;
+                    tokio::time::sleep(CREATE_PAUSE * attempt).await;
                     attempt += 1;
                 }
-                Err(error) => return Err(not_started(&error)),
+                Err(error) => return Err(not_started(error)),
             }
         }
     }
@@ -132,13 +185,53 @@ impl Driver {
         self.connect(sandbox).await.map(|(client, _)| client)
     }
 
+    /// Opens the link. While the backend does not answer nobody knows what has become of the sandbox: the job waits.
     async fn connect(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
+        let mut tries = self.recorder.waiting().tries();
+        loop {
+            match self.reach(sandbox).await {
+                Err(Stop::Failed(error)) if error.is_backend_away() => {
+                    self.wait_for_backend(&mut tries, &error).await?;
+                }
+                reached => return reached,
+            }
+        }
+    }
+
+    /// Returns when the backend answers again. A job that is cancelled does not wait for it: its sandbox counts as lost.
+    async fn wait_for_backend(&self, tries: &mut Tries<'_>, error: &OrchestratorError) -> Result<(), Stop> {
+        self.core.backend_watch.note(error);
+        let is_first = tries.count() == 0;
+        tries.begin(error);
+        if is_first {
+            let text = format!("the sandbox cannot be reached: {error}. The work waits until it can");
+            let _ = self.recorder.append_now(vec![EventBody::Note { text }.into()]).await;
+        }
+        let mut wish = self.wish.clone();
+        tokio::select! {
+            () = wait_for_cancel(&mut wish) => Err(lost(format!("cancelled while it could not be reached: {error}"))),
+            () = self.core.backend_watch.answers() => {
+                // Nobody could use a bare sandbox meanwhile.
+                self.used.now();
+                Ok(())
+            }
+        }
+    }
+
+    async fn reach(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
         let answer_timeout = self.core.settings().guest_answer_timeout;
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         // Since when it has answered, and not well.
         let mut wrong_since: Option<Instant> = None;
         let mut pause = Duration::from_millis(2);
         loop {
+            if self.core.host_disk.shortage().is_some() {
+                let mut wish = self.wish.clone();
+                tokio::select! {
+                    () = self.core.host_disk.is_over() => (begun, wrong_since) = (Instant::now(), None),
+                    () = wait_for_cancel(&mut wish) => {}
+                }
+            }
             let (is_out_of_patience, how) =
                 match tokio::time::timeout(answer_timeout, self.dial(sandbox)).await {
                     Ok(Ok(connected)) => return Ok(connected),
@@ -173,13 +266,15 @@ impl Driver {
         if let Some(outward) = &self.outward {
             outward.serve(&self.core, incoming);
         }
-        self.core.tasks.spawn(watch_over(client.clone(), self.recorder.job(), self.link_tasks_token()));
+        let watch =
+            watch_over(Arc::clone(&self.core), client.clone(), self.recorder.job(), self.link_tasks_token());
+        self.core.tasks.spawn(watch);
         self.guest.send_replace(Some(client.clone()));
         Ok((client, welcome.boot_id))
     }
 
     /// How the sandbox ended, or `None` while it lives.
-    async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, Stop> {
+    pub(super) async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, Stop> {
         match self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?.phase {
             Phase::Ended(ended) => Ok(Some(ended)),
             Phase::Missing => {
@@ -187,6 +282,18 @@ impl Driver {
             }
             Phase::Starting | Phase::Running => Ok(None),
         }
+    }
+
+    /// Whether the guest of a job that was cancelled answers. It is not waited for as long as one whose job goes on.
+    pub(super) async fn must_answer_soon(&self) -> Result<(), Stop> {
+        let asking = async {
+            // A link that breaks is opened again by whoever needs it next.
+            let _ = self.guest().await?.ping().await;
+            Ok(())
+        };
+        let patience = self.core.settings().guest_answer_timeout * 2 / 3;
+        let silent = || Err(lost("the guest did not answer when the job was cancelled".into()));
+        tokio::time::timeout(patience, asking).await.unwrap_or_else(|_| silent())
     }
 
     /// What a broken request means: `Ok` when it is worth another try on a new link.
@@ -205,7 +312,7 @@ enum Dial {
 }
 
 /// Ends a link whose guest has stopped answering, so that whoever waits on it finds out; and with the driver.
-async fn watch_over(client: GuestClient, job: JobId, driver_ended: CancellationToken) {
+async fn watch_over(core: Arc<Core>, client: GuestClient, job: JobId, driver_ended: CancellationToken) {
     loop {
         tokio::select! {
             end = client.link().closed() => {
@@ -215,10 +322,10 @@ async fn watch_over(client: GuestClient, job: JobId, driver_ended: CancellationT
             () = driver_ended.cancelled() => break,
             () = tokio::time::sleep(PING_INTERVAL) => {}
         }
-        let silence = match tokio::time::timeout(PING_PATIENCE, client.ping()).await {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => describe(&error),
-            Err(_) => format!("no answer in {} s", PING_PATIENCE.as_secs()),
+        let silence = match core.host_disk.within(PING_PATIENCE, client.ping()).await {
+            Some(Ok(())) => continue,
+            Some(Err(error)) => describe(&error),
+            None => format!("no answer in {} s", PING_PATIENCE.as_secs()),
         };
         tracing::warn!(%job, silence, "the guest does not answer, its link is opened again");
         break;
@@ -230,6 +337,57 @@ fn lost(detail: String) -> Stop {
     Stop::Lost(Ended { reason: EndedReason::Lost, detail })
 }
 
-fn not_started(error: &SandboxError) -> Stop {
-    Stop::Lost(Ended { reason: EndedReason::NotStarted, detail: describe(error) })
+/// Whether a sandbox that could not be made may be tried again, once what is left of it is removed.
+fn may_try_again(error: &SandboxError) -> bool {
+    match error {
+        SandboxError::Unavailable { .. } => false,
+        // An earlier server has made it, and it has ended since.
+        SandboxError::NotRunning { .. } => true,
+        error => error.is_retryable(),
+    }
+}
+
+/// What it means for the job that its sandbox could not be made.
+fn not_started(error: SandboxError) -> Stop {
+    match error {
+        // What was asked for cannot be had, or not now: the job says so by name.
+        SandboxError::Unavailable { .. }
+        | SandboxError::NoImage(_)
+        | SandboxError::TooWeak { .. }
+        | SandboxError::LimitOutOfRange { .. }
+        | SandboxError::LimitUnenforceable { .. } => Stop::Failed(error.into()),
+        SandboxError::HostUnfit { .. }
+        | SandboxError::NotRunning { .. }
+        | SandboxError::Setup { .. }
+        | SandboxError::Overcommitted { .. }
+        | SandboxError::Io { .. } => {
+            Stop::Lost(Ended { reason: EndedReason::NotStarted, detail: describe(&error) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_made_is_tried_again_waited_for_or_named() {
+        let id = SandboxId::generate();
+        let unavailable = || SandboxError::Unavailable { what: "stopped".into(), remedy: "start it".into() };
+        let not_running = || SandboxError::NotRunning { id, why: "it has ended".into() };
+        let setup = || SandboxError::Setup { id, step: "starting".into(), source: None };
+        assert!(!may_try_again(&unavailable()) && may_try_again(&not_running()) && may_try_again(&setup()));
+        let code = |error| match not_started(error) {
+            Stop::Failed(error) => (error.code(), error.is_passing()),
+            Stop::Lost(ended) => {
+                assert_eq!(ended.reason, EndedReason::NotStarted);
+                ("lost", false)
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code(unavailable()), ("backend_unavailable", true));
+        assert_eq!(code(SandboxError::NoImage("missing".into())), ("image_not_found", false));
+        assert_eq!(code(not_running()), ("lost", false));
+        assert_eq!(code(setup()), ("lost", false));
+    }
 }

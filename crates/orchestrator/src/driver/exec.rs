@@ -1,13 +1,14 @@
 //! Runs one process in the sandbox and follows it to its end, through breaks of the link and restarts of the server.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use egress::TrustStores;
 use protocol::{
     CallFollower, CallKey, CallStatus, Exec, ExecEvent, ExecOutcome, ExecUpdate, Follow, GuestClient,
     ProtocolError,
 };
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep_until, timeout};
 
 use super::{Driver, OutputSink, Stop};
 use crate::desktop::is_announced;
@@ -85,18 +86,23 @@ impl Driver {
         call: &ExecCall,
         sink: &mut OutputSink,
     ) -> Result<ExecOutcome, Stop> {
-        let deadline = self.deadline();
         let mut begun = !self.past.is_empty() || sink.wanted_chunk() > 0;
         loop {
             let client = self.guest().await?;
-            let followed = if begun {
-                resume(&client, call, sink.wanted_chunk()).await
-            } else {
-                begin(&client, call).await
+            let resumed = match begun {
+                true => resume(&client, call, sink.wanted_chunk()).await,
+                false => Ok(None),
+            };
+            let followed = match resumed {
+                Ok(Some(follower)) => Ok(follower),
+                Ok(None) if self.is_cancelled() => return Err(Stop::Cancelled),
+                Ok(None) if self.is_time_over() => return Err(Stop::Deadline),
+                Ok(None) => begin(&client, call).await,
+                Err(error) => Err(error),
             };
             begun = true;
             let ending = match followed {
-                Ok(mut follower) => match self.follow(&mut follower, sink, deadline).await {
+                Ok(mut follower) => match self.follow(&mut follower, sink).await {
                     Ok(outcome) => {
                         sink.flush_all().await?;
                         return Ok(outcome);
@@ -119,9 +125,10 @@ impl Driver {
         &mut self,
         follower: &mut CallFollower,
         sink: &mut OutputSink,
-        deadline: Instant,
     ) -> Result<ExecOutcome, Ending> {
         loop {
+            // It moves with each wait for what the operator must give.
+            let deadline = self.deadline();
             let flush_at = sink.flush_at();
             tokio::select! {
                 update = follower.next() => match update.map_err(Ending::Broken)? {
@@ -132,7 +139,11 @@ impl Driver {
                     sink.flush().await.map_err(stop)?;
                 }
                 () = wait_for_cancel(&mut self.wish) => return Err(Ending::Stop(Stop::Cancelled)),
-                () = sleep_until(deadline) => return Err(Ending::Stop(Stop::Deadline)),
+                () = sleep_until(deadline) => {
+                    if self.is_time_over() {
+                        return Err(Ending::Stop(Stop::Deadline));
+                    }
+                }
             }
         }
     }
@@ -151,8 +162,19 @@ impl Driver {
             }
         };
         let answer_timeout = self.core.settings().guest_answer_timeout;
-        let _ = timeout(answer_timeout, killing).await;
+        tokio::select! {
+            _ = timeout(answer_timeout, killing) => {}
+            // One that stands still ends nothing.
+            () = silence(client, answer_timeout / 3) => {}
+        }
         let _ = sink.flush_all().await;
+    }
+}
+
+/// Returns when the guest has not answered for so long; never, where it answers.
+async fn silence(client: &GuestClient, patience: Duration) {
+    if timeout(patience, client.ping()).await.is_ok() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -183,16 +205,16 @@ async fn begin(client: &GuestClient, call: &ExecCall) -> Result<CallFollower, Pr
     client.exec(call.exec.clone(), Follow::Capped).await
 }
 
-/// Asks what became of a call that may have been sent before: it is sent only where the guest has never heard of it.
+/// Asks what became of a call that may have been sent before; `None` where the guest has never heard of it.
 async fn resume(
     client: &GuestClient,
     call: &ExecCall,
     from_sequence: u64,
-) -> Result<CallFollower, ProtocolError> {
+) -> Result<Option<CallFollower>, ProtocolError> {
     match client.call_status(call.key()).await? {
-        CallStatus::Unknown => begin(client, call).await,
+        CallStatus::Unknown => Ok(None),
         CallStatus::Running { .. } | CallStatus::Ended(_) => {
-            client.follow(call.key(), from_sequence, Follow::Capped).await
+            client.follow(call.key(), from_sequence, Follow::Capped).await.map(Some)
         }
         CallStatus::File(_) | CallStatus::Answered => {
             Err(ProtocolError::Unexpected("the result of something else for a process".into()))

@@ -13,7 +13,8 @@ use protocol::{FileEntry, FileKind, FileOperation, FileReply, GuestClient};
 use sandbox::SandboxId;
 use serde_json::json;
 
-use super::{Driver, Stop};
+use super::archive::removed_on_failure;
+use super::{Driver, Stop, describe};
 use crate::audit::{FILE_LIST, StoredFile};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
@@ -51,8 +52,9 @@ impl Driver {
         sandbox.is_some_and(|sandbox| self.core.backend.file_list(sandbox).is_some())
     }
 
-    /// Writes the list of a job whose sandbox is about to go. A failure is told in the list's place and stops no job.
-    pub(super) async fn keep_file_list(&self) {
+    /// Writes the list of a job whose sandbox is about to go. A failure is told in the list's place and stops no job, but for one that
+    /// passes.
+    pub(super) async fn keep_file_list(&self) -> Result<(), OrchestratorError> {
         let job = self.recorder.job();
         let target = self.core.folder.file_log(job);
         let sandbox = self.recorder.view().await.sandbox;
@@ -67,17 +69,26 @@ impl Driver {
             None if target.exists() => Ok(()),
             None => self.write_difference(&target).await,
         };
-        if let Err(error) = result {
-            tracing::warn!(%job, %error, "the list of files could not be written");
+        match result.map_err(OrchestratorError::io("writing the list of files")) {
+            Err(error) if error.is_passing() => Err(error),
+            Err(error) => {
+                tracing::warn!(%job, error = describe(&error), "the list of files could not be written");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
         }
     }
 
     /// Writes the list of what ends without being collected, such as a bare sandbox.
     pub(super) async fn keep_file_list_once(&self) {
-        if !self.core.folder.file_log(self.recorder.job()).exists()
-            && tokio::time::timeout(LIST_PATIENCE, self.keep_file_list()).await.is_err()
-        {
-            tracing::warn!(job = %self.recorder.job(), "the list of files could not be had in time");
+        let job = self.recorder.job();
+        if self.core.folder.file_log(job).exists() {
+            return;
+        }
+        match tokio::time::timeout(LIST_PATIENCE, self.keep_file_list()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%job, %error, "the list of files could not be written"),
+            Err(_) => tracing::warn!(%job, "the list of files could not be had in time"),
         }
     }
 
@@ -194,12 +205,14 @@ fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::R
             return fs::rename(partial, target);
         }
     }
-    let mut whole = File::create(&partial)?;
-    for path in lists {
-        io::copy(&mut File::open(path)?, &mut whole)?;
-    }
-    whole.sync_all()?;
-    fs::rename(partial, target)
+    removed_on_failure(&partial, || {
+        let mut whole = File::create(&partial)?;
+        for path in lists {
+            io::copy(&mut File::open(path)?, &mut whole)?;
+        }
+        whole.sync_all()?;
+        fs::rename(&partial, target)
+    })
 }
 
 /// Copies a list with the values of secrets covered: a name may hold one. Whole or not at all.
@@ -209,7 +222,13 @@ pub(crate) fn copy_covered(list: &Path, target: &Path, redactor: &Redactor) -> i
     }
     // Several may ask at once.
     let partial = target.with_extension(format!("{}.partial", uuid::Uuid::now_v7()));
-    let mut copy = File::create(&partial)?;
+    removed_on_failure(&partial, || {
+        write_covered(list, &partial, redactor).and_then(|()| fs::rename(&partial, target))
+    })
+}
+
+fn write_covered(list: &Path, partial: &Path, redactor: &Redactor) -> io::Result<()> {
+    let mut copy = File::create(partial)?;
     let mut cover = redactor.stream();
     let mut list = File::open(list)?;
     let mut buffer = vec![0; 32 * 1024];
@@ -221,8 +240,7 @@ pub(crate) fn copy_covered(list: &Path, target: &Path, redactor: &Redactor) -> i
         copy.write_all(&cover.push(Bytes::copy_from_slice(&buffer[..count])))?;
     }
     copy.write_all(&cover.finish())?;
-    copy.sync_all()?;
-    fs::rename(partial, target)
+    copy.sync_all()
 }
 
 fn has_prefix(path: &Path, prefix: &str) -> bool {
@@ -234,10 +252,12 @@ fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     let partial = path.with_extension("partial");
-    let mut file = File::create(&partial)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(partial, path)
+    removed_on_failure(&partial, || {
+        let mut file = File::create(&partial)?;
+        file.write_all(text)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    })
 }
 
 #[cfg(test)]

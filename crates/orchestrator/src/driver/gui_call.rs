@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant as Clock};
 
 use protocol::{CallKey, GuiAction, ProtocolError};
-use tokio::time::{Instant, sleep_until};
 
 use super::exec::wait_for_cancel;
 use super::{Driver, Stop};
@@ -48,8 +47,7 @@ impl Driver {
                 Ok(()) => return Ok(None),
                 Err(error) if error.is_retryable() => self.after_break(error).await?,
                 Err(error) => {
-                    let store = std::sync::Arc::clone(&self.core.store);
-                    let end = end_of_action(&*store, &self.recorder, Err(error), started).await?;
+                    let end = end_of_action(&self.recorder, Err(error), started).await?;
                     return Ok(Some(end));
                 }
             }
@@ -63,8 +61,9 @@ impl Driver {
         timeout: Duration,
     ) -> Result<CallEnd, Stop> {
         let started = Clock::now();
-        let deadline = self.deadline();
-        let expiry = Instant::now() + timeout;
+        let mut wish = self.wish.clone();
+        let expiry = self.core.host_disk.sleep_awake(timeout);
+        tokio::pin!(expiry);
         let key = CallKey::new(call.id.clone(), call.attempt);
         let desktop = desktop_spec(&self.spec);
         let done = loop {
@@ -73,9 +72,9 @@ impl Driver {
             let asking = client.act_on_desktop(desktop.clone(), Some(key.clone()), action.clone());
             let asked = tokio::select! {
                 asked = asking => asked,
-                () = wait_for_cancel(&mut self.wish) => return Err(Stop::Cancelled),
-                () = sleep_until(deadline) => return Err(Stop::Deadline),
-                () = sleep_until(expiry) => {
+                () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+                () = self.time_over() => return Err(Stop::Deadline),
+                () = &mut expiry => {
                     let end = CallEnd {
                         status: CallStatus::Failed,
                         code: Some("timeout".into()),
@@ -93,7 +92,6 @@ impl Driver {
                 settled => break settled,
             }
         };
-        let store = std::sync::Arc::clone(&self.core.store);
-        Ok(end_of_action(&*store, &self.recorder, done, started).await?)
+        Ok(end_of_action(&self.recorder, done, started).await?)
     }
 }

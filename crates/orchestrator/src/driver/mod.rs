@@ -15,6 +15,8 @@ mod file_history;
 mod file_list;
 mod git;
 mod gui_call;
+mod kernel_replay;
+mod limit_signs;
 mod output;
 mod past;
 mod pause;
@@ -34,9 +36,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(crate) use self::agent::events::logged;
 pub(crate) use self::archive::is_own;
+pub(crate) use self::collect::checkpoint_artifact;
 use self::connect::Requested;
 pub(crate) use self::exec::{EGRESS_PORT, environment};
 pub(crate) use self::file_list::copy_covered;
+pub(crate) use self::limit_signs::LimitSigns;
 pub(crate) use self::output::{Captured, OutputSink};
 pub(crate) use self::take_up::drive;
 pub(crate) use self::verdict::{Evidence, explain_end};
@@ -44,7 +48,9 @@ use self::work_time::WorkTime;
 use crate::answers::JobKind;
 use crate::core::Core;
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, CallStatus, Event, EventBody, Wish};
+use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent, Wish};
+use crate::ids::JobId;
+use crate::kernels::KernelGate;
 use crate::last_use::LastUse;
 use crate::outward::Outward;
 use crate::recorder::{Recorder, Why};
@@ -65,6 +71,8 @@ pub(crate) enum Stop {
     Paused(pause::Pause),
     /// The sandbox is gone.
     Lost(Ended),
+    /// No sandbox can be made for want of room on the host's disk.
+    NoRoom(String),
     /// Something else failed; the driver cannot go on.
     Failed(OrchestratorError),
 }
@@ -108,6 +116,8 @@ pub(crate) struct Driver {
     files: Option<Arc<file_history::FileHistory>>,
     /// Numbers of the sandbox that were already blamed on a call.
     blamed: sandbox::Usage,
+    /// What cells pass after a sandbox was lost.
+    kernels: Arc<KernelGate>,
     /// What of its time is used up.
     work_time: WorkTime,
 }
@@ -158,6 +168,7 @@ impl Driver {
         match Outward::open(&self.core, &self.recorder, &self.spec, &self.past).await {
             Ok(outward) => self.outward = Some(outward),
             Err(error @ OrchestratorError::Fenced(_)) => return Err(error),
+            Err(error) if error.is_passing() => return Err(error),
             Err(error) => {
                 let why = Why::new(error.code(), describe(&error));
                 self.end_without_sandbox(Outcome::Failed, Some(why)).await?;
@@ -182,8 +193,38 @@ impl Driver {
                 let why = Why::new("sandbox_failed", ended.detail);
                 self.end_without_sandbox(Outcome::Failed, Some(why)).await
             }
+            Err(Stop::NoRoom(detail)) => self.requeue(view, OrchestratorError::DiskFull, detail).await,
+            Err(Stop::Failed(error)) if error.is_passing() => {
+                let detail = error.to_string();
+                self.requeue(view, error, detail).await
+            }
             Err(stop) => self.stop(stop).await,
         }
+    }
+
+    /// Puts a job back into the queue whose sandbox cannot be made now. A bare sandbox is nobody's to wait for: whoever asked for it is
+    /// told.
+    async fn requeue(
+        &mut self,
+        view: &JobView,
+        error: OrchestratorError,
+        detail: String,
+    ) -> Result<(), OrchestratorError> {
+        self.core.backend_watch.note(&error);
+        self.forget_guest();
+        if view.kind == JobKind::Sandbox {
+            let why = Why::new(error.code(), format!("no sandbox can be made: {detail}"));
+            return self.end_without_sandbox(Outcome::Failed, Some(why)).await;
+        }
+        if let Some(sandbox) = self.recorder.look(|view| view.sandbox).await {
+            // What is left is the reconcile loop's to remove.
+            let _ = self.core.backend.destroy(sandbox).await;
+        }
+        let remedy = if matches!(error, OrchestratorError::DiskFull) { "; free some space" } else { "" };
+        let reason = format!("no sandbox can be made: {detail}{remedy}; the job is tried again until then");
+        let why = Why::new(error.code(), reason);
+        self.recorder.change(Vec::new(), Happening::Requeued, Some(why)).await?;
+        if self.is_cancelled() { Ok(()) } else { Err(error) }
     }
 
     async fn work(&mut self) -> Result<(), OrchestratorError> {
@@ -192,6 +233,12 @@ impl Driver {
         }
         if let Some(files) = &self.files {
             files.open().await;
+        }
+        if let Err(stop) = self.replay_cells().await {
+            if let Some(files) = &self.files {
+                files.close().await;
+            }
+            return self.stop(stop).await;
         }
         let result = match self.spec.work.clone() {
             Work::Steps(steps) => self.run_steps(&steps).await,
@@ -226,7 +273,10 @@ impl Driver {
             }
             Stop::Paused(pause) => self.pause(pause).await,
             Stop::Lost(ended) => self.lose_sandbox(ended).await,
+            Stop::NoRoom(_) => Err(OrchestratorError::DiskFull),
             Stop::Failed(error @ OrchestratorError::Fenced(_)) => Err(error),
+            // Another driver goes on in the same sandbox, once it may.
+            Stop::Failed(error) if error.is_passing() => Err(error),
             Stop::Failed(error) => {
                 tracing::error!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "the job cannot go on");
                 let why = Why::new(error.code(), describe(&error));
@@ -247,77 +297,64 @@ impl Driver {
         let _ = self.core.backend.destroy(sandbox).await;
         let mut events = self.interrupt_calls().await?;
         let steps_kept = view.checkpoint_steps.unwrap_or(0);
+        let kernels = self.lost_kernels(steps_kept).await?;
         let detail = ended.detail.clone();
-        events.extend(self.tell_of_loss(&ended).await?);
-        events.push(EventBody::SandboxLost { sandbox, reason: ended.reason, detail, steps_kept }.into());
-        let fatal = if ended.reason == EndedReason::OutOfMemory {
+        events.extend(self.tell_of_loss(&ended, &kernels).await?);
+        let lost = EventBody::SandboxLost { sandbox, reason: ended.reason, detail, steps_kept, kernels };
+        events.push(lost.into());
+        let outcome = if self.is_cancelled() { Outcome::Cancelled } else { view.outcome() };
+        let fatal = if outcome == Outcome::Cancelled {
+            None
+        } else if ended.reason == EndedReason::OutOfMemory {
             Some(Why::new("out_of_memory", ended.detail))
         } else if self.spec.on_loss == OnLoss::Fail
             || view.kind == JobKind::Sandbox
             || view.losses >= self.core.settings().max_losses
         {
-            Some(Why::new("sandbox_lost", ended.detail))
+            let is_damaged = ended.reason == EndedReason::WorkspaceDamaged;
+            Some(Why::new(if is_damaged { "workspace_damaged" } else { "sandbox_lost" }, ended.detail))
         } else {
             None
         };
-        let outcome = view.outcome();
         match fatal {
             None if outcome == Outcome::Complete => {
                 self.recorder.change(events, Happening::SandboxLost, None).await
             }
             // It was about to end without success anyway: there is no point in doing the work again.
             None => {
-                self.recorder.append(events).await?;
                 let why = view
                     .code
                     .clone()
                     .map(|code| Why { code, reason: view.reason.clone().unwrap_or_default() });
-                self.end_from_checkpoint(outcome, why).await
+                let why = why.or_else(|| (outcome == Outcome::Cancelled).then(cancelled));
+                self.end_from_checkpoint(events, outcome, why).await
             }
-            Some(why) => {
-                self.recorder.append(events).await?;
-                self.end_from_checkpoint(Outcome::Failed, Some(why)).await
-            }
+            Some(why) => self.end_from_checkpoint(events, Outcome::Failed, Some(why)).await,
         }
     }
 
-    async fn interrupt_calls(&mut self) -> Result<Vec<crate::event::NewEvent>, OrchestratorError> {
-        let log = self.core.store.all_events(self.recorder.job(), CALLS, 0).await?;
-        let mut open = Vec::new();
-        for event in &log {
-            match (&event.body, &event.call) {
-                (EventBody::CallStarted { .. }, Some(call)) => open.push(call.clone()),
-                (EventBody::CallEnded(_), Some(call)) => open.retain(|other| other != call),
-                _ => {}
-            }
-        }
+    async fn interrupt_calls(&mut self) -> Result<Vec<NewEvent>, OrchestratorError> {
         self.past.clear();
-        Ok(open
-            .into_iter()
-            .map(|call| {
-                let end = CallEnd {
-                    status: CallStatus::Interrupted,
-                    code: Some("interrupted".into()),
-                    reason: Some("the sandbox was lost while it ran".into()),
-                    ..CallEnd::default()
-                };
-                EventBody::CallEnded(end).of(&call)
-            })
-            .collect())
+        interrupt_calls(&self.core, self.recorder.job(), "the sandbox was lost while it ran").await
     }
 
+    /// Ends a job that has no sandbox to collect from: calls have an end, and the last checkpoint is its result.
     async fn end_without_sandbox(
         &mut self,
         outcome: Outcome,
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
         // The list of files is as it will stay before the job is over: the log has its digest then.
-        let mut events = Vec::new();
         if self.recorder.look(|view| view.sandbox.is_some()).await {
             self.keep_file_list_once().await;
-            events.extend(self.pin_file_list().await);
         }
-        self.recorder.change(events, Happening::Ended(outcome), why).await
+        let mut events = Vec::new();
+        // Whoever runs something in a bare sandbox is told by the end of the link, and writes it down.
+        if outcome != Outcome::Cancelled || self.recorder.look(|view| view.kind == JobKind::Job).await {
+            self.past.clear();
+            events = interrupt_calls(&self.core, self.recorder.job(), "the job ended while it ran").await?;
+        }
+        self.end_from_checkpoint(events, outcome, why).await
     }
 
     /// Removes what the job no longer needs. What fails here is done again by the reconcile loop.
@@ -350,9 +387,22 @@ impl Driver {
         }
     }
 
-    /// When the job must be over.
+    /// When the job must be over. Time in which it could not go on does not count.
     fn deadline(&self) -> Instant {
-        self.work_time.deadline(self.spec.wall_clock)
+        // Added to what is allowed, not to the result, which is never before now.
+        self.work_time.deadline(self.spec.wall_clock.saturating_add(self.recorder.waiting().total()))
+    }
+
+    /// Returns when the job must be over, however often that moves meanwhile.
+    async fn time_over(&self) {
+        while !self.is_time_over() {
+            tokio::time::sleep_until(self.deadline()).await;
+        }
+    }
+
+    fn is_time_over(&self) -> bool {
+        // A deadline that has passed is the moment in which it is asked for: the clock is read after it.
+        self.deadline() <= Instant::now()
     }
 
     fn sandbox_of(view: &JobView) -> Result<SandboxId, Stop> {
@@ -360,6 +410,30 @@ impl Driver {
             Stop::Lost(Ended { reason: EndedReason::Lost, detail: "the job has no sandbox".into() })
         })
     }
+}
+
+/// An end for each call that has none.
+pub(crate) async fn interrupt_calls(
+    core: &Core,
+    job: JobId,
+    reason: &str,
+) -> Result<Vec<NewEvent>, OrchestratorError> {
+    let log = core.store.all_events(job, CALLS, 0).await?;
+    let mut open: Vec<&CallRef> = Vec::new();
+    for event in &log {
+        match (&event.body, &event.call) {
+            (EventBody::CallStarted { .. }, Some(call)) => open.push(call),
+            (EventBody::CallEnded(_), Some(call)) => open.retain(|other| *other != call),
+            _ => {}
+        }
+    }
+    let end = CallEnd {
+        status: CallStatus::Interrupted,
+        code: Some("interrupted".into()),
+        reason: Some(reason.into()),
+        ..CallEnd::default()
+    };
+    Ok(open.into_iter().map(|call| EventBody::CallEnded(end.clone()).of(call)).collect())
 }
 
 fn cancelled() -> Why {

@@ -15,6 +15,8 @@ use crate::event::{CallEnd, CallRef, Event, EventBody, NewEvent};
 use crate::outward::cover_all;
 use crate::recorder::Recorder;
 
+use super::limit_signs::{LimitSigns, SignReader};
+
 /// A batch is written when it is this old ...
 const BATCH_AGE: Duration = Duration::from_millis(50);
 /// ... or this large.
@@ -99,6 +101,7 @@ pub(crate) struct OutputSink {
     written_bytes: u64,
     search: Option<Search>,
     captured: Captured,
+    signs: SignReader,
     displays: DisplayReader,
     /// Events that are to be written with the next batch, and roughly their size.
     waiting: Vec<NewEvent>,
@@ -129,6 +132,7 @@ impl OutputSink {
             written_bytes: 0,
             search,
             captured,
+            signs: SignReader::default(),
             displays: DisplayReader::default(),
             waiting: Vec::new(),
             waiting_bytes: 0,
@@ -179,6 +183,11 @@ impl OutputSink {
     /// Whether the text that was looked for has been seen; `true` when nothing was looked for.
     pub(crate) fn found(&self) -> bool {
         self.search.as_ref().is_none_or(|search| search.found)
+    }
+
+    /// Limits that the messages on standard error speak of.
+    pub(crate) fn limit_signs(&mut self) -> LimitSigns {
+        self.signs.signs()
     }
 
     /// What was kept of the output.
@@ -268,6 +277,9 @@ impl OutputSink {
             && stream != OutputStream::Stderr
         {
             search.take(bytes);
+        }
+        if stream == OutputStream::Stderr {
+            self.signs.take(bytes);
         }
         self.captured.take(stream, bytes);
     }

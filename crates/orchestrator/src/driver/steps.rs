@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::browser_call::Begun;
 use super::exec::{ExecCall, environment};
 use super::file_call::operation_of;
+use super::kernel_replay::language_of;
 use super::verdict::{Evidence, explain_end};
 use super::{Captured, Driver, OutputSink, Stop};
 use crate::agent_view::is_agent_call;
@@ -30,14 +31,17 @@ impl Driver {
         let mut failures = self.count_failures();
         loop {
             let view = self.recorder.view().await;
-            if self.is_cancelled() {
-                return Err(Stop::Cancelled);
-            }
-            if view.wish == Some(Wish::Pause) {
-                return Err(Stop::Paused(super::pause::by_wish()));
-            }
-            if Instant::now() >= self.deadline() {
-                return Err(Stop::Deadline);
+            // A call that an earlier server began is stopped, and has an end, before the job stops.
+            if view.steps.iter().all(|step| step.status != StepStatus::Running) {
+                if self.is_cancelled() {
+                    return Err(Stop::Cancelled);
+                }
+                if view.wish == Some(Wish::Pause) {
+                    return Err(Stop::Paused(super::pause::by_wish()));
+                }
+                if self.is_time_over() {
+                    return Err(Stop::Deadline);
+                }
             }
             let Some((index, status)) = next_step(steps, &view.steps, &failures) else { return Ok(None) };
             let step = &steps[index];
@@ -68,14 +72,20 @@ impl Driver {
             self.recorder.record(started.of(&call)).await?;
         }
         let started = Instant::now();
-        let result = match (&step.tool, operation_of(&step.tool)) {
-            (StepTool::Browser(input), _) => {
+        // What was begun before the server was restarted has passed already.
+        let refused = match language_of(&step.tool).filter(|_| !begun_before) {
+            Some(language) => self.refuse_cell(language.wanted()).await?,
+            None => None,
+        };
+        let result = match (refused, &step.tool, operation_of(&step.tool)) {
+            (Some(refused), ..) => Ok(refused.end()),
+            (None, StepTool::Browser(input), _) => {
                 let begun = if begun_before { Begun::Before } else { Begun::Now };
                 self.run_browser_step(step, input, begun).await
             }
-            (StepTool::Gui(input), _) => self.run_gui_step(&call, step, input).await,
-            (_, Some(operation)) => self.run_file_call(&call, operation).await,
-            (_, None) => self.run_process(&call, step).await.map(|(end, _)| end),
+            (None, StepTool::Gui(input), _) => self.run_gui_step(&call, step, input).await,
+            (None, _, Some(operation)) => self.run_file_call(&call, operation).await,
+            (None, _, None) => self.run_process(&call, step).await.map(|(end, _)| end),
         };
         self.past.clear();
         let end = match result {
@@ -120,6 +130,7 @@ impl Driver {
             outcome: &outcome,
             expectation,
             text_found: sink.found(),
+            signs: sink.limit_signs(),
             before: self.blamed,
             after,
             timeout_s: timeout,
@@ -186,7 +197,7 @@ impl Driver {
     }
 
     /// Lets the guest drop the output of a call that is in the log. Nobody waits for it.
-    fn forget_call(&self, call: &CallRef) {
+    pub(super) fn forget_call(&self, call: &CallRef) {
         let key = CallKey::new(call.id.clone(), call.attempt);
         if let Some(client) = self.guest.borrow().clone() {
             tokio::spawn(async move {
@@ -201,7 +212,8 @@ impl Driver {
         for event in &self.past {
             match (&event.body, &event.call) {
                 (EventBody::CallStarted { step: None, .. }, Some(call))
-                    if !is_agent_call(&call.id) && !call.id.starts_with("setup-") =>
+                    // Only the driver begins further attempts, and goes on with them.
+                    if !is_agent_call(&call.id) && !call.id.starts_with("setup-") && call.attempt == 1 =>
                 {
                     open.push(call.clone());
                 }
@@ -270,11 +282,11 @@ fn failure_of(index: usize, step: &Step, view: &StepView) -> Why {
 }
 
 /// How a call ended that was stopped with the job; one whose sandbox is gone is written down elsewhere.
-fn end_of_stop(stop: &Stop, started: Instant) -> Option<CallEnd> {
+pub(super) fn end_of_stop(stop: &Stop, started: Instant) -> Option<CallEnd> {
     let (code, reason) = match stop {
         Stop::Cancelled => ("cancelled", "the job was cancelled"),
         Stop::Deadline => ("deadline", "the job's time was over"),
-        Stop::Lost(_) | Stop::Failed(_) | Stop::Paused(_) => return None,
+        Stop::Lost(_) | Stop::NoRoom(_) | Stop::Failed(_) | Stop::Paused(_) => return None,
     };
     Some(CallEnd {
         status: CallStatus::Failed,

@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::sync::watch;
@@ -17,6 +18,7 @@ use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::event::{Event, EventBody};
 use crate::ids::{Generation, JobId};
+use crate::kernels::KernelGate;
 use crate::last_use::LastUse;
 use crate::live::LiveJob;
 use crate::recorder::Recorder;
@@ -27,6 +29,9 @@ use crate::view::JobView;
 
 /// What is shown at most of the words of a fault of this program.
 const MOST_FAULT_CHARS: usize = 300;
+
+/// How long to wait before a job is tried to be given back again.
+const RELEASE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Drives a job until it is over or waits for somebody. Ends early when the server goes down or has lost the job.
 pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
@@ -41,7 +46,20 @@ pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
         Err(error @ OrchestratorError::Fenced(_)) => tracing::warn!(%job, %error, "stopped driving"),
         Err(error) => after_failure(&core, job, generation, &error).await,
     }
-    let _ = core.store.release(job, generation).await;
+    release(&core, job, generation).await;
+}
+
+/// Gives the job back. One that is not given back would be nobody's for as long as this server lives, which renews its lease.
+async fn release(core: &Core, job: JobId, generation: Generation) {
+    while let Err(error) = core.store.release(job, generation).await
+        && error.is_passing()
+    {
+        tracing::warn!(%job, %error, "the job cannot be given back, trying again");
+        tokio::select! {
+            () = core.shutdown.cancelled() => return,
+            () = tokio::time::sleep(RELEASE_PAUSE) => {}
+        }
+    }
 }
 
 /// A fault of this program while it carries a job out is an error like others: nobody would drive the job again otherwise.
@@ -60,6 +78,7 @@ async fn unpanicked(
 
 async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Result<(), OrchestratorError> {
     core.folder.make_job(job)?;
+    core.folder.remove_partials(job);
     let mut log = AgentLog::start(&core.folder.agent_log(job))?;
     let Past { events: past, last, .. } = Past::read(core.store.as_ref(), job, &mut log).await?;
     let spec = Arc::new(spec_of(job, &past)?);
@@ -71,6 +90,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     let (idle_sender, idle_ms) = watch::channel(first_idle);
     let used = LastUse::new();
     let kind = view.kind;
+    let kernels = Arc::new(KernelGate::new(spec.on_kernel_loss, view.losses));
     let holder = view.agent.as_ref().and_then(|agent| agent.holder.clone());
     let recorder = Recorder::new(Arc::clone(&core.store), job, generation, view, log, last).after(&past);
     let recorder = Arc::new(recorder);
@@ -86,6 +106,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         is_paused: Arc::default(),
         speech: Speech::default(),
         holder: watch::Sender::new(holder),
+        kernels: Arc::clone(&kernels),
         ceiling: Arc::default(),
     };
     let ceiling = Arc::clone(&live.ceiling);
@@ -123,6 +144,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         asked_to_wait: std::time::Duration::ZERO,
         files,
         blamed: sandbox::Usage::default(),
+        kernels,
         work_time,
     };
     driver.open_outward().await?;

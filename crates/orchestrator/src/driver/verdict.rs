@@ -3,11 +3,14 @@
 use protocol::{ExecEnd, ExecOutcome};
 use sandbox::Usage;
 
+use super::limit_signs::{LimitSigns, SignReader};
 use crate::event::{CallEnd, CallStatus};
+use crate::kernels::KernelUse;
 use crate::step::Expectation;
 
-/// Less free disk than this at the end of a failed call explains the failure.
-const DISK_FULL_BYTES: u64 = 256 * 1024;
+/// Less free disk than this at the end of a failed call explains the failure. A program that writes in large blocks leaves as much
+/// as the last one did not fit into.
+const DISK_FULL_BYTES: u64 = 1024 * 1024;
 
 /// What an exception counts as where an exit code is expected.
 const EXCEPTION_EXIT_CODE: i32 = 1;
@@ -20,6 +23,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) expectation: Option<&'a Expectation>,
     /// Whether the expected text was in its output.
     pub(crate) text_found: bool,
+    /// Limits that its messages speak of.
+    pub(crate) signs: LimitSigns,
     /// The sandbox's figures before the call.
     pub(crate) before: Usage,
     /// The sandbox's figures after the call.
@@ -49,6 +54,7 @@ pub(crate) fn explain_end(evidence: &Evidence<'_>) -> CallEnd {
         output_lines: outcome.output_lines,
         result: None,
         note: outcome.note.clone(),
+        kernel: outcome.kernel.clone().and_then(KernelUse::of),
     }
 }
 
@@ -110,7 +116,26 @@ fn limit_that_explains(evidence: &Evidence<'_>) -> Option<(&'static str, String)
     if evidence.after.pids_refused > evidence.before.pids_refused {
         return Some(("too_many_processes", "the sandbox's process limit was reached".into()));
     }
-    None
+    let signs = signs_of(evidence);
+    if signs.no_space {
+        return Some(("disk_full", "the sandbox's disk is full".into()));
+    }
+    signs.no_process.then(|| ("too_many_processes", "the sandbox's process limit was reached".into()))
+}
+
+/// What its messages say of limits, the text of an exception among them.
+fn signs_of(evidence: &Evidence<'_>) -> LimitSigns {
+    let mut reader = SignReader::default();
+    match &evidence.outcome.end {
+        ExecEnd::Raised { name, message } => reader.take_message(&exception_text(name, message)),
+        ExecEnd::NotStarted(why) => reader.take_message(why),
+        _ => {}
+    }
+    let said = reader.signs();
+    LimitSigns {
+        no_space: said.no_space || evidence.signs.no_space,
+        no_process: said.no_process || evidence.signs.no_process,
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +153,7 @@ mod tests {
             disk_free_bytes: 1 << 30,
             disk_free_inodes: 1000,
             note: None,
+            kernel: None,
         }
     }
 
@@ -136,6 +162,7 @@ mod tests {
             outcome,
             expectation,
             text_found: found,
+            signs: LimitSigns::default(),
             before: Usage::default(),
             after,
             timeout_s: 1.0,
@@ -193,7 +220,39 @@ mod tests {
         );
         let full = ExecOutcome { disk_free_bytes: 0, ..outcome(ExecEnd::Code(1)) };
         assert_eq!(judge(&full, None, true, Usage::default()).code.as_deref(), Some("disk_full"));
+        let block_left = ExecOutcome { disk_free_bytes: 688 * 1024, ..outcome(ExecEnd::Code(1)) };
+        assert_eq!(judge(&block_left, None, true, Usage::default()).code.as_deref(), Some("disk_full"));
+        let raised =
+            ExecEnd::Raised { name: "OSError".into(), message: "[Errno 28] No space left on device".into() };
+        assert_eq!(judge(&outcome(raised), None, true, Usage::default()).code.as_deref(), Some("disk_full"));
+        let refused = Usage { pids_refused: 1, ..Usage::default() };
+        let unforked = outcome(ExecEnd::Code(254));
+        assert_eq!(judge(&unforked, None, true, refused).code.as_deref(), Some("too_many_processes"));
         let succeeded = ExecOutcome { disk_free_bytes: 0, ..outcome(ExecEnd::Code(0)) };
         assert_eq!(judge(&succeeded, None, true, Usage::default()).status, CallStatus::Succeeded);
+    }
+
+    #[test]
+    fn messages_explain_a_failure_where_no_figure_does_and_never_a_success() {
+        for (signs, code) in [
+            (LimitSigns { no_space: true, no_process: false }, "disk_full"),
+            (LimitSigns { no_space: false, no_process: true }, "too_many_processes"),
+        ] {
+            let explain = |end: ExecEnd| {
+                let outcome = outcome(end);
+                explain_end(&Evidence {
+                    outcome: &outcome,
+                    expectation: None,
+                    text_found: true,
+                    signs,
+                    before: Usage::default(),
+                    after: Usage::default(),
+                    timeout_s: 1.0,
+                })
+            };
+            assert_eq!(explain(ExecEnd::Code(1)).code.as_deref(), Some(code));
+            assert_eq!(explain(ExecEnd::Code(0)).status, CallStatus::Succeeded);
+            assert_eq!(explain(ExecEnd::TimedOut).code.as_deref(), Some("timeout"));
+        }
     }
 }

@@ -1,14 +1,14 @@
 //! `audit/network.jsonl`: every connection at its opening and its end, a line each. Computed from the events, so it can
-//! be made again. A job without connections has none.
+//! be made again; a line is in the log before it is in the file. A job without connections has none.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use egress::EgressEvent;
-
+use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::event::Event;
+use crate::store::Kinds;
 
 use super::network::connections_in;
 
@@ -17,50 +17,109 @@ pub(super) struct Audit {
     path: PathBuf,
     /// Made with the first line.
     file: Option<File>,
+    /// How long it is.
+    bytes: u64,
+    /// Lines that could not be written yet.
+    waiting: Vec<u8>,
 }
 
 impl Audit {
     /// Writes the list anew from the events so far, and these.
-    pub(super) fn start(
-        path: &Path,
-        past: &[Event],
-        further: &[EgressEvent],
-    ) -> Result<Self, OrchestratorError> {
+    pub(super) fn start(path: &Path, past: &[Event], further: &[Event]) -> Result<Self, OrchestratorError> {
         let failed = || OrchestratorError::io(format!("writing {}", path.display()));
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed()(error)),
             _ => {}
         }
-        let mut audit = Self { path: path.to_owned(), file: None };
-        audit.write(connections_in(past).chain(further)).map_err(failed())?;
+        let mut audit = Self { path: path.to_owned(), file: None, bytes: 0, waiting: Vec::new() };
+        audit.waiting = [lines(past), lines(further)].concat();
+        audit.write().map_err(failed())?;
         Ok(audit)
     }
 
-    /// Adds events. A failure is not an error: the file can be made again from the events.
+    /// Adds events. A failure is not an error: what could not be written is tried again with the next ones.
     pub(super) fn append(&mut self, written: &[Event]) {
-        let _ = self.write(connections_in(written));
+        self.waiting.extend(lines(written));
+        let _ = self.write();
     }
 
-    fn write<'a>(&mut self, events: impl Iterator<Item = &'a EgressEvent>) -> io::Result<()> {
-        let mut text = Vec::new();
-        for event in events {
-            if serde_json::to_writer(&mut text, event).is_ok() {
-                text.push(b'\n');
-            }
-        }
-        if text.is_empty() {
+    fn write(&mut self) -> io::Result<()> {
+        if self.waiting.is_empty() {
             return Ok(());
         }
-        self.opened()?.write_all(&text)
-    }
-
-    fn opened(&mut self) -> io::Result<&mut File> {
-        if self.file.is_none() {
-            if let Some(folder) = self.path.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            self.file = Some(File::create(&self.path)?);
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(open(&self.path)?),
+        };
+        if let Err(error) = file.write_all(&self.waiting) {
+            // A part of it may be there.
+            file.set_len(self.bytes)?;
+            return Err(error);
         }
-        self.file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.bytes += self.waiting.len() as u64;
+        self.waiting.clear();
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn lines(events: &[Event]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for event in connections_in(events) {
+        if serde_json::to_writer(&mut text, event).is_ok() {
+            text.push(b'\n');
+        }
+    }
+    text
+}
+
+/// Adds the last lines to the lists of jobs that were over when a server was killed right before it wrote them. Lists of jobs that go
+/// on are written anew with their drivers.
+pub(crate) async fn complete_lists(core: &Core) -> Result<(), OrchestratorError> {
+    for job in core.store.ended_lately().await? {
+        let log = core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?;
+        if let Err(error) = complete(&core.folder.network_log(job), &lines(&log)) {
+            tracing::warn!(%job, %error, "the list of connections could not be completed");
+        }
+    }
+    Ok(())
+}
+
+/// Adds what a list lacks at its end. One that is not the beginning of what it should be was changed, and stays so.
+fn complete(path: &Path, lines: &[u8]) -> io::Result<()> {
+    let found = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        other => other?,
+    };
+    match lines.strip_prefix(found.as_slice()) {
+        Some(missing) if !missing.is_empty() => open(path)?.write_all(missing),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_was_cut_off_is_completed_and_one_that_was_changed_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit/network.jsonl");
+        let completed = |lines: &str| {
+            complete(&path, lines.as_bytes()).unwrap();
+            fs::read_to_string(&path).unwrap_or_default()
+        };
+        assert_eq!((completed(""), path.exists()), (String::new(), false));
+        assert_eq!(completed("one\n"), "one\n");
+        fs::write(&path, "one\ntw").unwrap();
+        assert_eq!(completed("one\ntwo\n"), "one\ntwo\n");
+        fs::write(&path, "ONE\n").unwrap();
+        assert_eq!(completed("one\ntwo\n"), "ONE\n");
     }
 }

@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
+pub(crate) use self::audit::complete_lists;
 pub use self::network::{Download, NetworkReport, NetworkTotals};
 pub(crate) use self::network::{Provenance, provenance};
 pub use self::secrets::{SecretSource, ServerSecret};
@@ -50,8 +51,8 @@ impl Outward {
         let policy = standing_policy(spec, &settings)
             .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
         let before = network::fold(past);
-        recorder.append(entries(&before.unfinished, recorder).await).await?;
-        let audit = Audit::start(&core.folder.network_log(recorder.job()), past, &before.unfinished)?;
+        let ended = recorder.append(entries(&before.unfinished, recorder).await).await?;
+        let audit = Audit::start(&core.folder.network_log(recorder.job()), past, &ended)?;
         let (sender, events) = mpsc::channel(WAITING_EVENTS);
         let proxy_settings = ProxySettings {
             first_id: before.next_id,

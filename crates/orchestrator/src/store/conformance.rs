@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{Created, Kinds, NewRecord, Removable, Store};
-use crate::access::{Actor, Key, KeyUse, Role};
+use crate::access::{Actor, Key, KeyUse, Role, SessionId, ShareId, SharedLink};
 use crate::answers::JobFilter;
+use crate::clock::now_ms;
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, EventBody, Fence, NewEvent, Wish};
 use crate::ids::{Generation, JobId};
@@ -27,6 +28,7 @@ pub(super) async fn run<S: Store>(open: impl Fn() -> S) {
     old_payloads_are_dropped_and_the_events_stay(&store).await;
     access_keys_are_kept(&store).await;
     jobs_belong_to_keys(&store).await;
+    logins_that_were_ended_and_shared_links_are_kept(&store).await;
     let job = steps_are_part_of_the_view(&store).await;
     let before = store.job(job).await.unwrap();
     drop(store);
@@ -120,6 +122,35 @@ async fn access_keys_are_kept(store: &impl Store) {
         store.put_person(ada.clone(), role).await.unwrap();
     }
     assert_eq!(store.people().await.unwrap(), [(ada, Role::Operator)], "the role of the last login");
+}
+
+async fn logins_that_were_ended_and_shared_links_are_kept(store: &impl Store) {
+    let (id, until_ms) = (SessionId::from("one".to_owned()), now_ms() + 1000);
+    for _ in 0..2 {
+        store.end_session(id.clone(), until_ms).await.unwrap();
+    }
+    assert_eq!(store.ended_sessions().await.unwrap(), [(id, until_ms)]);
+    let (job, other) = (create(store, ONE_STEP).await, create(store, ONE_STEP).await);
+    let link = |id: &str, job| SharedLink {
+        id: ShareId::from(id.to_owned()),
+        job,
+        view: "desktop".into(),
+        may_use: false,
+        by: Actor::named("ada"),
+        session: None,
+        created_ms: now_ms(),
+        until_ms,
+    };
+    let [first, second, elsewhere] = [link("1", job), link("2", job), link("3", other)];
+    for link in [&first, &second, &elsewhere] {
+        store.put_share(link.clone()).await.unwrap();
+    }
+    store.remove_share(second.id).await.unwrap();
+    assert_eq!(store.shares().await.unwrap(), [first, elsewhere.clone()]);
+    finish(store, job).await;
+    store.delete(job, Actor::named("server")).await.unwrap();
+    assert_eq!(store.shares().await.unwrap(), [elsewhere], "a link goes with its job");
+    finish(store, other).await;
 }
 
 async fn jobs_belong_to_keys(store: &impl Store) {

@@ -12,7 +12,7 @@ mod sqlite;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::access::{Actor, Key, KeyId, KeyUse, Role};
+use crate::access::{Actor, Key, KeyId, KeyUse, Role, SessionId, ShareId, SharedLink};
 use crate::answers::JobFilter;
 use crate::audit::{JobAudit, SignedHead};
 use crate::error::OrchestratorError;
@@ -249,6 +249,21 @@ pub trait Store: Send + Sync {
     /// All of them.
     async fn people(&self) -> Result<Vec<(KeyId, Role)>, OrchestratorError>;
 
+    /// Remembers that a login was ended, until it would have ended by itself.
+    async fn end_session(&self, id: SessionId, until_ms: i64) -> Result<(), OrchestratorError>;
+
+    /// All of them, with when they would have ended.
+    async fn ended_sessions(&self) -> Result<Vec<(SessionId, i64)>, OrchestratorError>;
+
+    /// Keeps a shared link.
+    async fn put_share(&self, link: SharedLink) -> Result<(), OrchestratorError>;
+
+    /// Forgets a shared link.
+    async fn remove_share(&self, id: ShareId) -> Result<(), OrchestratorError>;
+
+    /// All shared links.
+    async fn shares(&self) -> Result<Vec<SharedLink>, OrchestratorError>;
+
     /// The key that a job was handed in with.
     async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError>;
 
@@ -261,8 +276,11 @@ pub trait Store: Send + Sync {
     /// The signed heads of a job, oldest first.
     async fn heads(&self, job: JobId) -> Result<Vec<SignedHead>, OrchestratorError>;
 
-    /// Checks the chain of a job and its signed heads.
+    /// Checks the chain of a job, its signed heads, and what was computed from the log.
     async fn verify(&self, job: JobId) -> Result<JobAudit, OrchestratorError>;
+
+    /// Jobs that had ended shortly before the newest head was signed: what was written last where a server was killed.
+    async fn ended_lately(&self) -> Result<Vec<JobId>, OrchestratorError>;
 
     /// How many bytes it takes for what it keeps, those that were freed and not given back left out.
     async fn used_bytes(&self) -> Result<u64, OrchestratorError>;

@@ -11,14 +11,17 @@ use protocol::{
     Link, MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION, Welcome,
 };
 use sandbox::{
-    Backend, BackendKind, Capabilities, Check, GuestStream, Isolation, LimitKind, Observed, Phase,
-    SandboxError, SandboxId, SandboxSpec, Usage,
+    Backend, BackendKind, Capabilities, Check, GuestStream, Image, Isolation, Limit, LimitKind, Limits,
+    Observed, Phase, SandboxError, SandboxId, SandboxSpec, Usage,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 /// How long the name of a file is that no file can have.
 const LONG_NAME_BYTES: usize = 32 * 1024 * 1024;
+
+/// What a process ends with that was killed.
+pub(crate) const KILLED: i32 = 137;
 
 /// What a guest says that no honest one says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,10 @@ pub(crate) enum Lie {
     Panic,
     /// The sandbox is never made: its image does not come.
     NeverMade,
+    /// No room on the host's disk for a sandbox.
+    NoRoom,
+    /// No lie: a call runs until it is killed, or [`Liar::ends_with`] says how it ends.
+    Held,
     /// No lie: the log gets nothing of a call before [`Liar::is_log_served`] is set.
     LateForTheLog,
 }
@@ -61,9 +68,30 @@ pub(crate) struct Liar {
     pub(crate) never_made: watch::Sender<u32>,
     /// Set by the test to end [`Lie::LateForTheLog`].
     pub(crate) is_log_served: watch::Sender<bool>,
+    /// How a call of [`Lie::Held`] ends.
+    pub(crate) ends_with: watch::Sender<Option<i32>>,
+    /// From then on nothing is answered: the guest stands still.
+    pub(crate) is_stopped: watch::Sender<bool>,
+    /// While it is set, the backend answers nothing.
+    pub(crate) is_away: watch::Sender<bool>,
+    /// How often all links broke.
+    breaks: watch::Sender<u32>,
 }
 
 impl Liar {
+    /// The backend ends, and all sandboxes with it; see [`Liar::is_away`].
+    pub(crate) fn go_away(&self) {
+        self.is_away.send_replace(true);
+        self.sandboxes.lock().unwrap().clear();
+        self.breaks.send_modify(|count| *count += 1);
+    }
+
+    fn answers(&self) -> Result<(), SandboxError> {
+        let away =
+            || SandboxError::Unavailable { what: "the engine is stopped".into(), remedy: "start it".into() };
+        if *self.is_away.borrow() { Err(away()) } else { Ok(()) }
+    }
+
     pub(crate) fn tell(&self, lie: Option<Lie>) {
         *self.lie.lock().unwrap() = lie;
     }
@@ -80,11 +108,36 @@ impl Backend for Liar {
         Ok(Capabilities { isolation: Isolation::Namespaces, enforced, checks: Vec::new() })
     }
 
+    async fn ping(&self) -> Result<(), SandboxError> {
+        self.answers()
+    }
+
     async fn checks(&self) -> Vec<Check> {
         Vec::new()
     }
 
-    async fn create(&self, id: SandboxId, _: &SandboxSpec) -> Result<(), SandboxError> {
+    async fn images(&self) -> Result<Vec<String>, SandboxError> {
+        self.answers()?;
+        Ok(vec!["host".to_owned()])
+    }
+
+    async fn check_limits(&self, limits: &Limits, _: Isolation) -> Result<(), SandboxError> {
+        self.answers()?;
+        match limits.pids {
+            Limit::Default(_) => Ok(()),
+            Limit::Required(_) => Err(SandboxError::LimitUnenforceable {
+                limit: LimitKind::Pids,
+                why: "nobody counts them".into(),
+            }),
+        }
+    }
+
+    async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
+        self.answers()?;
+        if let Image::Named(name) = &spec.image {
+            return Err(SandboxError::NoImage(name.clone()));
+        }
+        self.check_limits(&spec.limits, spec.isolation).await?;
         let lie = *self.lie.lock().unwrap();
         if matches!(lie, Some(Lie::PanicOnce | Lie::Panic)) {
             if lie == Some(Lie::PanicOnce) {
@@ -97,34 +150,59 @@ impl Backend for Liar {
             self.never_made.send_modify(|count| *count += 1);
             return std::future::pending().await;
         }
+        if lie == Some(Lie::NoRoom) {
+            let source = std::io::ErrorKind::StorageFull.into();
+            return Err(SandboxError::Io { doing: "making a disk".into(), source });
+        }
         self.sandboxes.lock().unwrap().insert(id);
         Ok(())
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
+        self.answers()?;
         let is_there = self.sandboxes.lock().unwrap().contains(&id);
         let phase = if is_there { Phase::Running } else { Phase::Missing };
         Ok(Observed { phase, usage: Usage::default(), unenforced: Vec::new() })
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, SandboxError> {
+        self.answers()?;
         Ok(self.sandboxes.lock().unwrap().iter().copied().collect())
     }
 
-    async fn connect(&self, _: SandboxId) -> Result<GuestStream, SandboxError> {
+    async fn connect(&self, id: SandboxId) -> Result<GuestStream, SandboxError> {
+        self.answers()?;
+        if !self.sandboxes.lock().unwrap().contains(&id) {
+            return Err(SandboxError::NotRunning { id, why: "it is gone".into() });
+        }
         let (host, guest) = tokio::io::duplex(1 << 20);
         let lie = *self.lie.lock().unwrap();
-        tokio::spawn(live(guest, lie, self.is_log_served.subscribe()));
+        let signals = Signals { ends_with: self.ends_with.clone(), is_stopped: self.is_stopped.subscribe() };
+        tokio::spawn(live(guest, lie, self.is_log_served.subscribe(), signals, self.breaks.subscribe()));
         Ok(Box::new(host))
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
+        self.answers()?;
         self.sandboxes.lock().unwrap().remove(&id);
         Ok(())
     }
 }
 
-async fn live(mut stream: impl ByteStream, lie: Option<Lie>, is_log_served: watch::Receiver<bool>) {
+/// What a test lets happen in a guest.
+#[derive(Clone)]
+struct Signals {
+    ends_with: watch::Sender<Option<i32>>,
+    is_stopped: watch::Receiver<bool>,
+}
+
+async fn live(
+    mut stream: impl ByteStream,
+    lie: Option<Lie>,
+    is_log_served: watch::Receiver<bool>,
+    signals: Signals,
+    mut breaks: watch::Receiver<u32>,
+) {
     match lie {
         Some(Lie::HangUp) => return,
         Some(Lie::Garbage) => {
@@ -137,10 +215,15 @@ async fn live(mut stream: impl ByteStream, lie: Option<Lie>, is_log_served: watc
     }
     let (link, mut incoming) = Link::start(stream, Side::Guest);
     let link = Arc::new(link);
-    while let Some(stream) = incoming.next().await {
-        let (link, is_log_served) = (Arc::clone(&link), is_log_served.clone());
+    loop {
+        let stream = tokio::select! {
+            Some(stream) = incoming.next() => stream,
+            Ok(()) = breaks.changed() => return link.close(),
+            else => return,
+        };
+        let (link, is_log_served, signals) = (Arc::clone(&link), is_log_served.clone(), signals.clone());
         tokio::spawn(async move {
-            let _ = serve(stream, &link, lie, is_log_served).await;
+            let _ = serve(stream, &link, lie, is_log_served, signals).await;
         });
     }
 }
@@ -150,8 +233,12 @@ async fn serve(
     link: &Link,
     lie: Option<Lie>,
     mut is_log_served: watch::Receiver<bool>,
+    Signals { ends_with, is_stopped }: Signals,
 ) -> Result<(), protocol::ProtocolError> {
     let request: Request = stream.receive_message().await?;
+    if *is_stopped.borrow() {
+        return std::future::pending().await;
+    }
     match request {
         Request::Hello(_) if lie == Some(Lie::NoWelcome) => stream.send(&Reply::Done).await?,
         Request::Hello(_) => {
@@ -169,6 +256,18 @@ async fn serve(
             // An error means that the test has ended.
             let _ = is_log_served.wait_for(|is_served| *is_served).await;
             return call(stream, link, None).await;
+        }
+        Request::Exec { .. } | Request::Follow { .. } if lie == Some(Lie::Held) => {
+            stream.send(&ExecEvent::Started { pid: 7 }).await?;
+            let end = *ends_with.subscribe().wait_for(Option::is_some).await.unwrap();
+            stream.send(&ended(end.unwrap(), 0)).await?;
+        }
+        Request::CallStatus { .. } if lie == Some(Lie::Held) => {
+            stream.send(&Reply::Call(CallStatus::Running { next_sequence: 0 })).await?;
+        }
+        Request::Kill { .. } if lie == Some(Lie::Held) => {
+            ends_with.send_replace(Some(KILLED));
+            stream.send(&Reply::Done).await?;
         }
         Request::Exec { .. } | Request::Follow { .. } => return call(stream, link, lie).await,
         Request::CallStatus { .. } => stream.send(&Reply::Call(CallStatus::Unknown)).await?,
@@ -226,6 +325,7 @@ fn ended(code: i32, next_sequence: u64) -> ExecEvent {
         disk_free_bytes: 1 << 30,
         disk_free_inodes: 1 << 20,
         note: None,
+        kernel: None,
     })
 }
 

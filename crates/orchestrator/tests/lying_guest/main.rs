@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod guest;
+mod outage;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct World {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     orchestrator: Orchestrator,
     liar: Arc<Liar>,
 }
@@ -41,19 +43,29 @@ impl World {
     }
 
     async fn with(settings: Settings, lie: Option<Lie>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::over_telling(tempfile::tempdir().unwrap(), settings, lie).await
+    }
+
+    /// A server on a folder that has a past.
+    async fn over(folder: tempfile::TempDir, settings: Settings) -> Self {
+        Self::over_telling(folder, settings, None).await
+    }
+
+    async fn over_telling(folder: tempfile::TempDir, settings: Settings, lie: Option<Lie>) -> Self {
         let liar = Arc::new(Liar::default());
         liar.tell(lie);
         let data = DataFolder::open(folder.path()).unwrap();
         let backend: Arc<dyn sandbox::Backend> = Arc::<Liar>::clone(&liar);
         let orchestrator = Orchestrator::start(data, backend, settings).await.unwrap();
-        Self { _folder: folder, orchestrator, liar }
+        Self { folder, orchestrator, liar }
     }
 
     /// Runs a job of one step to its end.
     async fn run(&self, lie: Option<Lie>) -> (JobView, Vec<Event>) {
         let id = self.submit(lie).await;
-        let view = tokio::time::timeout(PATIENCE, self.end_of(id)).await.expect("the job comes to an end");
+        let Ok(view) = tokio::time::timeout(PATIENCE, self.end_of(id)).await else {
+            panic!("the job does not come to an end: {:#?}", self.orchestrator.events(id, 0, 100).await);
+        };
         let mut log: Vec<Event> = Vec::new();
         loop {
             let after = log.last().map_or(0, |event| event.sequence);
@@ -72,7 +84,15 @@ impl World {
             // These end by themselves, and must not end by the deadline. A driver that panicked is followed by another only
             // after a while.
             None
-            | Some(Lie::PanicOnce | Lie::Panic | Lie::UnaskedResults | Lie::OtherCall | Lie::LongName) => 600,
+            | Some(
+                Lie::PanicOnce
+                | Lie::Panic
+                | Lie::UnaskedResults
+                | Lie::OtherCall
+                | Lie::LongName
+                | Lie::NoRoom
+                | Lie::Held,
+            ) => 600,
             Some(_) => 20,
         };
         let limits = format!(r#"{{"wall_clock_s":{seconds}}}"#);

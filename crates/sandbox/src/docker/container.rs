@@ -6,6 +6,7 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
     MountType, MountVolumeOptions, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
+use launcher::hidden::{HIDDEN_DIRECTORIES, HIDDEN_FILES, READ_ONLY};
 
 use super::disk::PLACES;
 use super::image::HOME;
@@ -18,23 +19,8 @@ use crate::error::SandboxError;
 use crate::limits::Plan;
 use crate::spec::{SandboxId, SandboxSpec};
 
-/// Parts of `/proc` that tell about the host, and `/sys` as a whole: the same that namespace sandboxes do not see.
-const HIDDEN: [&str; 12] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kmsg",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys",
-    "/sys/firmware",
-];
-/// Parts of `/proc` that change the kernel when written to.
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+/// What is hidden beside the parts of `/proc` that namespace sandboxes do not see either.
+const HIDDEN: [&str; 3] = ["/proc/timer_stats", "/sys", "/sys/firmware"];
 const CPU_PERIOD_MICROS: i64 = 100_000;
 
 /// Describes the container of a sandbox.
@@ -74,6 +60,8 @@ pub(super) fn describe(
         // What an image wants to have run every few seconds is none of ours.
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
         network_disabled: Some(true),
+        // A first process hears no other signal that it does not ask for: an engine that stops would wait for it in vain.
+        stop_signal: Some("SIGKILL".into()),
         host_config: Some(host_config(inner, ready, id, spec, plan)?),
         ..ContainerCreateBody::default()
     })
@@ -130,8 +118,8 @@ fn host_config(
         privileged: Some(false),
         security_opt: Some(vec!["no-new-privileges:true".into(), format!("seccomp={profile}")]),
         readonly_rootfs: Some(true),
-        masked_paths: Some(HIDDEN.map(String::from).to_vec()),
-        readonly_paths: Some(READ_ONLY.map(String::from).to_vec()),
+        masked_paths: Some(hidden()),
+        readonly_paths: Some(READ_ONLY.map(|path| format!("/{path}")).to_vec()),
         mounts: Some(mounts),
         memory,
         // The same number: no swap.
@@ -150,6 +138,11 @@ fn host_config(
         init: Some(false),
         ..HostConfig::default()
     })
+}
+
+fn hidden() -> Vec<String> {
+    let of_proc = HIDDEN_FILES.iter().chain(&HIDDEN_DIRECTORIES).map(|path| format!("/{path}"));
+    of_proc.chain(HIDDEN.map(String::from)).collect()
 }
 
 /// Everything that may be written to: the server's directories where the engine sees them, else volumes of the engine's.

@@ -141,7 +141,7 @@ fn refused(inner: &Inner, id: SandboxId, step: &str, error: bollard::errors::Err
                 remedy: "add it to the engine's daemon.json, or change [docker] runtime".into(),
             }
         }
-        _ if engine::status(&error).is_some() => {
+        _ if engine::status(&error).is_some() && !engine::is_away(&error) => {
             SandboxError::Setup { id, step: format!("{step}: {message}"), source: None }
         }
         _ => engine::explain(&inner.config, step, error),

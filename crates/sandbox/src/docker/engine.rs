@@ -16,6 +16,8 @@ const OLDEST_VERSION: (u32, u32) = (1, 41);
 pub(super) const NOT_FOUND: u16 = 404;
 /// There already, or in a state that does not fit.
 pub(super) const CONFLICT: u16 = 409;
+/// Not now.
+const SERVICE_UNAVAILABLE: u16 = 503;
 /// In that state already.
 pub(super) const UNCHANGED: u16 = 304;
 
@@ -72,39 +74,83 @@ pub(super) fn message(error: &Error) -> String {
     }
 }
 
-/// A complaint of the engine, or about it, in words that say what to do.
-pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> SandboxError {
-    let host = &config.host;
-    if let Error::SocketNotFoundError(_) = error {
-        return missing(host);
-    }
-    match cause(&error) {
-        Some(io::ErrorKind::NotFound) => missing(host),
-        Some(io::ErrorKind::ConnectionRefused) => SandboxError::HostUnfit {
-            what: format!("the Docker engine at {host} is stopped: nobody listens there"),
-            remedy: "start it (systemctl start docker)".into(),
-        },
-        Some(io::ErrorKind::PermissionDenied) => SandboxError::HostUnfit {
-            what: format!("this user may not open the Docker engine at {host}"),
-            remedy:
-                "start the server as root, or let the user in (usermod -aG docker USER, then log in again)"
-                    .into(),
-        },
-        _ => SandboxError::Io {
-            doing: format!("{doing}: {}", message(&error)),
-            source: io::Error::other(error),
-        },
+/// How the way to the engine is broken, where that is why a request failed: it may be stopped, and it may come back.
+fn obstacle(error: &Error) -> Option<io::ErrorKind> {
+    match error {
+        Error::SocketNotFoundError(_) => Some(io::ErrorKind::NotFound),
+        Error::RequestTimeoutError => Some(io::ErrorKind::TimedOut),
+        Error::HyperLegacyError { .. } | Error::HyperResponseError { .. } => {
+            Some(cause(error).unwrap_or(io::ErrorKind::ConnectionAborted))
+        }
+        // What cannot be read of an archive is one of these too.
+        Error::IOError { err } if CONNECTION.contains(&err.kind()) => Some(err.kind()),
+        Error::DockerResponseServerError { status_code, message }
+            if lacks_containerd(*status_code, message) =>
+        {
+            Some(io::ErrorKind::ConnectionAborted)
+        }
+        _ => None,
     }
 }
 
-fn missing(host: &str) -> SandboxError {
-    SandboxError::HostUnfit {
-        what: format!("there is no Docker engine at {host}"),
-        remedy: format!(
-            "install and start Docker ({}), or set [docker] host",
-            crate::packages::install("docker.io", "moby-engine")
+/// Errors of the operating system about a connection.
+const CONNECTION: [io::ErrorKind; 10] = [
+    io::ErrorKind::NotFound,
+    io::ErrorKind::PermissionDenied,
+    io::ErrorKind::ConnectionRefused,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::ConnectionAborted,
+    io::ErrorKind::NotConnected,
+    io::ErrorKind::BrokenPipe,
+    io::ErrorKind::TimedOut,
+    io::ErrorKind::HostUnreachable,
+    io::ErrorKind::NetworkUnreachable,
+];
+
+/// An engine that starts or stops answers while what runs its containers does not.
+fn lacks_containerd(status: u16, message: &str) -> bool {
+    let is_refused = message.contains("connection refused") || message.contains("no such file or directory");
+    status == SERVICE_UNAVAILABLE || status >= 500 && message.contains("containerd.sock") && is_refused
+}
+
+/// Whether a request failed because the engine cannot be reached now, not because of what it was asked for.
+pub(super) fn is_away(error: &Error) -> bool {
+    obstacle(error).is_some()
+}
+
+/// A complaint of the engine, or about it, in words that say what to do.
+pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> SandboxError {
+    let host = &config.host;
+    let (what, remedy) = match obstacle(&error) {
+        None => {
+            return SandboxError::Io {
+                doing: format!("{doing}: {}", message(&error)),
+                source: io::Error::other(error),
+            };
+        }
+        Some(io::ErrorKind::NotFound) => (
+            format!("there is no Docker engine at {host}"),
+            format!(
+                "install and start Docker ({}), or set [docker] host",
+                crate::packages::install("docker.io", "moby-engine")
+            ),
         ),
-    }
+        Some(io::ErrorKind::ConnectionRefused) => (
+            format!("the Docker engine at {host} is stopped: nobody listens there"),
+            "start it (systemctl start docker)".into(),
+        ),
+        // Also that of an engine that is about to let others in.
+        Some(io::ErrorKind::PermissionDenied) => (
+            format!("this user may not open the Docker engine at {host}"),
+            "start the server as root, or let the user in (usermod -aG docker USER, then log in again)"
+                .into(),
+        ),
+        Some(_) => (
+            format!("the Docker engine at {host} does not answer ({doing}: {})", message(&error)),
+            "start it (systemctl start docker), or look at its log (journalctl -u docker)".into(),
+        ),
+    };
+    SandboxError::Unavailable { what, remedy }
 }
 
 /// The kind of the operating system's error that lies under this one.
@@ -126,6 +172,49 @@ fn cause(error: &Error) -> Option<io::ErrorKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn answered(status_code: u16, message: &str) -> Error {
+        Error::DockerResponseServerError { status_code, message: message.into() }
+    }
+
+    #[test]
+    fn an_engine_that_cannot_be_reached_is_told_from_one_that_refuses() {
+        let config = DockerConfig::new("/nowhere", "/nowhere");
+        let explained = |error: Error| explain(&config, "looking at sandbox 1", error);
+        let broken = |kind: io::ErrorKind| Error::IOError { err: kind.into() };
+        for (error, words) in [
+            (Error::SocketNotFoundError("x".into()), "there is no Docker engine"),
+            (broken(io::ErrorKind::NotFound), "there is no Docker engine"),
+            (broken(io::ErrorKind::ConnectionRefused), "is stopped"),
+            (broken(io::ErrorKind::PermissionDenied), "may not open"),
+            (broken(io::ErrorKind::ConnectionReset), "does not answer"),
+            (broken(io::ErrorKind::BrokenPipe), "does not answer"),
+            (Error::RequestTimeoutError, "does not answer"),
+            (answered(503, "starting"), "does not answer"),
+            (
+                answered(
+                    500,
+                    "dial unix /run/containerd/containerd.sock: connect: connection refused: unavailable",
+                ),
+                "does not answer",
+            ),
+        ] {
+            assert!(is_away(&error), "{error}");
+            let explained = explained(error);
+            assert!(explained.is_unavailable() && explained.is_retryable(), "{explained}");
+            assert!(explained.to_string().contains(words), "{explained}");
+        }
+        for error in [
+            answered(NOT_FOUND, "No such container: 1"),
+            answered(CONFLICT, "Container 1 is not running"),
+            answered(500, "OCI runtime create failed: no such file or directory"),
+            broken(io::ErrorKind::UnexpectedEof),
+            broken(io::ErrorKind::InvalidData),
+        ] {
+            assert!(!is_away(&error), "{error}");
+            assert!(!explained(error).is_unavailable());
+        }
+    }
 
     #[test]
     fn an_engine_that_is_too_old_is_named_with_what_is_needed() {

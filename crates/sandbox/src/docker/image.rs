@@ -17,6 +17,8 @@ use super::{Inner, Ready, layout};
 use crate::error::SandboxError;
 use crate::spec::Image;
 
+/// The name of the image of jobs that name none.
+const DEFAULT: &str = "default";
 /// Changes with what is added to an image.
 const RECIPE: u32 = 3;
 pub(super) const HOME: &str = "/home/agent";
@@ -36,7 +38,7 @@ pub(super) struct Prepared {
 pub(super) fn reference(inner: &Inner, image: &Image) -> Result<String, SandboxError> {
     let config = &inner.config;
     match image {
-        Image::Named(name) if name == "default" => Ok(config.default_image.clone()),
+        Image::Named(name) if name == DEFAULT => Ok(config.default_image.clone()),
         Image::Named(name) => {
             let reference = config.images.get(name).unwrap_or(name);
             if is_reference(reference) {
@@ -116,9 +118,47 @@ pub(super) async fn names(inner: &Inner, ready: &Ready) -> Result<Vec<String>, S
     let others = tags
         .filter(|tag| !tag.starts_with(&format!("{REPOSITORY}:")) && !tag.starts_with('<'))
         .map(|tag| tag.strip_suffix(":latest").unwrap_or(&tag).to_owned());
-    let mut names = vec!["default".to_owned()];
-    names.extend(inner.config.images.keys().cloned().chain(others));
+    let others: Vec<String> = others.collect();
+    let mut names = Vec::new();
+    let own = inner.config.images.iter().map(|(name, reference)| (name.as_str(), reference));
+    for (name, reference) in std::iter::once((DEFAULT, &inner.config.default_image)).chain(own) {
+        let listed = reference.strip_suffix(":latest").unwrap_or(reference);
+        if others.iter().any(|other| other == listed) || may_be_had(inner, ready, reference).await? {
+            names.push(name.to_owned());
+        }
+    }
+    names.extend(others);
     Ok(names)
+}
+
+/// Whether the engine has an image, or may fetch it.
+pub(super) async fn may_be_had(inner: &Inner, ready: &Ready, reference: &str) -> Result<bool, SandboxError> {
+    if inner.config.pull == Pull::Missing {
+        return Ok(true);
+    }
+    match ready.client.inspect_image(reference).await {
+        Ok(_) => Ok(true),
+        // Also what is no reference to an engine.
+        Err(error) if engine::status(&error).is_some_and(|status| (400..500).contains(&status)) => Ok(false),
+        Err(error) => {
+            Err(engine::explain(&inner.config, &format!("looking for the image {reference}"), error))
+        }
+    }
+}
+
+/// What an operator can do about an image that the engine does not have.
+pub(super) fn remedy(name: &str) -> String {
+    match name {
+        DEFAULT => {
+            "then put it into the Docker engine with `caisson image export default --tar - | docker import - \
+                    caisson/agent`, or name another in [docker] image"
+                .into()
+        }
+        _ => {
+            "build, load or import it (docker build, docker load, docker import), or set [docker] pull = true"
+                .into()
+        }
+    }
 }
 
 /// Forgets what is known: an image that was there may have been removed.
@@ -150,6 +190,9 @@ pub(super) async fn find(
     let mut progress = client.create_image(Some(options), None, None);
     while let Some(step) = progress.next().await {
         step.map_err(|error| {
+            if engine::is_away(&error) {
+                return engine::explain(&inner.config, &doing, error);
+            }
             SandboxError::NoImage(format!("{reference}: it cannot be fetched: {}", engine::message(&error)))
         })?;
     }

@@ -18,6 +18,8 @@ pub(super) struct Offer {
     pub(super) no_disk: Option<String>,
     /// The most open files that a process can have.
     pub(super) open_files: u64,
+    /// The most that all processes of a sandbox can have together, where the engine's host is known to have a limit for all processes.
+    pub(super) open_files_together: Option<u64>,
 }
 
 impl Offer {
@@ -32,6 +34,7 @@ impl Offer {
             no_pids: without(info.pids_limit, "processes"),
             no_disk,
             open_files,
+            open_files_together: None,
         }
     }
 }
@@ -50,11 +53,16 @@ impl Obstacles for Offer {
     fn most_open_files(&self) -> u64 {
         self.open_files
     }
+
+    fn most_open_files_together(&self) -> Option<u64> {
+        self.open_files_together
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{Limit, Limits};
 
     #[test]
     fn what_the_engine_cannot_do_is_not_promised() {
@@ -63,5 +71,13 @@ mod tests {
         let info = SystemInfo { pids_limit: Some(true), ..SystemInfo::default() };
         let far = Offer::of(&info, Some("far away".into()), 1000);
         assert_eq!(far.enforced(), [LimitKind::Pids, LimitKind::OpenFiles]);
+    }
+    #[test]
+    fn all_processes_of_a_container_together_leave_open_files_to_the_host() {
+        let offer = Offer { open_files: 1000, open_files_together: Some(20_000), ..Offer::default() };
+        let limits = Limits { pids: Limit::Required(100), ..Limits::default() };
+        assert_eq!(offer.plan(&limits).unwrap().open_files, 200);
+        let limits = Limits { open_files: Limit::Required(201), ..limits };
+        assert!(offer.plan(&limits).unwrap_err().to_string().contains("64 to 200"));
     }
 }

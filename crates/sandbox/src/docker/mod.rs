@@ -41,11 +41,14 @@ use self::layout::Layout;
 use self::limits::Offer;
 use self::reach::Reach;
 use crate::error::SandboxError;
+use crate::limits::{Obstacles as _, open_files_together};
 use crate::locks::Locks;
 use crate::namespace::disk::DiskStore;
 use crate::namespace::layout::failed;
 use crate::namespace::preflight::disk_obstacle;
-use crate::spec::{BackendKind, Capabilities, Check, Image, Observed, SandboxId, SandboxSpec};
+use crate::spec::{
+    BackendKind, Capabilities, Check, Image, Isolation, Limits, Observed, SandboxId, SandboxSpec,
+};
 use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
 
 pub use config::{DockerConfig, LinkChoice, Pull};
@@ -85,6 +88,7 @@ impl DockerBackend {
     pub fn new(config: DockerConfig) -> Result<Self, SandboxError> {
         let layout = Layout::prepare(&config.state_dir)?;
         let backend = Self::with_layout(config, layout);
+        backend.inner.disks.remove_leftovers();
         destroy::empty_trash(&backend.inner);
         Ok(backend)
     }
@@ -123,16 +127,18 @@ impl DockerBackend {
             tracing::warn!(error = %error, "what an earlier server did not finish is left in the engine");
         }
         let reach = reach::find(&client, &info, &inner.config.host, &inner.layout).await;
-        let (no_disk, open_files) = match &reach {
+        let offer = match &reach {
             Reach::Shared => {
-                (disk_obstacle(), getrlimit(Resource::Nofile).maximum.unwrap_or(USUAL_OPEN_FILES))
+                let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(USUAL_OPEN_FILES);
+                let offer = Offer::of(&info, disk_obstacle(), open_files);
+                Offer { open_files_together: open_files_together(), ..offer }
             }
-            Reach::Apart(why) => (Some(why.clone()), USUAL_OPEN_FILES),
+            Reach::Apart(why) => Offer::of(&info, Some(why.clone()), USUAL_OPEN_FILES),
         };
         let guest = &inner.config.guest;
         let mut hasher = DefaultHasher::new();
         std::fs::read(guest).map_err(|source| failed("reading", guest, source))?.hash(&mut hasher);
-        Ok(Ready { offer: Offer::of(&info, no_disk, open_files), client, reach, guest_hash: hasher.finish() })
+        Ok(Ready { offer, client, reach, guest_hash: hasher.finish() })
     }
 
     /// Does work that blocks away from the threads that serve.
@@ -155,6 +161,12 @@ impl Backend for DockerBackend {
 
     async fn preflight(&self) -> Result<Capabilities, SandboxError> {
         preflight::preflight(self).await
+    }
+
+    async fn ping(&self) -> Result<(), SandboxError> {
+        let answer = self.ready().await?.client.ping().await;
+        let doing = "asking whether it is there";
+        answer.map(drop).map_err(|error| engine::explain(&self.inner.config, doing, error))
     }
 
     async fn checks(&self) -> Vec<Check> {
@@ -188,7 +200,20 @@ impl Backend for DockerBackend {
     }
 
     async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
-        Ok(image::reference(&self.inner, &Image::Named(name.to_owned())).is_ok() && name != HOST_IMAGE)
+        match image::reference(&self.inner, &Image::Named(name.to_owned())) {
+            Ok(reference) if name != HOST_IMAGE => {
+                image::may_be_had(&self.inner, self.ready().await?, &reference).await
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn image_remedy(&self, name: &str) -> Option<String> {
+        Some(image::remedy(name))
+    }
+
+    async fn check_limits(&self, limits: &Limits, _: Isolation) -> Result<(), SandboxError> {
+        self.ready().await?.offer.plan(limits).map(drop)
     }
 
     async fn settle(&self) -> Result<(), SandboxError> {

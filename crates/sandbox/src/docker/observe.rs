@@ -20,6 +20,8 @@ use crate::spec::{Ended, EndedReason, Observed, Phase, SandboxId, Usage};
 /// What shells and engines add to the number of a signal that has ended a process.
 const SIGNAL_BASE: i64 = 128;
 const SIGKILL: i64 = 9;
+/// Hexadecimal digits of a container's id.
+const CONTAINER_ID_LENGTH: usize = 64;
 /// How long the engine may take to tell what has happened.
 const EVENTS_PATIENCE: Duration = Duration::from_secs(2);
 /// The engine's way to say never.
@@ -40,7 +42,7 @@ pub(super) async fn observe(inner: &Inner, ready: &Ready, id: SandboxId) -> Resu
         labels.get(UNENFORCED_LABEL).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let phase = phase_of(&state);
     let usage = match phase {
-        Phase::Running => usage(ready, id, &state).await,
+        Phase::Running => usage(ready, id, &state, found.id.as_deref()).await,
         _ => Usage { oom_kills: u64::from(state.oom_killed == Some(true)), ..Usage::default() },
     };
     let unenforced = unenforced.into_iter().map(|entry| (entry.limit, entry.why)).collect();
@@ -76,11 +78,12 @@ fn explain(state: &ContainerState) -> Phase {
     }
 }
 
-async fn usage(ready: &Ready, id: SandboxId, state: &ContainerState) -> Usage {
-    let group = match ready.reach {
-        Reach::Shared => state.pid.and_then(group_of),
-        Reach::Apart(_) => None,
-    };
+async fn usage(ready: &Ready, id: SandboxId, state: &ContainerState, container: Option<&str>) -> Usage {
+    let group = state.pid.and_then(group_of).filter(|group| match ready.reach {
+        Reach::Shared => true,
+        // The engine may be on this host all the same, as where `link = "exec"` is set.
+        Reach::Apart(_) => container.is_some_and(|container| is_group_of(group, container)),
+    });
     match group {
         Some(group) => group.usage().into(),
         None => stats(ready, id).await,
@@ -101,6 +104,13 @@ fn group_of(pid: i64) -> Option<Group> {
         controllers.split(',').any(|controller| controller == wanted).then(|| parts.next())?
     })?;
     Some(Group { hierarchy, name: name.trim_matches('/').to_owned() })
+}
+
+/// Whether a control group of this host is that of the container: a process of another host has its number by chance.
+fn is_group_of(group: &Group, container: &str) -> bool {
+    let is_whole = container.len() == CONTAINER_ID_LENGTH;
+    // `docker/ID`, or `system.slice/docker-ID.scope` where systemd makes the groups.
+    is_whole && group.name.split('/').any(|part| part.contains(container))
 }
 
 /// The engine's own figures: fewer, and it does not count what it refuses.
@@ -150,6 +160,17 @@ mod tests {
             error: Some("no such runtime".into()),
             ..ContainerState::default()
         }
+    }
+
+    #[test]
+    fn a_control_group_is_the_containers_where_it_carries_the_id() {
+        let id = "0123456789abcdef".repeat(4);
+        let group = |name: String| Group { hierarchy: Hierarchy::V2 { root: "/sys/fs/cgroup".into() }, name };
+        assert!(is_group_of(&group(format!("docker/{id}")), &id));
+        assert!(is_group_of(&group(format!("system.slice/docker-{id}.scope")), &id));
+        assert!(!is_group_of(&group("user.slice/session-1.scope".into()), &id));
+        assert!(!is_group_of(&group(format!("docker/{}", "f".repeat(64))), &id));
+        assert!(!is_group_of(&group("docker/".into()), ""));
     }
 
     #[test]

@@ -49,7 +49,9 @@ pub(super) async fn checks(backend: &DockerBackend) -> Vec<Check> {
 
 fn unreachable_engine(error: SandboxError) -> Check {
     let (found, remedy) = match error {
-        SandboxError::HostUnfit { what, remedy } => (what, remedy),
+        SandboxError::HostUnfit { what, remedy } | SandboxError::Unavailable { what, remedy } => {
+            (what, remedy)
+        }
         other => (other.to_string(), "look at the engine's log (journalctl -u docker)".into()),
     };
     flawed(CheckState::Missing, "Docker engine", found, &remedy)

@@ -16,6 +16,10 @@ use crate::namespace::seccomp::{Rules, rules};
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
 const ALL_BITS: u32 = u32::MAX;
+/// Calls that fail with `ENOSYS`. Programs fall back only when a call does not exist: from `clone3` to `clone`, whose flags a
+/// filter can see, and from Linux AIO, whose slots all jobs of a host share, to threads.
+const ABSENT: [&str; 7] =
+    ["clone3", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit"];
 
 /// A rule under which a call is refused: when all of its conditions hold.
 #[derive(Debug, Clone, Deserialize)]
@@ -161,8 +165,7 @@ fn make(rules: Rules) -> Result<String, String> {
             }
         }
     }
-    // Libraries fall back to `clone`, whose flags can be seen, only when there is no such call.
-    entries.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
+    entries.push(json!({"names": ABSENT, "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
     let profile = json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": EPERM,

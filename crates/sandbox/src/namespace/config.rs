@@ -37,6 +37,9 @@ pub struct NamespaceConfig {
     pub egress_port: u16,
     /// How many empty disks of each size are kept ready at most; more are made when half of them are gone.
     pub ready_disks: usize,
+    /// Where the disks of all sandboxes together may not take more than the host has: bytes of the host's disk that must stay
+    /// free beside. `None`: they may.
+    pub disk_reserve_unless_overcommitted: Option<u64>,
     /// How long a start may take.
     pub start_timeout: Duration,
     /// How long an end may take before it is forced.
@@ -79,6 +82,7 @@ impl NamespaceConfig {
             cgroup_parent: "caisson".into(),
             egress_port: 3128,
             ready_disks: 16,
+            disk_reserve_unless_overcommitted: None,
             start_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(10),
             trace: Trace::Off,

@@ -3,7 +3,7 @@
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use launcher::LaunchSpec;
@@ -16,14 +16,13 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use super::kept_disks::HeldDisk;
 use super::layout::{failed, make_private_directory};
 use super::shelter::{self, HOW_TO_ACCEPT};
 use super::users::Obstacle;
-use super::{Inner, UseNamespaces, destroy, disk, own_ca, owner, preflight, probe, seccomp};
+use super::{Inner, UseNamespaces, destroy, disk, host_disk, own_ca, owner, preflight, probe, seccomp};
 use crate::error::SandboxError;
 use crate::limits::{Obstacles as _, Plan, Unenforced};
-use crate::spec::{Image, Isolation, SandboxId, SandboxSpec};
+use crate::spec::{Image, Isolation, Limits, SandboxId, SandboxSpec};
 
 /// The best that this backend gives.
 const ISOLATION: Isolation = Isolation::Namespaces;
@@ -52,16 +51,10 @@ fn namespaces() -> Isolation {
 
 /// A sandbox that its launcher is making.
 pub(super) struct Ordered {
-    pub(super) lent: Lent,
+    /// What it has from this server, which holds it until the sandbox runs.
+    pub(super) network: Option<OwnedFd>,
     /// Where the launcher's one line comes.
     pub(super) answer: PipeReader,
-}
-
-/// What a sandbox has from this server, which holds it until the sandbox runs.
-#[derive(Default)]
-pub(super) struct Lent {
-    network: Option<OwnedFd>,
-    disk: Option<HeldDisk>,
 }
 
 /// Checks the wish, makes directory and disk, and has a launcher do the rest. `None` when the sandbox runs already.
@@ -73,6 +66,7 @@ pub(super) fn order(
     if spec.isolation > ISOLATION {
         return Err(SandboxError::TooWeak { asked: spec.isolation, given: ISOLATION });
     }
+    inner.layout.renew()?;
     let directory = inner.layout.sandbox(id);
     if directory.exists() && is_running_already(inner, id, &directory)? {
         return Ok(None);
@@ -81,7 +75,7 @@ pub(super) fn order(
         Isolation::Landlock => {
             let plan = inner.shelter_offer.plan(&spec.limits)?;
             refuse_images(spec)?;
-            lay_out_shelter(inner, id, spec, &plan, &directory).map(|()| Lent::default())
+            lay_out_shelter(inner, id, spec, &plan, &directory).map(|()| None)
         }
         Isolation::Namespaces | Isolation::MicroVm => {
             let plan = inner.offer.plan(&spec.limits)?;
@@ -89,17 +83,25 @@ pub(super) fn order(
             lay_out(inner, id, spec, &plan, root, &directory)
         }
     };
-    let ordered = laid_out.and_then(|lent| {
-        let descriptors = [lent.network.as_ref().map(AsFd::as_fd), lent.disk.as_ref().map(AsFd::as_fd)];
-        let descriptors: Vec<_> = descriptors.into_iter().flatten().collect();
-        let answer = inner.standby.order(&directory.join(LAUNCH_FILE), &descriptors);
+    let ordered = laid_out.and_then(|network| {
+        let lent: Vec<_> = network.iter().map(AsFd::as_fd).collect();
+        let answer = inner.standby.order(&directory.join(LAUNCH_FILE), &lent);
         let answer = answer.map_err(|source| {
             let step = "starting the launcher".into();
             SandboxError::Setup { id, step, source: Some(source) }
         })?;
-        Ok(Ordered { lent, answer })
+        Ok(Ordered { network, answer })
     });
     ordered.map(Some).map_err(|error| give_up(inner, id, spec.isolation, error))
+}
+
+/// Refuses limits that cannot be enforced. Isolation that cannot be had is for the start to tell.
+pub(super) fn check_limits(inner: &Inner, limits: &Limits, isolation: Isolation) -> Result<(), SandboxError> {
+    match choose(inner, isolation) {
+        Ok(Isolation::Landlock) => inner.shelter_offer.plan(limits).map(drop),
+        Ok(Isolation::Namespaces | Isolation::MicroVm) => inner.offer.plan(limits).map(drop),
+        Err(_) => Ok(()),
+    }
 }
 
 /// What the sandbox gets: namespaces where the host has them, less only for those who accept less.
@@ -224,28 +226,21 @@ fn lay_out(
     plan: &Plan,
     root: Root,
     directory: &Path,
-) -> Result<Lent, SandboxError> {
+) -> Result<Option<OwnedFd>, SandboxError> {
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
-    let lent = lend(inner, plan, directory);
-    let disk = match &lent.disk {
-        Some(held) => Disk::Mounted { device: held.device(), image: directory.join(disk::DISK_FILE) },
-        None => make_disk(inner, plan, directory)?,
-    };
+    let lent = lend_network(inner);
+    let disk = make_disk(inner, plan, directory)?;
     let root = own_ca::add(inner, spec, root, directory)?;
-    let network = if lent.network.is_some() { Network::Lent } else { Network::Own };
+    let network = if lent.is_some() { Network::Lent } else { Network::Own };
     let launch = LaunchSpec { network, ..describe(inner, id, plan, root, disk, directory)? };
     write_records(spec, plan, Isolation::Namespaces, &launch, directory)?;
     Ok(lent)
 }
 
-/// What this server has ready, where it may: an ordinary user's sandbox makes everything itself.
-fn lend(inner: &Inner, plan: &Plan, directory: &Path) -> Lent {
-    let Users::Ranges(_) = inner.identity.users else { return Lent::default() };
-    let image = directory.join(disk::DISK_FILE);
-    Lent {
-        network: inner.networks.lend(),
-        disk: plan.disk_mib.and_then(|mib| inner.kept_disks.take(mib, &image)),
-    }
+/// A network that this server has ready, where it may: an ordinary user's sandbox makes everything itself.
+fn lend_network(inner: &Inner) -> Option<OwnedFd> {
+    let Users::Ranges(_) = inner.identity.users else { return None };
+    inner.networks.lend()
 }
 
 fn write_records(
@@ -267,6 +262,8 @@ fn write_records(
 fn make_disk(inner: &Inner, plan: &Plan, directory: &Path) -> Result<Disk, SandboxError> {
     if let Some(mib) = plan.disk_mib {
         let image = directory.join(disk::DISK_FILE);
+        let _turn = inner.making_disk.lock().unwrap_or_else(PoisonError::into_inner);
+        host_disk::check_room(inner, mib)?;
         inner.disks.take(mib, &image)?;
         return Ok(Disk::Image(image));
     }

@@ -33,8 +33,7 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     let ran_before = text.as_ref().and_then(LaunchText::running);
     let record: Option<Record> = text.and_then(|text| text.record().ok().flatten());
     let group = group_of(inner, id, record.as_ref());
-    let image = directory.join(DISK_FILE);
-    let reusable = Reusable::hold(inner, &image, ran_before.as_ref());
+    let network = ran_before.as_ref().and_then(lent_network);
     let mark = record
         .filter(|record| record.isolation == Isolation::Landlock)
         .map(|_| launcher::mark::of(id.as_u128()));
@@ -45,14 +44,10 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     end_stragglers(ran.as_ref(), group.as_ref(), patience)
         .and_then(|()| mark.map_or(Ok(()), |mark| launcher::mark::end_all(mark, patience)))
         .map_err(ending)?;
-    if let Some(network) = reusable.network {
+    if let Some(network) = network {
         inner.networks.take_back(network);
     }
-    let device = ran.and_then(|ran| ran.loop_device);
-    let keep = |(disk, device)| inner.kept_disks.keep(disk, device, &image);
-    if !reusable.disk.zip(device).is_some_and(keep) {
-        wait_for_disk(&directory, device, patience)?;
-    }
+    wait_for_disk(&directory, ran.and_then(|ran| ran.loop_device), patience)?;
     if let Some(group) = &group {
         group
             .remove(patience)
@@ -67,26 +62,14 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     throw_away(inner, &directory, &inner.layout.trash().join(id.to_string()))
 }
 
-/// What a running sandbox has and a later one can use.
-#[derive(Default)]
-struct Reusable {
-    network: Option<OwnedFd>,
-    /// A directory on it.
-    disk: Option<OwnedFd>,
-}
-
-impl Reusable {
-    /// Takes hold of it while the sandbox still has it.
-    fn hold(inner: &Inner, image: &Path, ran: Option<&Running>) -> Self {
-        let Some(ran) = ran else { return Self::default() };
-        let network = || File::open(format!("/proc/{}/ns/net", ran.guest_pid)).ok();
-        let held = Self {
-            network: if ran.network == Network::Lent { network().map(OwnedFd::from) } else { None },
-            disk: ran.loop_device.and_then(|_| inner.kept_disks.hold(ran.guest_pid, image)),
-        };
-        // After they were opened: then they are of that process and of no later one.
-        if is_guest(ran) { held } else { Self::default() }
+/// The network that a running sandbox was lent, held while the sandbox still has it.
+fn lent_network(ran: &Running) -> Option<OwnedFd> {
+    if ran.network != Network::Lent {
+        return None;
     }
+    let network = File::open(format!("/proc/{}/ns/net", ran.guest_pid)).ok()?;
+    // After it was opened: then it is of that process and of no later one.
+    is_guest(ran).then(|| network.into())
 }
 
 fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
@@ -158,19 +141,11 @@ pub(crate) fn wait_for_disk(
     device: Option<u32>,
     patience: Duration,
 ) -> Result<(), SandboxError> {
-    wait_for_image(&directory.join(DISK_FILE), device, patience)
-}
-
-/// Waits until no loop device holds a file.
-pub(super) fn wait_for_image(
-    image: &Path,
-    device: Option<u32>,
-    patience: Duration,
-) -> Result<(), SandboxError> {
+    let image = directory.join(DISK_FILE);
     // The kernel knows it by its name without links.
-    let image = match fs::canonicalize(image) {
+    let image = match fs::canonicalize(&image) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(|source| failed("looking at", image, source))?,
+        other => other.map_err(|source| failed("looking at", &image, source))?,
     };
     let end = Instant::now() + patience;
     while holds(device, &image) {
@@ -180,11 +155,6 @@ pub(super) fn wait_for_image(
         std::thread::sleep(TICK);
     }
     Ok(())
-}
-
-/// Whether any loop device holds a file.
-pub(super) fn is_held(file: &Path) -> bool {
-    fs::canonicalize(file).is_ok_and(|file| holds(None, &file))
 }
 
 /// Whether a loop device still holds an image: the one that is known, or any.
@@ -286,13 +256,8 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
         return;
     }
     let (launcher, users) = (inner.config.launcher.clone(), inner.identity.users.clone());
-    let (disks, own) = (inner.disks.clone(), inner.layout.trash());
     inner.trash.later(move || {
         for path in &paths {
-            // Elsewhere lies only what a job has written itself.
-            if path.starts_with(&own) {
-                disks.take_back(&path.join(DISK_FILE));
-            }
             if let Err(error) = remove_as(&launcher, &users, path) {
                 tracing::warn!(error = %error, "garbage is left");
             }

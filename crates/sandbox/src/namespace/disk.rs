@@ -1,24 +1,23 @@
-//! Empty disks of each size, made ahead of need: taking one is a rename.
+//! Empty disks, made ahead of need: taking one is a rename.
 //!
 //! A disk is a sparse file with an ext4 file system without a journal. A template of each size is formatted once; the
 //! others are copies of its few written blocks. Where there are no loop devices a disk is a plain directory.
 //!
-//! The file of a disk whose sandbox is gone becomes an empty disk again, in the place that it has on the host's disk: many
-//! short jobs would otherwise make and delete files without end, and an ext4 without a journal looks at each one that was
-//! deleted lately before it makes another.
+//! No disk is used twice: it is deleted with its sandbox, and a new copy takes its place. Sizes are rounded up, and templates
+//! and ready disks of [`MOST_SIZES`] sizes are kept at most, those that were used last.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use launcher::spec::{AGENT_ID, DISK_DIRECTORIES};
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, ftruncate, ioctl_ficlone, seek};
+use rustix::fs::{SeekFrom, ftruncate, ioctl_ficlone, seek};
 
 use super::host_image::Owners;
 use super::layout::failed;
@@ -28,10 +27,17 @@ use crate::error::SandboxError;
 /// The name of a disk in its sandbox's directory.
 pub(crate) const DISK_FILE: &str = "disk.img";
 /// Part of a template's name; changes with what a template is made of.
-const FORMAT: &str = "ext4-3";
-pub(super) const MEBIBYTE: u64 = 1 << 20;
-/// How the name of a disk ends that stays mounted.
-const KEPT: &str = "kept";
+const FORMAT: &str = "ext4-4";
+const TEMPLATE: &str = "template";
+/// How the names of all disks begin, whatever their format.
+const OTHER_FORMATS: &str = "ext4-";
+/// How the name of a directory begins of which a template is made.
+const CONTENT: &str = "content";
+const MEBIBYTE: u64 = 1 << 20;
+/// Templates and ready disks of so many sizes are kept.
+const MOST_SIZES: usize = 8;
+/// A disk is larger than was asked for by less than this part.
+const STEPS_PER_DOUBLING: u64 = 8;
 const COPIED_AT_ONCE: usize = 256 << 10;
 /// Sparse and quick to mount: no journal, metadata in one place and no second copy of it, tables that the kernel may take
 /// for zeros.
@@ -59,13 +65,6 @@ pub(crate) fn format_program() -> Option<PathBuf> {
         .find(|path| path.exists())
 }
 
-/// What is free on a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
-    pub(super) blocks: u64,
-    pub(super) inodes: u64,
-}
-
 /// Disks on one host.
 #[derive(Clone)]
 pub(crate) struct DiskStore {
@@ -81,12 +80,18 @@ impl DiskStore {
         Self { shelf: Shelf { directory, ready }, thread: Background::new("disks"), asked: Arc::default() }
     }
 
-    /// Puts an empty disk of a size at a path, and has others made where few are left.
+    /// Deletes what earlier servers have left that this one does not use: half-made disks, other formats (disks that were used
+    /// before among them), more ready disks or sizes than are kept.
+    pub(crate) fn remove_leftovers(&self) {
+        self.shelf.remove_leftovers();
+    }
+
+    /// Puts an empty disk of at least a size at a path, and has others made where few are left.
     pub(crate) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
+        let mib = rounded(mib);
         if !self.shelf.take(mib, target) {
-            self.shelf.make_template(mib)?;
-            copy_sparse(&self.shelf.template(mib), target)
-                .map_err(|source| failed("copying a disk to", target, source))?;
+            let template = self.shelf.open_template(mib)?;
+            copy_sparse(&template, target).map_err(|source| failed("copying a disk to", target, source))?;
         }
         self.refill(mib);
         Ok(())
@@ -105,35 +110,6 @@ impl DiskStore {
             }
         });
     }
-
-    /// Whether anything is kept that a later sandbox may use.
-    pub(super) fn keeps_any(&self) -> bool {
-        self.shelf.ready > 0
-    }
-
-    /// A place for the file of a disk that stays mounted, with a name that nobody else uses.
-    pub(super) fn kept_file(&self, mib: u64) -> PathBuf {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let (process, number) = (std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
-        self.shelf.directory.join(format!("{FORMAT}-{mib}.{process}-{number}.{KEPT}"))
-    }
-
-    /// Files of disks that stay mounted, or were when their server ended.
-    pub(super) fn kept_files(&self) -> Vec<PathBuf> {
-        let files = fs::read_dir(&self.shelf.directory).into_iter().flatten().flatten();
-        let is_kept = |path: &PathBuf| path.extension().is_some_and(|extension| extension == KEPT);
-        files.map(|file| file.path()).filter(is_kept).collect()
-    }
-
-    /// What is free on a new disk.
-    pub(super) fn new_room(&self, mib: u64) -> io::Result<Room> {
-        superblock_room(&File::open(self.shelf.template(mib))?)
-    }
-
-    /// Takes the file of a disk back whose sandbox is gone. What is not taken is left where it is.
-    pub(crate) fn take_back(&self, image: &Path) {
-        self.shelf.take_back(image);
-    }
 }
 
 /// The files that are there.
@@ -145,7 +121,7 @@ struct Shelf {
 
 impl Shelf {
     fn template(&self, mib: u64) -> PathBuf {
-        self.directory.join(format!("{FORMAT}-{mib}.template"))
+        self.directory.join(format!("{FORMAT}-{mib}.{TEMPLATE}"))
     }
 
     fn ready_disk(&self, mib: u64, number: usize) -> PathBuf {
@@ -156,77 +132,97 @@ impl Shelf {
         (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok())
     }
 
-    /// Makes a file an empty disk again and keeps it, where another is wanted.
-    fn take_back(&self, image: &Path) {
-        let renewed = || -> io::Result<()> {
-            let file =
-                OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(image)?;
-            let mib = file.metadata()?.len() / MEBIBYTE;
-            let place =
-                (0..self.ready).map(|number| self.ready_disk(mib, number)).find(|path| !path.exists());
-            if let (Some(place), Ok(template)) = (place, File::open(self.template(mib))) {
-                renew(&template, &file)?;
-                file.sync_all()?;
-                fs::rename(image, place)?;
-            }
-            Ok(())
-        };
-        // Not every sandbox has one, and not every file system can make holes.
-        if let Err(error) = renewed()
-            && !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported)
-        {
-            tracing::warn!(path = %image.display(), %error, "a disk is not used again");
-        }
-    }
-
-    /// Makes disks once half of them are gone: until then some may come back.
+    /// Makes disks once half of them are gone.
     fn fill(&self, mib: u64) -> Result<(), SandboxError> {
+        // Also where enough are ready: the size was used.
+        let template = self.open_template(mib)?;
         let is_missing = |path: &PathBuf| !path.exists();
         let missing: Vec<_> =
             (0..self.ready).map(|number| self.ready_disk(mib, number)).filter(is_missing).collect();
         if missing.len() * 2 < self.ready {
             return Ok(());
         }
-        self.make_template(mib)?;
         for target in missing {
-            // One may have come back meanwhile.
-            if target.exists() {
-                continue;
-            }
             let partial = target.with_extension("partial");
             // A loop device first waits until its file is on the host's disk: here nobody waits for that.
-            copy_sparse(&self.template(mib), &partial)
-                .and_then(|()| File::open(&partial)?.sync_all())
+            copy_sparse(&template, &partial)
+                .and_then(|copy| copy.sync_all())
                 .and_then(|()| fs::rename(&partial, &target))
                 .map_err(|source| failed("copying a disk to", &target, source))?;
         }
+        // The template may have been removed meanwhile, with all but these.
+        self.remove_unused_sizes();
         Ok(())
     }
 
-    /// What an earlier version has made is of no use to this one.
-    fn remove_other_formats(&self) {
+    fn remove_leftovers(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with("ext4-") && !name.starts_with(&format!("{FORMAT}-")) {
+            let is_kept = match size_of(&path) {
+                Some((_, TEMPLATE)) => true,
+                Some((_, kind)) => kind
+                    .strip_suffix(".ready")
+                    .and_then(|number| number.parse::<usize>().ok())
+                    .is_some_and(|number| number < self.ready),
+                None => ![OTHER_FORMATS, TEMPLATE, CONTENT].iter().any(|start| name.starts_with(start)),
+            };
+            if !is_kept {
                 // Another may have been faster.
-                let _ = fs::remove_file(entry.path());
+                let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
+        }
+        self.remove_unused_sizes();
+    }
+
+    /// The template of a size, which is made where there is none. Whoever has it open can copy it even when it is removed.
+    fn open_template(&self, mib: u64) -> Result<File, SandboxError> {
+        let target = self.template(mib);
+        let opening = |source| failed("opening", &target, source);
+        match OpenOptions::new().read(true).write(true).open(&target) {
+            Ok(template) => {
+                template.set_modified(SystemTime::now()).map_err(opening)?;
+                Ok(template)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let template = self.make_template(mib, &target)?;
+                self.remove_unused_sizes();
+                Ok(template)
+            }
+            Err(error) => Err(opening(error)),
         }
     }
 
-    fn make_template(&self, mib: u64) -> Result<(), SandboxError> {
-        let target = self.template(mib);
-        if target.exists() {
-            return Ok(());
+    /// Removes all of the sizes whose templates were not used for longest.
+    fn remove_unused_sizes(&self) {
+        let mut sizes: BTreeMap<u64, (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Some((mib, kind)) = size_of(&path) else { continue };
+            let (used, files) = sizes.entry(mib).or_insert((SystemTime::UNIX_EPOCH, Vec::new()));
+            if kind == TEMPLATE {
+                *used = entry.metadata().and_then(|facts| facts.modified()).unwrap_or(*used);
+            }
+            files.push(path);
         }
+        let mut sizes: Vec<_> = sizes.into_values().collect();
+        sizes.sort();
+        let too_many = sizes.len().saturating_sub(MOST_SIZES);
+        for file in sizes.into_iter().take(too_many).flat_map(|(_, files)| files) {
+            // It may have been taken meanwhile.
+            let _ = fs::remove_file(file);
+        }
+    }
+
+    fn make_template(&self, mib: u64, target: &Path) -> Result<File, SandboxError> {
         let program = format_program().ok_or_else(|| SandboxError::HostUnfit {
             what: format!("{FORMAT_PROGRAM} is missing, which formats the disks of sandboxes"),
             remedy: "install the package e2fsprogs".into(),
         })?;
         let unique = format!("{mib}-{:?}", std::thread::current().id());
-        let content = self.directory.join(format!("content-{unique}"));
-        let partial = self.directory.join(format!("template-{unique}.partial"));
-        let make = || -> io::Result<()> {
+        let content = self.directory.join(format!("{CONTENT}-{unique}"));
+        let partial = self.directory.join(format!("{TEMPLATE}-{unique}.partial"));
+        let make = || -> io::Result<File> {
             make_directories(&content, Owners::AsInside)?;
             let file = create(&partial)?;
             ftruncate(&file, mib * MEBIBYTE)?;
@@ -235,26 +231,28 @@ impl Shelf {
             if !output.status.success() {
                 return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
             }
-            fs::rename(&partial, &target)
+            fs::rename(&partial, target)?;
+            Ok(file)
         };
-        let result = make().map_err(|source| failed("formatting", &target, source));
+        let result = make().map_err(|source| failed("formatting", target, source));
         // Nothing depends on these being gone.
         let _ = fs::remove_dir_all(&content);
         let _ = fs::remove_file(&partial);
-        self.remove_other_formats();
         result
     }
 }
 
-/// What the superblock of an ext4 says.
-fn superblock_room(file: &File) -> io::Result<Room> {
-    let mut superblock = [0; 1024];
-    file.read_exact_at(&mut superblock, 1024)?;
-    let number = |at: usize| {
-        let bytes = superblock[at..at + 4].try_into().unwrap_or_default();
-        u64::from(u32::from_le_bytes(bytes))
-    };
-    Ok(Room { blocks: number(0x158) << 32 | number(0xC), inodes: number(0x10) })
+/// The size of the disks that serve those who ask for a size: few sizes, so that many share one template.
+fn rounded(mib: u64) -> u64 {
+    let step = (mib.next_power_of_two() / 2 / STEPS_PER_DOUBLING).max(1);
+    mib.next_multiple_of(step)
+}
+
+/// The size of a template or of a ready disk by its name, and which of them it is.
+fn size_of(path: &Path) -> Option<(u64, &str)> {
+    let (size, kind) =
+        path.file_name()?.to_str()?.strip_prefix(FORMAT)?.strip_prefix('-')?.split_once('.')?;
+    Some((size.parse().ok()?, kind))
 }
 
 /// The directories that the launcher expects at the root of a disk.
@@ -274,39 +272,17 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Copies the written parts of a file; the rest stays a hole. Shares blocks where the file system can.
-fn copy_sparse(source: &Path, target: &Path) -> io::Result<()> {
-    let (from, to) = (File::open(source)?, create(target)?);
-    if ioctl_ficlone(&to, &from).is_ok() {
-        return Ok(());
+/// Copies the written parts of a file to a new one; the rest stays a hole. Shares blocks where the file system can.
+fn copy_sparse(from: &File, target: &Path) -> io::Result<File> {
+    let to = create(target)?;
+    if ioctl_ficlone(&to, from).is_ok() {
+        return Ok(to);
     }
     ftruncate(&to, from.metadata()?.len())?;
-    for part in written_parts(&from)? {
-        copy_part(&from, &to, part)?;
+    for part in written_parts(from)? {
+        copy_part(from, &to, part)?;
     }
-    Ok(())
-}
-
-/// Makes a file of the same size the same as another, holes and all.
-fn renew(template: &File, file: &File) -> io::Result<()> {
-    if ioctl_ficlone(file, template).is_ok() {
-        return Ok(());
-    }
-    let mut end = 0;
-    for part in written_parts(template)? {
-        make_hole(file, end..part.start)?;
-        end = part.end;
-        copy_part(template, file, part)?;
-    }
-    make_hole(file, end..template.metadata()?.len())
-}
-
-fn make_hole(file: &File, part: Range<u64>) -> io::Result<()> {
-    if part.is_empty() {
-        return Ok(());
-    }
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    Ok(fallocate(file, flags, part.start, part.end - part.start)?)
+    Ok(to)
 }
 
 /// Where a file is no hole, in order.
@@ -354,36 +330,82 @@ mod tests {
         ftruncate(&file, 64 << 20).unwrap();
         file.write_all_at(b"start", 0).unwrap();
         file.write_all_at(b"middle", 33 << 20).unwrap();
-        copy_sparse(&source, &target).unwrap();
+        copy_sparse(&file, &target).unwrap();
         assert!(fs::read(&source).unwrap() == fs::read(&target).unwrap());
         assert!(fs::metadata(&target).unwrap().blocks() * 512 < 1 << 20);
     }
 
     #[test]
-    fn the_file_of_a_disk_is_used_again_and_nothing_of_its_content() {
+    fn sizes_are_rounded_up_by_less_than_an_eighth() {
+        for (asked, given) in
+            [(16, 16), (17, 18), (100, 104), (1025, 1152), (8192, 8192), ((1 << 24) - 1, 1 << 24)]
+        {
+            assert_eq!(rounded(asked), given, "{asked}");
+        }
+        let all: BTreeSet<u64> = (16..=1 << 16).map(rounded).collect();
+        assert!(all.len() <= 12 * 8 + 1, "{}", all.len());
+        assert!((16..=1 << 16).all(|mib: u64| (mib..mib + mib.div_ceil(8)).contains(&rounded(mib))));
+    }
+
+    #[test]
+    fn the_sizes_that_were_used_last_are_kept_and_no_others() {
         let directory = tempfile::tempdir().unwrap();
         let shelf = Shelf { directory: directory.path().into(), ready: 1 };
-        let target = directory.path().join("taken");
-        let earlier = directory.path().join("ext4-0-64.3.ready");
+        let earlier = directory.path().join("ext4-3-64.1-1.kept");
         fs::write(&earlier, "of an earlier version").unwrap();
-        shelf.make_template(64).unwrap();
+        shelf.remove_leftovers();
         assert!(!earlier.exists());
-        copy_sparse(&shelf.template(64), &target).unwrap();
-        let file = OpenOptions::new().write(true).open(&target).unwrap();
-        file.write_all_at(&[7; 1 << 20], 32 << 20).unwrap();
-        file.write_all_at(&[7; 1 << 12], 0).unwrap();
-        let inode = file.metadata().unwrap().ino();
-        shelf.take_back(&target);
-        assert!(!target.exists());
-        assert!(shelf.take(64, &target));
-        assert_eq!(fs::metadata(&target).unwrap().ino(), inode);
-        assert!(fs::read(&target).unwrap() == fs::read(shelf.template(64)).unwrap());
-        assert!(fs::metadata(&target).unwrap().blocks() * 512 < MEBIBYTE);
-        // One is enough: the second goes with its sandbox.
-        fs::write(shelf.ready_disk(64, 0), "").unwrap();
-        shelf.take_back(&target);
-        assert!(target.exists());
-        shelf.take_back(&directory.path().join("missing"));
+        let sizes: Vec<u64> = (16..).take(MOST_SIZES).collect();
+        for (age, mib) in (1..).zip(&sizes) {
+            shelf.fill(*mib).unwrap();
+            let template = File::options().write(true).open(shelf.template(*mib)).unwrap();
+            template.set_modified(SystemTime::now() - Duration::from_secs(3600 - age)).unwrap();
+        }
+        // The oldest is used once more, so the second goes when there is one too many.
+        shelf.open_template(sizes[0]).unwrap();
+        let open = shelf.open_template(sizes[1]).unwrap();
+        open.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        shelf.fill(99).unwrap();
+        let is_kept = |mib| (shelf.template(mib).exists(), shelf.ready_disk(mib, 0).exists());
+        for mib in sizes.iter().copied().chain([99]) {
+            let kept = mib != sizes[1];
+            assert_eq!(is_kept(mib), (kept, kept), "{mib}");
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), MOST_SIZES * 2);
+        // Whoever was about to copy it still can.
+        let target = directory.path().join("taken");
+        copy_sparse(&open, &target).unwrap();
+        assert_eq!(fs::metadata(&target).unwrap().len(), sizes[1] * MEBIBYTE);
+    }
+
+    #[test]
+    fn what_killed_servers_have_left_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str| fs::write(directory.path().join(name), "").unwrap();
+        for size in 16..40 {
+            write(&format!("{FORMAT}-{size}.{TEMPLATE}"));
+            write(&format!("{FORMAT}-{size}.0.ready"));
+        }
+        for left in [
+            "template-16-ThreadId(7).partial",
+            "ext4-4-39.1.partial",
+            "ext4-4-39.2.ready",
+            "ext4-3-16.template",
+        ] {
+            write(left);
+        }
+        fs::create_dir_all(directory.path().join("content-16-ThreadId(7)/workspace")).unwrap();
+        write("of-somebody-else");
+        Shelf { directory: directory.path().into(), ready: 2 }.remove_leftovers();
+        let left: BTreeSet<String> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(left.len(), MOST_SIZES * 2 + 1, "{left:?}");
+        assert!(
+            left.contains("of-somebody-else") && !left.iter().any(|name| name.ends_with(".partial")),
+            "{left:?}"
+        );
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl HostImages {
     /// The layers of image `host` with these certificates added. Made at first use.
     pub(super) fn get(&self, extra_ca: &[String]) -> Result<Root, SandboxError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(root) = made.get(extra_ca) {
+        if let Some(root) = made.get(extra_ca).filter(|root| root.lower.exists()) {
             return Ok(root.clone());
         }
         let root = self.make(extra_ca)?;
@@ -316,6 +316,14 @@ mod tests {
         fs::write(etc.join("profile"), "closed").unwrap();
         fs::set_permissions(etc.join("profile"), fs::Permissions::from_mode(0o600)).unwrap();
         host
+    }
+
+    #[test]
+    fn an_image_that_somebody_removed_is_made_again() {
+        let (host, directory) = (host(), tempfile::tempdir().unwrap());
+        let images = HostImages::new(directory.path().into(), host.path(), Owners::AsInside);
+        fs::remove_dir_all(images.get(&[]).unwrap().lower).unwrap();
+        assert!(images.get(&[]).unwrap().lower.join("etc/passwd").exists());
     }
 
     #[test]

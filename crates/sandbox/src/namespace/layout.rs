@@ -27,12 +27,22 @@ impl Layout {
 
     /// Makes the directories that all sandboxes share, closed to other users.
     pub(super) fn prepare(&self) -> Result<(), SandboxError> {
-        for directory in [self.sandboxes(), self.trash(), self.disks(), self.images(), self.slots()] {
+        for directory in self.shared() {
             make_private_directory(&directory)?;
         }
         spread_children(&self.sandboxes());
         make_private_directory(&self.run)?;
         refuse_foreign(&self.run)
+    }
+
+    /// Makes them again where somebody has removed one, such as a cleaner of `/tmp` or `/run`.
+    pub(super) fn renew(&self) -> Result<(), SandboxError> {
+        let is_whole = self.run.is_dir() && self.shared().iter().all(|directory| directory.is_dir());
+        if is_whole { Ok(()) } else { self.prepare() }
+    }
+
+    fn shared(&self) -> [PathBuf; 5] {
+        [self.sandboxes(), self.trash(), self.disks(), self.images(), self.slots()]
     }
 
     pub(super) fn sandboxes(&self) -> PathBuf {
@@ -143,6 +153,19 @@ pub(crate) fn failed(doing: &str, path: &Path, source: io::Error) -> SandboxErro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_somebody_removed_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let [state, run, slots] = ["state", "run", "slots"].map(|name| folder.path().join(name));
+        let layout = Layout::new(&state, &run, &slots);
+        layout.prepare().unwrap();
+        for removed in [run, layout.images(), layout.disks()] {
+            fs::remove_dir(&removed).unwrap();
+            layout.renew().unwrap();
+            assert_eq!(owner_and_mode(&removed).unwrap().1 & 0o777, 0o700);
+        }
+    }
 
     #[test]
     fn a_run_directory_that_is_too_long_is_refused() {

@@ -18,6 +18,8 @@ pub(super) struct Offer {
     pub(super) no_pids: Option<String>,
     /// The most open files that the host lets a process have.
     pub(super) open_files: u64,
+    /// The most that all processes of a sandbox can have together, where the host has a limit for all of its processes.
+    pub(super) open_files_together: Option<u64>,
 }
 
 impl Plan {
@@ -50,6 +52,10 @@ impl Obstacles for Offer {
     fn most_open_files(&self) -> u64 {
         self.open_files
     }
+
+    fn most_open_files_together(&self) -> Option<u64> {
+        self.open_files_together
+    }
 }
 
 #[cfg(test)]
@@ -65,6 +71,7 @@ mod tests {
             no_disks: Some("no loop devices".into()),
             no_pids: None,
             open_files: 1000,
+            open_files_together: None,
         };
         assert_eq!(offer.enforced(), [LimitKind::Memory, LimitKind::Pids, LimitKind::OpenFiles]);
         assert!(offer.obstacle(LimitKind::Cpu).unwrap().contains("cpu control group"));

@@ -10,8 +10,8 @@ pub(crate) mod destroy;
 pub(crate) mod disk;
 mod file_list;
 mod freeze;
+mod host_disk;
 mod host_image;
-mod kept_disks;
 pub(crate) mod layout;
 mod limits;
 mod named_image;
@@ -38,7 +38,6 @@ use tokio::net::UnixStream;
 use self::create::Ordered;
 use self::disk::DiskStore;
 use self::host_image::HostImages;
-use self::kept_disks::KeptDisks;
 use self::layout::{Layout, failed};
 use self::limits::Offer;
 use self::named_image::{AgentIs, NamedImages};
@@ -48,7 +47,10 @@ use self::users::Identity;
 use crate::background::Background;
 use crate::error::SandboxError;
 use crate::locks::Locks;
-use crate::spec::{BackendKind, Capabilities, Check, Image, LimitKind, Observed, SandboxId, SandboxSpec};
+use crate::spec::{
+    BackendKind, Capabilities, Check, DiskState, HostDisk, Image, Isolation, LimitKind, Limits, Observed,
+    SandboxId, SandboxSpec,
+};
 use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
 
 pub use config::{DEFAULT_SLOTS, NamespaceConfig, UseNamespaces};
@@ -68,9 +70,10 @@ struct Inner {
     config: NamespaceConfig,
     layout: Layout,
     disks: DiskStore,
-    kept_disks: KeptDisks,
     standby: Standby,
     networks: Networks,
+    /// Held from the look at the room for a disk until the disk is there.
+    making_disk: std::sync::Mutex<()>,
     /// Removes what destroyed sandboxes have left.
     trash: Background,
     host_images: HostImages,
@@ -91,7 +94,7 @@ impl NamespaceBackend {
     pub fn new(config: NamespaceConfig) -> Result<Self, SandboxError> {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         let backend = Self::with_layout(config, layout)?;
-        backend.inner.kept_disks.remove_old();
+        backend.inner.disks.remove_leftovers();
         old_layers::throw_away(&backend.inner.layout);
         old_groups::sweep(&backend.inner);
         destroy::empty_trash(&backend.inner);
@@ -112,13 +115,12 @@ impl NamespaceBackend {
         layout.prepare()?;
         let identity = Identity::find(&config, &layout);
         let offer = preflight::offer(&config, &identity);
-        let disks = DiskStore::new(layout.disks(), config.ready_disks);
         let inner = Arc::new(Inner {
             shelter_offer: preflight::offer_without_namespaces(&offer, &identity),
-            kept_disks: KeptDisks::new(disks.clone(), kept_disks::PATIENCE),
-            disks,
+            disks: DiskStore::new(layout.disks(), config.ready_disks),
             standby: Standby::new(config.launcher.clone()),
             networks: Networks::new(REST),
+            making_disk: std::sync::Mutex::default(),
             trash: Background::new("trash"),
             host_images: HostImages::new(layout.images(), "/", identity.owners()),
             named_images: NamedImages::new(
@@ -166,11 +168,10 @@ impl Backend for NamespaceBackend {
         let (backend, wanted, asked) = (self.clone(), spec.clone(), spec.isolation);
         let made = async move {
             let ordered = backend.blocking(move |inner| create::order(inner, id, &wanted)).await?;
-            let Some(Ordered { lent, answer }) = ordered else { return Ok(()) };
+            let Some(Ordered { network, answer }) = ordered else { return Ok(()) };
             let Err(error) = create::wait(&backend.inner, id, answer).await else { return Ok(()) };
             let give_up = move |inner: &Inner| {
-                // Nobody else may have the disk any more: to take it down can take its time, and what is left is waited for.
-                drop(lent);
+                drop(network);
                 Ok(create::give_up(inner, id, asked, error))
             };
             Err(backend.blocking(give_up).await?)
@@ -232,6 +233,11 @@ impl Backend for NamespaceBackend {
         }
     }
 
+    async fn check_limits(&self, limits: &Limits, isolation: Isolation) -> Result<(), SandboxError> {
+        let limits = *limits;
+        self.blocking(move |inner| create::check_limits(inner, &limits, isolation)).await
+    }
+
     async fn settle(&self) -> Result<(), SandboxError> {
         self.blocking(destroy::empty_trash_now).await
     }
@@ -244,6 +250,18 @@ impl Backend for NamespaceBackend {
     async fn settle_file_list(&self, id: SandboxId) {
         // An owner that does not answer costs the newest lines, nothing else.
         let _ = self.blocking(move |inner| file_list::settle(inner, id)).await;
+    }
+
+    async fn host_disk(&self) -> Result<Option<HostDisk>, SandboxError> {
+        self.blocking(host_disk::look).await.map(Some)
+    }
+
+    async fn sync_disk(&self, id: SandboxId) -> Result<DiskState, SandboxError> {
+        self.blocking(move |inner| host_disk::sync(inner, id)).await
+    }
+
+    async fn disk_state(&self, id: SandboxId) -> Result<DiskState, SandboxError> {
+        self.blocking(move |inner| host_disk::state(inner, id)).await
     }
 
     fn freezer(&self) -> Option<&dyn Freezer> {

@@ -142,7 +142,7 @@ impl NamedImages {
 
     fn layer(&self, key: u64, lower: &Path, extra_ca: &[String]) -> Result<PathBuf, SandboxError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(layer) = made.get(&key) {
+        if let Some(layer) = made.get(&key).filter(|layer| layer.exists()) {
             return Ok(layer.clone());
         }
         let layer = self.layers.join(format!("over-{key:016x}"));

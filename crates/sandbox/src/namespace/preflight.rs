@@ -15,7 +15,7 @@ use super::limits::Offer;
 use super::users::Identity;
 use super::{Inner, NamespaceConfig, disk, probe, shelter, users};
 use crate::error::SandboxError;
-use crate::limits::Obstacles as _;
+use crate::limits::{Obstacles as _, open_files_together};
 use crate::packages;
 use crate::spec::{Capabilities, Check, CheckState, Isolation};
 
@@ -51,7 +51,8 @@ pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> Offer {
         }
     });
     let no_groups = no_groups.filter(|_| hierarchy.is_none());
-    Offer { hierarchy, no_groups, no_disks, no_pids: None, open_files }
+    let open_files_together = open_files_together();
+    Offer { hierarchy, no_groups, no_disks, no_pids: None, open_files, open_files_together }
 }
 
 /// What it offers to sandboxes without namespaces.
@@ -65,6 +66,7 @@ pub(super) fn offer_without_namespaces(with: &Offer, identity: &Identity) -> Off
         no_disks: Some("a disk of its own needs a mount namespace".into()),
         no_pids: (!has_groups && identity.owners() == Owners::Server).then(|| shared.into()),
         open_files: with.open_files,
+        open_files_together: with.open_files_together,
     }
 }
 

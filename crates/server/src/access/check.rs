@@ -8,15 +8,15 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Actor, JobId, Key, KeyId, Orchestrator, OrchestratorError, SealedFor, Token};
+use orchestrator::{Actor, JobId, Key, KeyId, Orchestrator, OrchestratorError, Session, Token};
 use tokio::task::JoinError;
 use tracing::Instrument as _;
 
 use super::journal::{Deed, Journal, NOBODY, Ration};
-use super::lease::Lease;
-use super::need::{Need, need};
+use super::lease::{Lease, Revocable};
 use super::oidc::{self, Oidc, PERSON};
 use super::pace::Pace;
+use super::permission::{Permission, RouteAccess};
 use super::session::Transport;
 use super::subject::Subject;
 use super::{Caller, Guest, session, share};
@@ -65,17 +65,23 @@ impl Access {
         if !self.orchestrator.needs_keys() {
             return Ok(Some((Caller::Anybody, Lease::of(&self.orchestrator, None, None))));
         }
-        let key = match headers.get(header::AUTHORIZATION) {
-            Some(value) => Some((self.by_token(value).ok_or_else(key_unknown)?, None)),
-            None => {
-                let opened = session::find(headers).filter_map(|sealed| self.by_session(sealed));
-                session::only(opened).map_err(|session::Differing| sessions_differ())?
-            }
-        };
-        Ok(key.map(|(key, until_ms)| {
-            let lease = Lease::of(&self.orchestrator, Some(&key.id), until_ms);
+        let lease = |key: &Key, until_ms| Lease::of(&self.orchestrator, Some(&key.id), until_ms);
+        if let Some(value) = headers.get(header::AUTHORIZATION) {
+            let key = self.by_token(value).ok_or_else(key_unknown)?;
+            let lease = lease(&key, None);
+            return Ok(Some((Caller::Key(key), lease)));
+        }
+        let opened = session::find(headers).filter_map(|sealed| self.by_session(sealed));
+        let opened = session::only(opened).map_err(|session::Differing| sessions_differ())?;
+        Ok(opened.map(|session::Opened { key, id, until_ms }| {
+            let lease = lease(&key, Some(until_ms)).with(Revocable::Session(id));
             (Caller::Key(key), lease)
         }))
+    }
+
+    /// All logins that a request shows, whoever they are of.
+    pub(crate) fn sessions(&self, headers: &HeaderMap) -> Vec<Session> {
+        session::find(headers).filter_map(|sealed| self.orchestrator.session(sealed)).collect()
     }
 
     fn by_token(&self, value: &HeaderValue) -> Option<Arc<Key>> {
@@ -83,27 +89,26 @@ impl Access {
         self.orchestrator.key_of(&Token::parse(token)?)
     }
 
-    /// Whose session it is, and until when.
-    fn by_session(&self, sealed: &str) -> Option<(Arc<Key>, Option<i64>)> {
-        let (text, until_ms) = self.orchestrator.unseal_until(SealedFor::Session, sealed)?;
-        let key = if text.starts_with(PERSON) {
+    /// Whose session it is.
+    fn by_session(&self, sealed: &str) -> Option<session::Opened> {
+        let Session { id, who, until_ms } = self.orchestrator.session(sealed)?;
+        let key = if who.starts_with(PERSON) {
             // Whoever was let in by a provider that is not asked any more is out.
-            self.oidc.as_ref().and_then(|_| oidc::person_of(&text)).map(|person| {
+            self.oidc.as_ref().and_then(|_| oidc::person_of(&who)).map(|person| {
                 let limits = self.orchestrator.limits_of_people(person.role);
                 Arc::new(Key { limits, ..person })
             })
         } else {
-            self.orchestrator.key(&KeyId::from(text))
+            self.orchestrator.key(&KeyId::from(who))
         };
-        key.map(|key| (key, Some(until_ms)))
+        key.map(|key| session::Opened { key, id, until_ms })
     }
 
-    async fn admit(&self, method: &Method, subject: &Subject, caller: &Caller) -> Result<(), Problem> {
+    async fn admit(&self, permission: Permission, subject: &Subject, caller: &Caller) -> Result<(), Problem> {
         let Caller::Key(key) = caller else { return Ok(()) };
         self.check_pace(caller)?;
-        let need = need(method, subject.route());
-        if !need.is_met_by(key.role) {
-            return Err(forbidden(key, need));
+        if !permission.is_granted_to(key.role) {
+            return Err(forbidden(key, permission));
         }
         for job in subject.jobs()? {
             if !self.sees(caller, *job).await? {
@@ -121,28 +126,27 @@ impl Access {
 
     /// Whether a caller may work in the sandbox of a job.
     pub(crate) async fn may_work(&self, caller: &Caller, job: JobId) -> bool {
-        let may = caller.role().is_some_and(|role| Need::Change.is_met_by(role));
+        let may = caller.role().is_some_and(|role| Permission::Change.is_granted_to(role));
         may && self.sees(caller, job).await.unwrap_or(false)
     }
 
     /// Who sent a request that may pass, or why it may not.
     async fn identify(
         &self,
-        (method, subject): (&Method, &Subject),
-        uri: &Uri,
+        (route, subject): (RouteAccess, &Subject),
+        (method, uri): (&Method, &Uri),
         headers: &HeaderMap,
     ) -> Result<(Caller, Lease), (Caller, Response)> {
-        let guest = || share::admitting(&self.orchestrator, (method, subject), uri, headers);
-        let route = subject.route();
+        let guest = || share::admitting(&self.orchestrator, (route, subject), (method, uri), headers);
         let refused = match self.caller(headers) {
-            Ok(Some((caller, lease))) => match self.admit(method, subject, &caller).await {
+            Ok(Some((caller, lease))) => match self.admit(route.permission, subject, &caller).await {
                 Ok(()) => return Ok((caller, lease)),
                 Err(problem) => (caller, problem.into_response()),
             },
             // Whoever shows sessions that do not agree can still log out, and in again.
             Ok(None) | Err(_)
                 if !headers.contains_key(header::AUTHORIZATION)
-                    && (need(method, route) == Need::Nothing || route.is_empty()) =>
+                    && route.permission == Permission::Nothing =>
             {
                 return Ok((Caller::Nobody, Lease::of_all(&self.orchestrator)));
             }
@@ -151,7 +155,7 @@ impl Access {
         };
         match guest() {
             Some((share, until_ms)) => {
-                let lease = Lease::of(&self.orchestrator, share.by.as_ref(), Some(until_ms));
+                let lease = share.lease(&self.orchestrator, until_ms);
                 let guest = Guest { rights: share.rights, shared_by: share.by };
                 Ok((Caller::Guest(guest), lease))
             }
@@ -219,11 +223,15 @@ impl Access {
 
 /// Refuses a request, or lets it through and says to the handler whose it is. What is more than a look is carried to its end, and
 /// written down, also when who asked for it hangs up: otherwise that would be the way to do something that no log has.
-pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(crate) async fn check(
+    State((access, route)): State<(Arc<Access>, RouteAccess)>,
+    request: Request,
+    next: Next,
+) -> Response {
     if is_look(request.method()) {
-        return answer(access, request, next).await;
+        return answer(access, route, request, next).await;
     }
-    let work = tokio::spawn(answer(access, request, next).instrument(tracing::Span::current()));
+    let work = tokio::spawn(answer(access, route, request, next).instrument(tracing::Span::current()));
     match work.await.map_err(JoinError::try_into_panic) {
         Ok(response) => response,
         // Whoever catches panics of handlers catches this one.
@@ -236,12 +244,12 @@ fn is_look(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-async fn answer(access: Arc<Access>, mut request: Request, next: Next) -> Response {
+async fn answer(access: Arc<Access>, route: RouteAccess, mut request: Request, next: Next) -> Response {
     let subject = Subject::of(&mut request).await;
     let from = access.client(&request);
-    let kind = if is_download(subject.route()) { Kind::Told } else { Kind::Plain };
+    let kind = if route.logged { Kind::Told } else { Kind::Plain };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let known = access.identify((&method, &subject), request.uri(), request.headers()).await;
+    let known = access.identify((route, &subject), (&method, request.uri()), request.headers()).await;
     let (caller, response) = match known {
         Ok((caller, lease)) => {
             *request.uri_mut() = share::without_link(request.uri());
@@ -297,23 +305,6 @@ pub(crate) enum LoginOutcome {
     Failed,
 }
 
-/// Whether what a job has made or done is taken away there.
-fn is_download(route: &str) -> bool {
-    const TAKEN_AWAY: [&str; 10] = [
-        "/output.zip",
-        "/files/{*path}",
-        "/start/{*path}",
-        "/events",
-        "/log",
-        "/context",
-        "/screenshot",
-        "/pictures/{digest}",
-        "/audit/files",
-        "/network",
-    ];
-    TAKEN_AWAY.iter().any(|end| route.ends_with(end))
-}
-
 /// A refusal that says how to come in.
 fn unauthorized(problem: Problem) -> Response {
     let mut response = problem.into_response();
@@ -336,8 +327,9 @@ fn key_unknown() -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", "this server knows no such key, or no longer")
 }
 
-fn forbidden(key: &Key, need: Need) -> Problem {
-    let detail = format!("the key `{}` is one of a {} and may not {}", key.name, key.role, need.words());
+fn forbidden(key: &Key, permission: Permission) -> Problem {
+    let detail =
+        format!("the key `{}` is one of a {} and may not {}", key.name, key.role, permission.words());
     Problem::new(StatusCode::FORBIDDEN, "role_too_weak", detail)
 }
 
@@ -345,45 +337,4 @@ fn too_fast(key: &Key) -> Problem {
     let rate = key.limits.requests_per_second.unwrap_or_default();
     let detail = format!("the key `{}` may send {rate} requests a second", key.name);
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_fast", detail).after(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_takes_something_of_a_job_away_is_told_of() {
-        for route in [
-            "/jobs/{id}/output.zip",
-            "/v1/jobs/{id}/files/{*path}",
-            "/v1/sandboxes/{id}/files/{*path}",
-            "/v1/jobs/{id}/start/{*path}",
-            "/v1/jobs/{id}/events",
-            "/v1/jobs/{id}/log",
-            "/v1/jobs/{id}/context",
-            "/v1/jobs/{id}/screenshot",
-            "/v1/sandboxes/{id}/screenshot",
-            "/v1/jobs/{id}/pictures/{digest}",
-            "/v1/jobs/{id}/audit/files",
-            "/v1/jobs/{id}/network",
-        ] {
-            assert!(is_download(route), "{route}");
-        }
-        for route in [
-            "",
-            "/",
-            "/v1/jobs",
-            "/v1/jobs/{id}",
-            "/v1/jobs/{id}/files",
-            "/v1/jobs/{id}/files/",
-            "/v1/jobs/{id}/artifacts",
-            "/v1/jobs/{id}/requests",
-            "/v1/jobs/{id}/audit",
-            "/v1/access-log",
-            "/metrics",
-            "/status/{id}",
-        ] {
-            assert!(!is_download(route), "{route}");
-        }
-    }
 }

@@ -1,9 +1,9 @@
 //! How long what lets a caller in holds. A request asks once; what stays open (WebSockets, events, tunnels) ends with the key,
-//! the login or the link that it was opened with.
+//! the login or the link that it was opened with: at its time, or when somebody revokes it.
 
 use std::time::Duration;
 
-use orchestrator::{KeyId, Orchestrator};
+use orchestrator::{KeyId, Orchestrator, SessionId, ShareId};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::oidc::PERSON;
@@ -20,32 +20,62 @@ enum By {
     Key(KeyId),
 }
 
+/// What can be ended before its time, beside keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Revocable {
+    /// A login.
+    Session(SessionId),
+    /// A shared link.
+    Link(ShareId),
+}
+
+impl Revocable {
+    /// Whether nobody has ended it.
+    pub(crate) fn holds(&self, orchestrator: &Orchestrator) -> bool {
+        match self {
+            Self::Session(id) => orchestrator.session_holds(id),
+            Self::Link(id) => orchestrator.share_holds(id),
+        }
+    }
+}
+
 /// Until when a caller is let in.
 #[derive(Clone)]
 pub(crate) struct Lease {
     orchestrator: Orchestrator,
     by: By,
     until_ms: Option<i64>,
+    with: Option<Revocable>,
 }
 
 impl Lease {
     /// Of who needs nothing.
     pub(crate) fn of_all(orchestrator: &Orchestrator) -> Self {
-        Self { orchestrator: orchestrator.clone(), by: By::Nothing, until_ms: None }
+        Self { orchestrator: orchestrator.clone(), by: By::Nothing, until_ms: None, with: None }
     }
 
     /// Of a key, or of everybody while there is none.
     pub(crate) fn of(orchestrator: &Orchestrator, key: Option<&KeyId>, until_ms: Option<i64>) -> Self {
         let by = key.map_or(By::Nobody, |key| By::Key(key.clone()));
-        Self { orchestrator: orchestrator.clone(), by, until_ms }
+        Self { orchestrator: orchestrator.clone(), by, until_ms, with: None }
     }
 
-    /// The seconds that are left of the login of a person with an account elsewhere; nothing for a key, which has no end.
-    pub(crate) fn person_left_s(&self) -> Option<u64> {
+    /// The same, as long as this was not ended.
+    pub(crate) fn with(self, with: Revocable) -> Self {
+        Self { with: Some(with), ..self }
+    }
+
+    /// The login, and how many seconds are left of it.
+    pub(crate) fn session(&self) -> Option<(&SessionId, u64)> {
+        let (Some(Revocable::Session(id)), Some(until_ms)) = (&self.with, self.until_ms) else { return None };
+        // A second that has begun counts as none: what is made with a login is not to outlive it.
+        Some((id, u64::try_from(until_ms.saturating_sub(now_ms()) / 1000).unwrap_or(0)))
+    }
+
+    /// The same, where it is the login of a person with an account elsewhere: what they share ends with it.
+    pub(crate) fn session_of_person(&self) -> Option<(&SessionId, u64)> {
         let By::Key(key) = &self.by else { return None };
-        let until_ms = self.until_ms.filter(|_| key.as_str().starts_with(PERSON))?;
-        // A second that has begun counts as none: the link is not to outlive the login.
-        Some(u64::try_from(until_ms.saturating_sub(now_ms()) / 1000).unwrap_or(0))
+        self.session().filter(|_| key.as_str().starts_with(PERSON))
     }
 
     fn holds(&self) -> bool {
@@ -55,7 +85,10 @@ impl Lease {
             // Of a person no more is known here than at the login, which has an end.
             By::Key(key) => key.as_str().starts_with(PERSON) || self.orchestrator.key(key).is_some(),
         };
-        is_known && self.until_ms.is_none_or(|until| now_ms() < until)
+        let with = self.with.as_ref();
+        is_known
+            && with.is_none_or(|with| with.holds(&self.orchestrator))
+            && self.until_ms.is_none_or(|until| now_ms() < until)
     }
 
     /// Waits until it does not hold any more.

@@ -1,17 +1,17 @@
 //! Who is calling, and whether they may.
 //!
 //! Where the server has no key, everybody may do everything, as on a laptop. With keys, each request says whose it is: by
-//! `Authorization: Bearer`, by the cookie of a login, or by a link that was shared ([`Share`]). [`need`] says what a route asks for, [`check`] holds it against
-//! the caller, before any handler runs.
+//! `Authorization: Bearer`, by the cookie of a login, or by a link that was shared ([`Share`]). Every route is declared with a [`RouteAccess`]; [`check`] compares
+//! it with the caller, before any handler runs.
 
 mod check;
 mod id_token;
 mod journal;
 mod journal_file;
 mod lease;
-mod need;
 mod oidc;
 mod pace;
+mod permission;
 mod recent;
 mod session;
 mod share;
@@ -27,10 +27,10 @@ use orchestrator::{Actor, Key, KeyId, Role, Submitter};
 pub(crate) use check::{Access, Kind, LoginOutcome, Who, check};
 pub use journal::AccessLog;
 pub(crate) use journal::Deed;
-pub(crate) use lease::{Closing, Lease};
-pub(crate) use need::{Need, need};
+pub(crate) use lease::{Closing, Lease, Revocable};
 pub use oidc::{ClientSecret, OidcSettings};
 pub(crate) use oidc::{Pending, text_of};
+pub(crate) use permission::{Permission, RouteAccess};
 pub(crate) use session::{
     PERSON_LASTS, SESSION_COOKIE, SESSION_LASTS, Transport, ended_cookie, session_cookie,
 };

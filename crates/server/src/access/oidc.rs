@@ -118,6 +118,8 @@ pub(crate) struct Oidc {
 
 impl Oidc {
     pub(crate) fn new(settings: OidcSettings) -> Result<Self, reqwest::Error> {
+        // `reqwest` comes without TLS primitives of its own. An error means that a provider is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let redirects = reqwest::redirect::Policy::none();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(redirects).build()?;
         Ok(Self { settings, http, memory: Mutex::default() })

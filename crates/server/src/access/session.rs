@@ -1,11 +1,11 @@
-//! The cookie of somebody who logged in with a key. It says which key, sealed by the server; the key itself is not in it,
-//! and it ends with the key.
+//! The cookie of somebody who logged in with a key. It says which login it is and which key, sealed by the server; the key itself is
+//! not in it. It ends with the key, and when somebody logs out, whoever has a copy.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use orchestrator::Key;
+use orchestrator::{Key, SessionId};
 
 /// How long a login holds.
 pub(crate) const SESSION_LASTS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -34,8 +34,14 @@ pub(super) fn find(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .map(|(_, value)| value)
 }
 
-/// Whose session it is, and until when.
-type Opened = (Arc<Key>, Option<i64>);
+/// A session that holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Opened {
+    pub(super) key: Arc<Key>,
+    pub(super) id: SessionId,
+    /// When it ends by itself, in milliseconds since 1970.
+    pub(super) until_ms: i64,
+}
 
 /// The sessions that a request shows are of two callers.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,13 +50,14 @@ pub(super) struct Differing;
 /// The caller whom all good sessions of a request name, with the longest of them.
 pub(super) fn only(opened: impl Iterator<Item = Opened>) -> Result<Option<Opened>, Differing> {
     let mut found: Option<Opened> = None;
-    for (key, until_ms) in opened {
+    for next in opened {
         found = match found {
-            None => Some((key, until_ms)),
-            Some((first, first_until)) if first.id == key.id && first.role == key.role => {
-                Some((first, first_until.max(until_ms)))
+            None => Some(next),
+            Some(first) if first.key.id != next.key.id || first.key.role != next.key.role => {
+                return Err(Differing);
             }
-            Some(_) => return Err(Differing),
+            Some(first) if first.until_ms < next.until_ms => Some(next),
+            first => first,
         };
     }
     Ok(found)
@@ -93,11 +100,15 @@ mod tests {
             Arc::new(serde_json::from_value::<Key>(key).unwrap())
         };
         let (ada, bob) = (key("ada", "submitter"), key("bob", "admin"));
+        let open = |key: &Arc<Key>, until_ms: i64| {
+            let id = SessionId::from(until_ms.to_string());
+            Opened { key: Arc::clone(key), id, until_ms }
+        };
         let of = |opened: Vec<(&Arc<Key>, i64)>| {
-            only(opened.into_iter().map(|(key, until)| (Arc::clone(key), Some(until))))
+            only(opened.into_iter().map(|(key, until_ms)| open(key, until_ms)))
         };
         assert_eq!(of(Vec::new()), Ok(None));
-        assert_eq!(of(vec![(&ada, 1), (&ada, 3), (&ada, 2)]), Ok(Some((Arc::clone(&ada), Some(3)))));
+        assert_eq!(of(vec![(&ada, 1), (&ada, 3), (&ada, 2)]), Ok(Some(open(&ada, 3))));
         assert_eq!(of(vec![(&ada, 1), (&bob, 2)]), Err(Differing));
         assert_eq!(of(vec![(&ada, 1), (&key("ada", "admin"), 2)]), Err(Differing));
     }

@@ -1,22 +1,28 @@
 //! Links that show one view of one job to whoever has them, for a while.
 //!
-//! A link is sealed by the server and stands nowhere. It ends at its time, and with the key of who made it.
+//! A link is sealed by the server, which has it on record (`orchestrator/access/shares.rs`). It ends at its time, with the key of who
+//! made it, and when somebody revokes it. The web page makes some for itself, to enter the origins of jobs: those are not on record, and
+//! end with the login that they were made in.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
-use orchestrator::{JobId, KeyId, Orchestrator, SealedFor};
+use orchestrator::{JobId, KeyId, Orchestrator, SealedFor, SessionId, ShareId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::lease::{Lease, Revocable};
 use super::oidc::PERSON;
+use super::permission::RouteAccess;
 use super::session::Transport;
 use super::subject::Subject;
 
 /// How the cookies of links begin; the view follows.
 const COOKIE: &str = "caisson_share_";
+/// How it is written that a link ends with a login.
+const OF_SESSION: &str = "login-";
 /// The part of a query that has a link, for who keeps no cookies.
 pub(crate) const QUERY: &str = "share";
 
@@ -36,22 +42,6 @@ impl View {
     /// Their names, for who has used another.
     pub(crate) const NAMES: &str =
         "desktop, terminal, files, output, events, notebook, or a port such as 5173";
-
-    /// Whether a route belongs to this view. Notebooks and ports live on origins of their own.
-    fn has(self, route: &str) -> bool {
-        let below =
-            ["/v1/jobs/{id}", "/v1/sandboxes/{id}"].iter().find_map(|start| route.strip_prefix(start));
-        match (self, below) {
-            (Self::Output, None) => route == "/jobs/{id}/output.zip",
-            (Self::Desktop, Some(rest)) => {
-                matches!(rest, "/desktop" | "/desktop/state" | "/desktop/socket" | "/screenshot")
-            }
-            (Self::Terminal, Some(rest)) => rest == "/terminal",
-            (Self::Files, Some(rest)) => matches!(rest, "/files" | "/files/" | "/files/{*path}"),
-            (Self::Events, Some(rest)) => rest == "/events",
-            _ => false,
-        }
-    }
 }
 
 impl fmt::Display for View {
@@ -113,6 +103,8 @@ pub(crate) struct Share {
     pub(crate) rights: Rights,
     /// The key of who shared it; nobody's where the server asks for none.
     pub(crate) by: Option<KeyId>,
+    /// What ends it before its time.
+    pub(crate) with: Revocable,
 }
 
 impl Share {
@@ -130,20 +122,35 @@ impl Share {
     pub(crate) fn open_until(orchestrator: &Orchestrator, sealed: &str) -> Option<(Self, i64)> {
         let (text, until_ms) = orchestrator.unseal_until(SealedFor::Link, sealed)?;
         let share = Self::parse(&text)?;
-        let holds = match &share.by {
+        let holds = Self::maker_is_known(orchestrator, share.by.as_ref()) && share.with.holds(orchestrator);
+        holds.then_some((share, until_ms))
+    }
+
+    /// Whether the key of who made a link is still good.
+    pub(crate) fn maker_is_known(orchestrator: &Orchestrator, by: Option<&KeyId>) -> bool {
+        match by {
             // Of a person with an account elsewhere no more is known here than at the login; nothing once nobody can log in so.
             Some(key) if key.as_str().starts_with(PERSON) => orchestrator.knows_people(),
             Some(key) => orchestrator.key(key).is_some(),
             // It was made before there were keys.
             None => !orchestrator.needs_keys(),
-        };
-        holds.then_some((share, until_ms))
+        }
+    }
+
+    /// How long somebody is let in by it.
+    pub(crate) fn lease(&self, orchestrator: &Orchestrator, until_ms: i64) -> Lease {
+        Lease::of(orchestrator, self.by.as_ref(), Some(until_ms)).with(self.with.clone())
     }
 
     /// In letters that stand in a path and in a cookie as they are.
     fn text(&self) -> String {
         let rights = if self.rights == Rights::Use { "use" } else { "watch" };
-        format!("{}~{}~{rights}~{}", self.job, self.view, self.by.as_ref().map_or("-", KeyId::as_str))
+        let by = self.by.as_ref().map_or("-", KeyId::as_str);
+        let (prefix, id) = match &self.with {
+            Revocable::Session(id) => (OF_SESSION, id.as_str()),
+            Revocable::Link(id) => ("", id.as_str()),
+        };
+        format!("{}~{}~{rights}~{by}~{prefix}{id}", self.job, self.view)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -152,7 +159,12 @@ impl Share {
         let view = parts.next()?.parse().ok()?;
         let rights = if parts.next()? == "use" { Rights::Use } else { Rights::Watch };
         let by = Some(parts.next()?).filter(|by| *by != "-").map(|by| KeyId::from(by.to_owned()));
-        Some(Self { job, view, rights, by })
+        let with = parts.next()?;
+        let with = match with.strip_prefix(OF_SESSION) {
+            Some(id) => Revocable::Session(SessionId::from(id.to_owned())),
+            None => Revocable::Link(ShareId::from(with.to_owned())),
+        };
+        Some(Self { job, view, rights, by, with })
     }
 
     /// The cookie that lets a browser go on with what the link shows.
@@ -173,23 +185,27 @@ impl Share {
 /// The link by which a request may pass that nobody's key lets through.
 pub(crate) fn admitting(
     orchestrator: &Orchestrator,
-    (method, subject): (&Method, &Subject),
-    uri: &Uri,
+    (route, subject): (RouteAccess, &Subject),
+    (method, uri): (&Method, &Uri),
     headers: &HeaderMap,
 ) -> Option<(Share, i64)> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;
     }
-    let job = subject.job()?;
+    let (job, view) = (subject.job()?, route.shared_as?);
     let in_query = uri.query().into_iter().flat_map(|query| query.split('&'));
     let in_query = in_query.filter_map(|pair| pair.split_once('=')).filter(|(name, _)| *name == QUERY);
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    // Who shows a key is asked for nothing about cookies (`cookie_origin.rs`), so they count for nothing.
+    let has_key = |value: &HeaderValue| value.as_bytes().starts_with(b"Bearer ");
+    let are_meant = !headers.get(header::AUTHORIZATION).is_some_and(has_key);
     let in_cookies = cookies
+        .filter(move |_| are_meant)
         .flat_map(|line| line.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
         .filter(|(name, _)| name.starts_with(COOKIE));
     let shown = in_query.chain(in_cookies).filter_map(|(_, sealed)| Share::open_until(orchestrator, sealed));
-    shown.into_iter().find(|(share, _)| share.job == job && share.view.has(subject.route()))
+    shown.into_iter().find(|(share, _)| share.job == job && share.view == view)
 }
 
 /// An address without the link: handlers know no such part of a query.
@@ -224,44 +240,17 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_for_the_routes_of_its_view_alone() {
-        let routes = [
-            ("/v1/jobs/{id}/desktop/socket", Some(View::Desktop)),
-            ("/v1/sandboxes/{id}/terminal", Some(View::Terminal)),
-            ("/v1/jobs/{id}/files/{*path}", Some(View::Files)),
-            ("/jobs/{id}/output.zip", Some(View::Output)),
-            ("/v1/jobs/{id}/events", Some(View::Events)),
-            ("/v1/jobs/{id}", None),
-            ("/v1/jobs", None),
-            ("/v1/jobs/{id}/log", None),
-            ("/v1/jobs/{id}/exec/stream", None),
-            ("/v1/jobs/{id}/ports/{port}", None),
-        ];
-        let all = [
-            View::Desktop,
-            View::Terminal,
-            View::Files,
-            View::Output,
-            View::Events,
-            View::Notebook,
-            View::Port(9),
-        ];
-        for (route, of) in routes {
-            for view in all {
-                assert_eq!(view.has(route), Some(view) == of, "{view} {route}");
-            }
-        }
-    }
-
-    #[test]
     fn a_share_is_written_and_read() {
-        for (view, rights, by) in [
-            (View::Port(80), Rights::Use, None),
-            (View::Desktop, Rights::Watch, Some(KeyId::from("k".to_owned()))),
+        let link = Revocable::Link(ShareId::from("0f".to_owned()));
+        let session = Revocable::Session(SessionId::from("1e".to_owned()));
+        for (view, rights, by, with) in [
+            (View::Port(80), Rights::Use, None, session),
+            (View::Desktop, Rights::Watch, Some(KeyId::from("k".to_owned())), link),
         ] {
-            let share = Share { job: JOB.parse().unwrap(), view, rights, by };
+            let share = Share { job: JOB.parse().unwrap(), view, rights, by, with };
             assert_eq!(Share::parse(&share.text()), Some(share));
         }
+        assert_eq!(Share::parse(&format!("{JOB}~desktop~watch~-")), None, "as before links could be revoked");
         assert_eq!(Share::parse("nonsense"), None);
     }
 

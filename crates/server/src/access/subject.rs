@@ -1,4 +1,4 @@
-//! What a request is about: its route, and the jobs that it names. They are read as the handlers read them, without percent
+//! What a request is about: the jobs that it names. They are read as the handlers read them, without percent
 //! signs: what one part of the server takes for a job, another must not take for nothing.
 
 use axum::RequestExt;
@@ -15,7 +15,7 @@ const BELOW: [&str; 2] = ["/v1/jobs/{id}/", "/v1/sandboxes/{id}/"];
 /// Left by the check for whoever comes after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
-    route: String,
+    is_below_job: bool,
     jobs: Result<Vec<JobId>, Problem>,
 }
 
@@ -23,18 +23,14 @@ impl Subject {
     /// Of a request that was routed.
     pub(crate) async fn of(request: &mut Request) -> Self {
         let path = request.extensions().get::<MatchedPath>();
-        let route = path.map_or_else(String::new, |path| path.as_str().to_owned());
+        let route = path.map_or("", MatchedPath::as_str);
+        let is_below_job = BELOW.iter().any(|start| route.starts_with(start));
         let jobs = if route.split('/').any(|part| part == "{id}") {
             in_path(request).await.map(|job| vec![job])
         } else {
             Ok(in_query(request.uri()))
         };
-        Self { route, jobs }
-    }
-
-    /// The route; empty where there is none.
-    pub(crate) fn route(&self) -> &str {
-        &self.route
+        Self { is_below_job, jobs }
     }
 
     /// Every job that it names; a problem where the route is about one and the request does not name it.
@@ -50,10 +46,9 @@ impl Subject {
         }
     }
 
-    /// What of the job or sandbox is meant, where it is about something below one.
-    pub(crate) fn below_job(&self) -> Option<&str> {
-        let rest = BELOW.iter().find_map(|start| self.route.strip_prefix(start))?;
-        rest.split('/').next()
+    /// Whether it is about something below a job or sandbox.
+    pub(crate) fn is_below_job(&self) -> bool {
+        self.is_below_job
     }
 }
 
@@ -135,11 +130,11 @@ mod tests {
     #[tokio::test]
     async fn what_is_below_a_job_is_known_by_its_route() {
         for (route, uri, below) in [
-            ("/v1/jobs/{id}/files/{*path}", format!("/v1/jobs/{JOB}/files/a/b"), Some("files")),
-            ("/v1/sandboxes/{id}/exec", format!("/v1/sandboxes/{JOB}/exec"), Some("exec")),
-            ("/v1/jobs/{id}", format!("/v1/jobs/{JOB}"), None),
+            ("/v1/jobs/{id}/files/{*path}", format!("/v1/jobs/{JOB}/files/a/b"), true),
+            ("/v1/sandboxes/{id}/exec", format!("/v1/sandboxes/{JOB}/exec"), true),
+            ("/v1/jobs/{id}", format!("/v1/jobs/{JOB}"), false),
         ] {
-            assert_eq!(subject(route, &uri).await.below_job(), below, "{uri}");
+            assert_eq!(subject(route, &uri).await.is_below_job(), below, "{uri}");
         }
     }
 }

@@ -184,12 +184,14 @@ impl JobAnswer {
     }
 }
 
-/// The state in words: `paused: no_model`, `running: cancelling`.
+/// The state in words: `paused: no_model`, `running: cancelling`, `running: backend_unavailable`.
 pub(crate) fn detail_of(view: &JobView) -> String {
     let state = state_name(view.state);
     match (&view.code, view.wish) {
         (_, Some(Wish::Cancel)) if !view.state.is_over() => format!("{state}: cancelling"),
-        (Some(code), _) if view.state == JobState::Paused => format!("{state}: {code}"),
+        (Some(code), _) if matches!(view.state, JobState::Paused | JobState::Running) => {
+            format!("{state}: {code}")
+        }
         _ => state.to_owned(),
     }
 }

@@ -113,7 +113,7 @@ pub(super) fn opens(access: &Access, target: Target, sealed: &str) -> bool {
 /// Who comes by a link, and until when.
 fn opened(access: &Access, target: Target, sealed: &str) -> Option<(Guest, Lease)> {
     let (share, until_ms) = Share::open_until(access.orchestrator(), sealed)?;
-    let lease = Lease::of(access.orchestrator(), share.by.as_ref(), Some(until_ms));
+    let lease = share.lease(access.orchestrator(), until_ms);
     let view = match target.service {
         Service::Notebook => View::Notebook,
         Service::Port(port) => View::Port(port),
@@ -173,13 +173,18 @@ fn api_of(access: &Access, request: &Request, target: Target) -> String {
 
 #[cfg(test)]
 mod tests {
+    use orchestrator::ShareId;
+
     use super::*;
+    use crate::access::Revocable;
 
     const JOB: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 
     #[test]
     fn a_link_leads_to_the_origin_by_the_name_of_loopback() {
-        let share = Share { job: JOB.parse().unwrap(), view: View::Port(80), rights: Rights::Use, by: None };
+        let with = Revocable::Link(ShareId::from("0f".to_owned()));
+        let (view, rights) = (View::Port(80), Rights::Use);
+        let share = Share { job: JOB.parse().unwrap(), view, rights, by: None, with };
         let at = |host: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());

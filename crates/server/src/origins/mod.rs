@@ -138,7 +138,8 @@ async fn enter(
     if enter::is_meant(&request) {
         return Err(Box::new(enter::take(access, target, request).await));
     }
-    if let Err(page) = permission::check(&access.job_names(), &target, request.headers()) {
+    if let Err(page) = permission::check(&access.job_names(), &target, (request.method(), request.headers()))
+    {
         return Err(Box::new(pages::answer(request.headers(), &page)));
     }
     let visiting = entry::check(access, target, &mut request).await?;

@@ -7,6 +7,7 @@ use orchestrator::OrchestratorError;
 use protocol::ProtocolError;
 
 use super::target::{Service, Target};
+use crate::cookie_origin;
 use crate::problem::Problem;
 
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
@@ -33,6 +34,8 @@ pub(crate) enum Page {
     Broken(Target),
     /// Another web site has asked.
     ForeignOrigin,
+    /// A cookie was sent, and nothing that says which page has asked.
+    NoOrigin,
     /// The server asks for a key; the job can be opened there.
     NeedsKey(String),
     /// A link that was shared has ended.
@@ -135,6 +138,14 @@ impl Page {
                 "origin_not_allowed",
                 "Another web site asked for this",
                 "What a job serves is for its own pages and for people who open it.".into(),
+                Never,
+            ),
+            Self::NoOrigin => (
+                StatusCode::FORBIDDEN,
+                cookie_origin::CODE,
+                "The request does not say where it comes from",
+                "A request by cookie that changes something needs an `Origin` header, as browsers send it."
+                    .into(),
                 Never,
             ),
             Self::NeedsKey(place) => (

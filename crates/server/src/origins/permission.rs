@@ -4,15 +4,23 @@
 //! What is shut out is other web sites: a page elsewhere must not be able to speak to somebody's notebook or dev server.
 //! Pages of the same job may speak to each other.
 
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 
 use super::names::JobNames;
 use super::pages::Page;
 use super::target::{Service, Target};
 use crate::authority::{Authority, split_origin};
+use crate::cookie_origin;
 
 /// Lets a request through, or says why not.
-pub(crate) fn check(names: &JobNames, target: &Target, headers: &HeaderMap) -> Result<(), Page> {
+pub(crate) fn check(
+    names: &JobNames,
+    target: &Target,
+    (method, headers): (&Method, &HeaderMap),
+) -> Result<(), Page> {
+    if cookie_origin::is_missing(method, headers) {
+        return Err(Page::NoOrigin);
+    }
     let host = headers.get(header::HOST).and_then(|host| Authority::parse(host.to_str().ok()?));
     for origin in headers.get_all(header::ORIGIN) {
         let is_own = origin.to_str().ok().and_then(split_origin).is_some_and(|(origin, port)| {
@@ -55,7 +63,7 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        check(&JobNames::default(), &Target::parse(label).unwrap(), &headers).is_ok()
+        check(&JobNames::default(), &Target::parse(label).unwrap(), (&Method::GET, &headers)).is_ok()
     }
 
     #[test]
@@ -75,6 +83,19 @@ mod tests {
             assert_eq!(is_let_through(label, &[("origin", &origin)]), expected, "{label} {origin}");
         }
         assert!(is_let_through(&port, &[]) && is_let_through(&notebook, &[]));
+    }
+
+    #[test]
+    fn a_pass_alone_changes_nothing() {
+        let target = Target::parse(&format!("{JOB}-80")).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(&format!("{target}.localhost")).unwrap());
+        headers.insert(header::COOKIE, HeaderValue::from_static("caisson_pass=x"));
+        let names = JobNames::default();
+        assert_eq!(check(&names, &target, (&Method::GET, &headers)), Ok(()));
+        assert_eq!(check(&names, &target, (&Method::POST, &headers)), Err(Page::NoOrigin));
+        headers.insert(header::ORIGIN, HeaderValue::from_str(&format!("http://{target}.localhost")).unwrap());
+        assert_eq!(check(&names, &target, (&Method::POST, &headers)), Ok(()));
     }
 
     #[test]

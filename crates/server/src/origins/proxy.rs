@@ -14,9 +14,9 @@ use super::names::scheme;
 use super::pages::{self, Page};
 use super::target::Target;
 use crate::access::{Closing, Lease, Transport};
+use crate::admission::SlotUse;
 use crate::extract::Shutdown;
 use crate::hold;
-use crate::websocket::Place;
 
 /// Headers that concern one connection, not the request.
 const HOP_BY_HOP: [HeaderName; 6] = [
@@ -55,7 +55,7 @@ pub(crate) async fn forward(
 ) -> Response {
     let shutdown = request.extensions().get::<Shutdown>().cloned().unwrap_or_default().0;
     let lease = request.extensions().get::<Lease>().cloned();
-    let place = request.extensions().get::<Place>().cloned();
+    let used = request.extensions().get::<SlotUse>().cloned();
     let gate = request.extensions().get::<Gate>().cloned();
     let asked = request.headers().clone();
     let upgrade = wants_upgrade(&asked).then(|| hyper::upgrade::on(&mut request));
@@ -76,7 +76,7 @@ pub(crate) async fn forward(
         && let Some(upgrade) = upgrade
     {
         let answered = hyper::upgrade::on(&mut response);
-        tokio::spawn(tunnel(upgrade, answered, Closing::new(lease.clone(), &shutdown), (place, gate)));
+        tokio::spawn(tunnel(upgrade, answered, Closing::new(lease.clone(), &shutdown), (used, gate)));
     }
     let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     clean_answer(response.headers_mut(), is_upgrade);
@@ -167,7 +167,7 @@ async fn tunnel(
     asked: hyper::upgrade::OnUpgrade,
     answered: hyper::upgrade::OnUpgrade,
     closing: Closing,
-    (place, gate): (Option<Place>, Option<Gate>),
+    (used, gate): (Option<SlotUse>, Option<Gate>),
 ) {
     // A notebook that somebody else takes over is not typed into any more.
     let taken = async {
@@ -190,7 +190,7 @@ async fn tunnel(
         () = closing.token().cancelled() => {}
         () = taken => {}
     }
-    drop(place);
+    drop(used);
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! The web page: files that were bundled before the server was built, and the page that loads them.
 
-use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 
 use crate::extract::AppState;
 use crate::problem::Problem;
@@ -54,11 +52,8 @@ fn policy_with(domain: &str) -> Option<HeaderValue> {
 }
 
 /// What the page consists of.
-pub(crate) fn assets() -> Router<AppState> {
-    Router::new().route(
-        "/app/{name}",
-        get(|Path(name): Path<String>, headers: HeaderMap| async move { show(&format!("app/{name}"), &headers) }),
-    )
+pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
+    show(&format!("app/{name}"), &headers)
 }
 
 fn show(name: &str, headers: &HeaderMap) -> Response {

@@ -167,8 +167,9 @@ pub(crate) async fn status_by_query(
 
 /// The result of a job
 ///
-/// A zip of the workspace as the job left it, with a manifest. Downloads can be continued with `Range`; the `ETag` is
-/// the SHA-256 of the file.
+/// A zip of the workspace as the job left it. `.caisson/manifest.json` in it lists the files with their SHA-256, and under `left_out`,
+/// with the reason, what is not in it: pipes, sockets and devices, and symbolic links that are absolute or lead out of the workspace.
+/// Downloads can be continued with `Range`; the `ETag` is the SHA-256 of the file.
 #[utoipa::path(
     get, path = "/jobs/{id}/output.zip", tag = "basic", operation_id = "output_zip",
     params(

@@ -49,13 +49,14 @@ pub(crate) async fn doctor(State(state): State<AppState>) -> Result<Json<Value>,
     state.host.doctor.get().await.map(Json).map_err(unknown)
 }
 
-/// What holds for jobs that say nothing
+/// What holds for jobs that say nothing, and the most that the caller may ask for
 #[utoipa::path(
     get, path = "/v1/defaults", tag = "operations", operation_id = "defaults",
     responses((status = 200, description = "As the operator has set it", body = DefaultsView))
 )]
-pub(crate) async fn defaults(State(state): State<AppState>) -> Json<DefaultsView> {
-    Json(state.orchestrator.defaults())
+pub(crate) async fn defaults(State(state): State<AppState>, caller: Caller) -> Json<DefaultsView> {
+    let submitter = caller.submitter();
+    Json(state.orchestrator.defaults(submitter.as_ref().map(|submitter| &submitter.key)))
 }
 
 /// How far to look back.

@@ -2,9 +2,9 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Actor, Key, NewKey, Role, SealedFor, Token};
+use orchestrator::{Actor, Key, NewKey, Role, Token};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -170,7 +170,7 @@ pub(crate) async fn log_in(
         let detail = "this server knows no such key, or no longer";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", detail));
     };
-    let sealed = state.orchestrator.seal(SealedFor::Session, key.id.as_str(), SESSION_LASTS);
+    let sealed = state.orchestrator.begin_session(key.id.as_str(), SESSION_LASTS);
     let answer = SessionAnswer {
         needs_key: true,
         name: Some(key.name.clone()),
@@ -187,16 +187,29 @@ pub(crate) async fn log_in(
 }
 
 /// Log out
+///
+/// Ends the login on the server: copies of its cookie stop working, and what was opened with it closes.
 #[utoipa::path(
     delete, path = "/v1/session", tag = "operations", operation_id = "log_out",
-    responses((status = 204, description = "The cookie is gone"))
+    responses(
+        (status = 204, description = "The login has ended, and the cookie is gone"),
+        (status = 503, description = "`store_busy`, `store_unavailable`: the login still holds; `Retry-After` says when to try again", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+        (status = 507, description = "`server_disk_full`: the login still holds", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+    )
 )]
-pub(crate) async fn log_out(State(state): State<AppState>, arrival: Arrival) -> Response {
+pub(crate) async fn log_out(
+    State(state): State<AppState>,
+    arrival: Arrival,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    for session in state.access.sessions(&headers) {
+        state.orchestrator.end_session(session).await?;
+    }
     let mut response = StatusCode::NO_CONTENT.into_response();
     if let Some(cookie) = ended_cookie(arrival.transport(&state.settings)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
-    response
+    Ok(response)
 }
 
 const MOST_DEEDS: usize = 1000;

@@ -94,7 +94,7 @@ pub(crate) async fn finish(
     match come_back.await {
         Ok(key) => {
             let text = text_of(&key);
-            let sealed = state.orchestrator.seal(SealedFor::Session, &text, PERSON_LASTS);
+            let sealed = state.orchestrator.begin_session(&text, PERSON_LASTS);
             tracing::info!(target: "caisson_access", who = key.name, role = key.role.name(), "logged in with an account elsewhere");
             let mut response = answer("/", session_cookie(&sealed, transport))?;
             response.extensions_mut().insert(LoginOutcome::Done(Actor::from(&key)));

@@ -1,10 +1,8 @@
 //! Our own pages and the document they read. Everything is in the binary; nothing is loaded from elsewhere.
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 
 use crate::extract::AppState;
 use crate::guard::POLICY_OF_PAGES;
@@ -47,16 +45,32 @@ pub(crate) async fn document(State(state): State<AppState>) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], state.document).into_response()
 }
 
-/// What the pages consist of.
-pub(crate) fn assets() -> Router<AppState> {
-    Router::new()
-        .route("/assets/style.css", get(|| async { show(STYLE, include_str!("../assets/style.css")) }))
-        .route("/assets/docs.js", get(|| async { show(SCRIPT, include_str!("../assets/docs.js")) }))
-        .route("/assets/copy.js", get(|| async { show(SCRIPT, include_str!("../assets/copy.js")) }))
-        .route("/assets/desktop.js", get(|| async { show(SCRIPT, DESKTOP_SCRIPT) }))
-        .route("/assets/desktop.css", get(|| async { show(STYLE, DESKTOP_STYLE) }))
-        .route("/assets/mark.svg", get(|| async { show(PICTURE, include_str!("../assets/mark.svg")) }))
+/// A file that the pages load.
+pub(crate) struct Asset {
+    pub(crate) path: &'static str,
+    media_type: &'static str,
+    content: &'static str,
 }
+
+impl Asset {
+    const fn new(path: &'static str, media_type: &'static str, content: &'static str) -> Self {
+        Self { path, media_type, content }
+    }
+
+    pub(crate) fn show(&self) -> Response {
+        show(self.media_type, self.content)
+    }
+}
+
+/// What the pages consist of.
+pub(crate) const ASSETS: &[Asset] = &[
+    Asset::new("/assets/style.css", STYLE, include_str!("../assets/style.css")),
+    Asset::new("/assets/docs.js", SCRIPT, include_str!("../assets/docs.js")),
+    Asset::new("/assets/copy.js", SCRIPT, include_str!("../assets/copy.js")),
+    Asset::new("/assets/desktop.js", SCRIPT, DESKTOP_SCRIPT),
+    Asset::new("/assets/desktop.css", STYLE, DESKTOP_STYLE),
+    Asset::new("/assets/mark.svg", PICTURE, include_str!("../assets/mark.svg")),
+];
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Links for others: made here, opened here.
+//! Links for others: made, listed, revoked and opened here.
 
 use std::time::Duration;
 
@@ -6,15 +6,16 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use orchestrator::{Actor, NewSharedLink, SessionId, SharedLink};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::access::{Caller, Lease, Rights, Share, View};
+use crate::access::{Caller, Lease, Revocable, Rights, Share, View};
 use crate::answers::{now_ms, timestamp};
 use crate::arrival::Arrival;
 use crate::body::JsonBody;
-use crate::extract::{AppState, BaseUrl, JobPath};
-use crate::openapi::{BodyProblems, JobProblems};
+use crate::extract::{AppState, BaseUrl, JobPath, SharePath};
+use crate::openapi::{BodyProblems, JobProblems, NewShareProblems, ShareProblems};
 use crate::origins;
 use crate::problem::Problem;
 
@@ -38,30 +39,80 @@ pub(crate) struct NewShare {
     /// `watch`, or `use` to let others type and click too. A port is always used.
     #[serde(default)]
     rights: Rights,
+    /// For the web page, which opens notebooks and ports with it: the link ends with the login that it is made in, and is not listed.
+    #[serde(default)]
+    this_login: bool,
 }
 
 /// A link.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ShareAnswer {
+    /// Names it, for `DELETE`; absent with `this_login`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     /// Shows the view to whoever opens it.
     url: String,
     /// The view.
     view: String,
     /// What may be done through it.
     rights: Rights,
-    /// When it ends; it also ends with the key of who made it.
+    /// When it ends; it also ends with the key of who made it, and when somebody revokes it.
     #[schema(format = DateTime)]
     expires_at: String,
 }
 
+/// A link on record.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SharedLinkAnswer {
+    /// Names it. It opens nothing: the link itself is shown once, to who makes it.
+    id: String,
+    /// The view.
+    view: String,
+    /// What may be done through it.
+    rights: Rights,
+    /// Who made it.
+    made_by: Actor,
+    /// When it was made.
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// When it ends.
+    #[schema(format = DateTime)]
+    expires_at: String,
+}
+
+impl From<SharedLink> for SharedLinkAnswer {
+    fn from(link: SharedLink) -> Self {
+        Self {
+            id: link.id.as_str().to_owned(),
+            view: link.view,
+            rights: if link.may_use { Rights::Use } else { Rights::Watch },
+            made_by: link.by,
+            created_at: timestamp(link.created_ms),
+            expires_at: timestamp(link.until_ms),
+        }
+    }
+}
+
+/// The links of a job.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ShareListAnswer {
+    /// Those that hold, newest first.
+    shares: Vec<SharedLinkAnswer>,
+}
+
 /// Share one view of a job
 ///
-/// The link shows this view to whoever has it, without a key, until it ends. It reaches nothing else.
+/// The link shows this view to whoever has it, without a key, until it ends or somebody revokes it. It reaches nothing else.
 #[utoipa::path(
     post, path = "/shares", tag = "sandbox", operation_id = "job_share",
     params(("id" = orchestrator::JobId, Path, description = "The job")),
     request_body(content = NewShare),
-    responses((status = 201, description = "The link", body = ShareAnswer), JobProblems, BodyProblems)
+    responses(
+        (status = 201, description = "The link", body = ShareAnswer),
+        NewShareProblems,
+        JobProblems,
+        BodyProblems
+    )
 )]
 pub(crate) async fn share(
     State(state): State<AppState>,
@@ -77,19 +128,85 @@ pub(crate) async fn share(
     if !(1..=MAX_S).contains(&lasts_s) {
         return Err(Problem::invalid_field("for_s", format!("{lasts_s} is not between 1 and {MAX_S}")));
     }
-    // A login with an account elsewhere has an end, and what it lets others see ends with it.
-    let lasts_s = lease.person_left_s().map_or(lasts_s, |left_s| lasts_s.min(left_s));
     let rights = if matches!(view, View::Port(_)) { Rights::Use } else { new.rights };
-    let share = Share { job, view, rights, by: caller.submitter().map(|submitter| submitter.key) };
+    // A login with an account elsewhere has an end, and what it lets others see ends with it.
+    let ends_with = if new.this_login { Some(this_login(&lease, view)?) } else { lease.session_of_person() };
+    let lasts_s = ends_with.map_or(lasts_s, |(_, left_s)| lasts_s.min(left_s));
+    let until_ms = now_ms().saturating_add(i64::try_from(lasts_s).unwrap_or(i64::MAX).saturating_mul(1000));
+    let session = ends_with.map(|(session, _)| session.clone());
+    let (id, with) = match session {
+        Some(session) if new.this_login => (None, Revocable::Session(session)),
+        session => {
+            let (view, may_use, by) = (view.to_string(), rights == Rights::Use, caller.actor());
+            let link = NewSharedLink { job, view, may_use, by, session, until_ms };
+            let link = state.orchestrator.add_share(link).await?;
+            (Some(link.id.as_str().to_owned()), Revocable::Link(link.id))
+        }
+    };
+    let share = Share { job, view, rights, by: caller.submitter().map(|submitter| submitter.key), with };
     let sealed = share.seal(&state.orchestrator, Duration::from_secs(lasts_s));
-    let until = now_ms().saturating_add(i64::try_from(lasts_s).unwrap_or(i64::MAX).saturating_mul(1000));
     let answer = ShareAnswer {
+        id,
         url: format!("{}/share/{sealed}", base.0),
         view: view.to_string(),
         rights,
-        expires_at: timestamp(until),
+        expires_at: timestamp(until_ms),
     };
     Ok((StatusCode::CREATED, Json(answer)).into_response())
+}
+
+/// The login of the page, which is what enters the origins of jobs by a link.
+fn this_login(lease: &Lease, view: View) -> Result<(&SessionId, u64), Problem> {
+    if !matches!(view, View::Notebook | View::Port(_)) {
+        return Err(Problem::invalid_field(
+            "this_login",
+            "is for notebooks and ports; a login itself opens all else",
+        ));
+    }
+    lease.session().ok_or_else(|| {
+        Problem::invalid_field("this_login", "there is no login; the key itself opens what a job serves")
+    })
+}
+
+/// List the links that share views of a job
+///
+/// Those that hold, with who made them and what they allow. The links themselves are not shown again.
+#[utoipa::path(
+    get, path = "/shares", tag = "sandbox", operation_id = "list_shares",
+    params(("id" = orchestrator::JobId, Path, description = "The job")),
+    responses((status = 200, description = "Newest first", body = ShareListAnswer), JobProblems)
+)]
+pub(crate) async fn list(
+    State(state): State<AppState>,
+    JobPath(job): JobPath,
+) -> Result<Json<ShareListAnswer>, Problem> {
+    state.orchestrator.job(job).await?;
+    let links = state.orchestrator.shares(job).into_iter();
+    let holding = links.filter(|link| Share::maker_is_known(&state.orchestrator, link.by.key.as_ref()));
+    Ok(Json(ShareListAnswer { shares: holding.map(SharedLinkAnswer::from).collect() }))
+}
+
+/// Revoke a shared link
+///
+/// It ends at once, and what was opened with it closes.
+#[utoipa::path(
+    delete, path = "/shares/{share}", tag = "sandbox", operation_id = "revoke_share",
+    params(
+        ("id" = orchestrator::JobId, Path, description = "The job"),
+        ("share" = String, Path, description = "The id of the link"),
+    ),
+    responses(
+        (status = 204, description = "It is gone"),
+        ShareProblems
+    )
+)]
+pub(crate) async fn revoke(
+    State(state): State<AppState>,
+    SharePath { job, share }: SharePath,
+) -> Result<StatusCode, Problem> {
+    state.orchestrator.job(job).await?;
+    state.orchestrator.revoke_share(job, &share).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Open a shared view

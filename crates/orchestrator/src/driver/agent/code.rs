@@ -1,16 +1,27 @@
 //! Runs code for the agent, in a live kernel where the image has one, else in a fresh process.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use agent::{CodeOrder, CodeReport, ExecOrder, ExecStart};
-use protocol::CallKey;
+use protocol::{CallKey, ExecOutcome};
 
 use super::super::Stop;
 use super::host::AgentHost;
 use crate::code::{Language, program_of_code};
+use crate::event::{EventBody, NewEvent};
+use crate::kernels::KernelUse;
 
 /// Longer than the guest needs to end a process that ignores its signals, or to start a kernel.
 const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the log says of the end of a cell beside its result.
+#[derive(Debug, Default)]
+pub(in crate::driver) struct CellEnd {
+    kernel: Option<KernelUse>,
+    code: Option<String>,
+    note: Option<String>,
+}
 
 impl AgentHost<'_> {
     pub(super) async fn code(&self, order: CodeOrder) -> Result<CodeReport, Stop> {
@@ -18,6 +29,13 @@ impl AgentHost<'_> {
             agent::Language::Python => Language::Python,
             agent::Language::TypeScript => Language::Typescript,
         };
+        if let Some(refused) = self.driver.refuse_cell(language.wanted()).await? {
+            let end = refused.end();
+            let cell = CellEnd { kernel: end.kernel, code: end.code, note: None };
+            self.lock_cells().insert(order.call, cell);
+            let (output, images) = (String::new(), Vec::new());
+            return Ok(CodeReport { output, images, problem: Some(refused.reason()), note: None });
+        }
         let start = ExecStart {
             timeout: Some(order.timeout),
             ..ExecStart::program(program_of_code(&language, &order.code))
@@ -25,7 +43,7 @@ impl AgentHost<'_> {
         let report = self
             .run(ExecOrder {
                 key: CallKey::new(order.call.clone(), 1),
-                call: order.call,
+                call: order.call.clone(),
                 start: Some(start),
                 from_chunk: 0,
                 wait: order.timeout + END_PATIENCE,
@@ -35,6 +53,29 @@ impl AgentHost<'_> {
             Some(end) => end.problem,
             None => Some("it did not end in time".into()),
         };
-        Ok(CodeReport { output: report.output, images: report.images, problem, note: None })
+        let note = self.lock_cells().get(&order.call).and_then(|cell| cell.note.clone());
+        Ok(CodeReport { output: report.output, images: report.images, problem, note })
+    }
+
+    fn lock_cells(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<String, CellEnd>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what the guest says of the kernel that ran a cell, for the end of its call.
+    pub(super) fn keep_cell_end(&self, call: &str, outcome: &ExecOutcome) {
+        let Some(kernel) = outcome.kernel.clone().and_then(KernelUse::of) else { return };
+        let cell = CellEnd { kernel: Some(kernel), code: None, note: outcome.note.clone() };
+        self.lock_cells().insert(call.to_owned(), cell);
+    }
+
+    /// The end of a call, with what was kept for it.
+    pub(super) fn with_cell_end(&self, mut event: NewEvent) -> NewEvent {
+        if let (EventBody::CallEnded(end), Some(call)) = (&mut event.body, &event.call)
+            && let Some(cell) = self.lock_cells().remove(&call.id)
+        {
+            end.kernel = cell.kernel;
+            end.code = cell.code.or(end.code.take());
+        }
+        event
     }
 }

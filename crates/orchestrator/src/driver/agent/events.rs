@@ -5,6 +5,7 @@ use sandbox::Ended;
 
 use crate::agent_view::is_agent_call;
 use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
+use crate::kernels::LostKernel;
 use crate::request::Work;
 
 /// The longest reason of a call that failed.
@@ -14,7 +15,9 @@ const MOST_NAMED: usize = 30;
 
 /// An event of the log as the agent sees it; `None` for those that do not concern it.
 pub(crate) fn logged(event: &Event) -> Option<Logged> {
-    let call = || event.call.as_ref().filter(|call| is_agent_call(&call.id)).map(|call| call.id.clone());
+    // A further attempt is a cell that the driver ran again; the agent knows the result of the first.
+    let is_own = |call: &&CallRef| is_agent_call(&call.id) && call.attempt == 1;
+    let call = || event.call.as_ref().filter(is_own).map(|call| call.id.clone());
     let agent_event = match &event.body {
         EventBody::JobCreated { spec } => match &spec.work {
             Work::Task(task) => AgentEvent::MessageReceived { text: task.clone() },
@@ -92,6 +95,7 @@ fn call_end(end: &ToolEnd) -> CallEnd {
         output_lines: end.whole.as_ref().map_or(end.text.lines().count() as u64, |whole| whole.lines),
         result: serde_json::to_value(end).ok(),
         note: None,
+        kernel: None,
     }
 }
 
@@ -110,7 +114,7 @@ fn tool_end(end: &CallEnd) -> ToolEnd {
 }
 
 /// What the agent is told when its sandbox was lost.
-pub(super) fn loss_notice(log: &[Event], ended: &Ended) -> Notice {
+pub(super) fn loss_notice(log: &[Event], ended: &Ended, kernels: &[LostKernel], replay: bool) -> Notice {
     let since = log.iter().rposition(|event| matches!(event.body, EventBody::Checkpoint { .. })).unwrap_or(0);
     let undone: Vec<String> = log[since..]
         .iter()
@@ -132,6 +136,21 @@ pub(super) fn loss_notice(log: &[Event], ended: &Ended) -> Notice {
              again what is needed.",
             undone[from..].join(", ")
         );
+    }
+    for kernel in kernels {
+        text += &match replay {
+            true => format!(
+                " The notebook kernel {} was lost, too. Its {} cells run again now, before you go on, so its variables come \
+                 back; files that these cells write are written again.",
+                kernel.name, kernel.cells
+            ),
+            false => format!(
+                " The notebook kernel {} was lost, too: {}. The next cell for it is not run and fails with kernel_lost; the one \
+                 after it gets a new kernel.",
+                kernel.name,
+                kernel.gone()
+            ),
+        };
     }
     Notice { code: NoticeCode::SandboxLost, text }
 }
@@ -159,5 +178,39 @@ mod tests {
             ..CallEnd::default()
         };
         assert_eq!(tool_end(&end).text, "[the sandbox was lost while it ran]");
+    }
+
+    #[test]
+    fn an_agent_is_told_which_variables_were_lost_or_that_its_cells_run_again() {
+        let ended = Ended { reason: sandbox::EndedReason::Lost, detail: "killed".into() };
+        let kernel = LostKernel {
+            name: "python3".into(),
+            language: "python".into(),
+            cells: 2,
+            variables: vec!["x".into(), "y".into()],
+            more_variables: 3,
+        };
+        let told = |replay| loss_notice(&[], &ended, std::slice::from_ref(&kernel), replay).text;
+        let lost = told(false);
+        assert!(lost.contains("x, y and 3 more") && lost.contains("kernel_lost"), "{lost}");
+        let replayed = told(true);
+        assert!(
+            replayed.contains("Its 2 cells run again") && !replayed.contains("kernel_lost"),
+            "{replayed}"
+        );
+        assert!(!loss_notice(&[], &ended, &[], false).text.contains("kernel"));
+    }
+
+    #[test]
+    fn a_cell_that_ran_again_is_no_news_to_the_agent() {
+        let event = |attempt| Event {
+            sequence: 1,
+            time_ms: 0,
+            call: Some(CallRef { id: "turn-1-1".into(), attempt }),
+            done_by: None,
+            body: EventBody::CallEnded(CallEnd::default()),
+        };
+        assert!(logged(&event(1)).is_some());
+        assert!(logged(&event(2)).is_none());
     }
 }

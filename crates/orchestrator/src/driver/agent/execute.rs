@@ -14,7 +14,7 @@ use sandbox::Usage;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::exec::{environment, plain_environment, wait_for_cancel};
-use super::super::{Captured, Evidence, OutputSink, Stop, explain_end};
+use super::super::{Captured, Evidence, LimitSigns, OutputSink, Stop, explain_end};
 use super::host::AgentHost;
 use super::transcript::Transcript;
 use crate::event::{CallRef, Event, EventBody};
@@ -33,7 +33,8 @@ impl AgentHost<'_> {
     /// Runs a process, or goes on with one, for at most the time to wait.
     pub(in crate::driver) async fn run(&self, order: ExecOrder) -> Result<ExecReport, Stop> {
         let started = Instant::now();
-        let until = started + order.wait;
+        let expiry = self.driver.core.host_disk.sleep_awake(order.wait);
+        tokio::pin!(expiry);
         let call = CallRef { id: order.call.clone(), attempt: order.key.attempt };
         let mut sink = OutputSink::new(
             std::sync::Arc::clone(&self.driver.recorder),
@@ -58,30 +59,33 @@ impl AgentHost<'_> {
             let client = self.driver.guest().await?;
             let followed = begin(&client, exec.as_ref(), &order.key, sink.wanted_chunk()).await;
             let ending = match followed {
-                Ok(mut follower) => match self.follow(&mut follower, &mut sink, &mut transcript, until).await
-                {
-                    Ok(outcome) => {
-                        sink.flush_all().await?;
-                        self.forget(&client, &order);
-                        let end = self.end_of(&outcome, order.start.as_ref(), before).await;
-                        let refused = self.driver.recorder.refusals_of(&call).await;
-                        let images = transcript.take_images();
-                        let mut output = transcript.into_text();
-                        if let Some(refused) = refused {
-                            // What the client has not shown, at the end where it is read.
-                            let gap = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
-                            output += &format!("{gap}{refused}\n");
+                Ok(mut follower) => {
+                    match self.follow(&mut follower, &mut sink, &mut transcript, &mut expiry).await {
+                        Ok(outcome) => {
+                            sink.flush_all().await?;
+                            self.forget(&client, &order);
+                            self.keep_cell_end(&order.call, &outcome);
+                            let signs = sink.limit_signs();
+                            let end = self.end_of(&outcome, order.start.as_ref(), before, signs).await;
+                            let refused = self.driver.recorder.refusals_of(&call).await;
+                            let images = transcript.take_images();
+                            let mut output = transcript.into_text();
+                            if let Some(refused) = refused {
+                                // What the client has not shown, at the end where it is read.
+                                let gap = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
+                                output += &format!("{gap}{refused}\n");
+                            }
+                            return Ok(ExecReport {
+                                end: Some(end),
+                                images,
+                                output,
+                                next_chunk: outcome.next_sequence,
+                                duration_ms: outcome.duration_ms,
+                            });
                         }
-                        return Ok(ExecReport {
-                            end: Some(end),
-                            images,
-                            output,
-                            next_chunk: outcome.next_sequence,
-                            duration_ms: outcome.duration_ms,
-                        });
+                        Err(ending) => ending,
                     }
-                    Err(ending) => ending,
-                },
+                }
                 Err(error) => Ending::Broken(error),
             };
             match ending {
@@ -139,7 +143,7 @@ impl AgentHost<'_> {
         follower: &mut CallFollower,
         sink: &mut OutputSink,
         transcript: &mut Transcript,
-        until: Instant,
+        expiry: &mut (impl Future<Output = ()> + Unpin),
     ) -> Result<ExecOutcome, Ending> {
         let stop = |error: crate::error::OrchestratorError| Ending::Stop(Stop::Failed(error));
         let mut wish = self.driver.wish.clone();
@@ -160,12 +164,12 @@ impl AgentHost<'_> {
                     }
                     ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
                 },
-                () = sleep_until(flush_at.unwrap_or(until)), if flush_at.is_some() => {
+                () = sleep_until(flush_at.unwrap_or_else(Instant::now)), if flush_at.is_some() => {
                     sink.flush().await.map_err(stop)?;
                 }
-                () = sleep_until(until) => return Err(Ending::TimeOver),
+                () = &mut *expiry => return Err(Ending::TimeOver),
                 () = wait_for_cancel(&mut wish) => return Err(Ending::Stop(Stop::Cancelled)),
-                () = sleep_until(self.deadline) => return Err(Ending::Stop(Stop::Deadline)),
+                () = self.driver.time_over() => return Err(Ending::Stop(Stop::Deadline)),
             }
         }
     }
@@ -190,14 +194,21 @@ impl AgentHost<'_> {
     }
 
     /// How it ended, with the limit that explains it where there is one.
-    async fn end_of(&self, outcome: &ExecOutcome, start: Option<&ExecStart>, before: Usage) -> ExecEnd {
+    async fn end_of(
+        &self,
+        outcome: &ExecOutcome,
+        start: Option<&ExecStart>,
+        before: Usage,
+        signs: LimitSigns,
+    ) -> ExecEnd {
         let after = match outcome.end {
             protocol::ExecEnd::Code(0) => before,
             _ => self.driver.usage(before).await,
         };
         self.blame(after);
         let timeout_s = start.and_then(|start| start.timeout).map_or(0.0, |time| time.as_secs_f64());
-        let evidence = Evidence { outcome, expectation: None, text_found: true, before, after, timeout_s };
+        let evidence =
+            Evidence { outcome, expectation: None, text_found: true, signs, before, after, timeout_s };
         let end = explain_end(&evidence);
         ExecEnd { exit_code: end.exit_code, problem: end.reason }
     }

@@ -18,11 +18,12 @@ use protocol::{
     ProtocolError,
 };
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::super::exec::wait_for_cancel;
 use super::super::pause::{self, Pause};
 use super::super::{Driver, Stop};
+use super::code::CellEnd;
 use super::mcp::Hub;
 use super::memory::Memory;
 use super::recall::into_text;
@@ -41,7 +42,6 @@ const PAGE: usize = 512;
 /// What an agent works with.
 pub(in crate::driver) struct AgentHost<'a> {
     pub(super) driver: &'a Driver,
-    pub(super) deadline: Instant,
     memory: Memory,
     past: Mutex<HashMap<String, Vec<Event>>>,
     blamed: Mutex<sandbox::Usage>,
@@ -51,6 +51,8 @@ pub(in crate::driver) struct AgentHost<'a> {
     /// Whether there is a desktop that programs can show themselves on.
     pub(super) has_desktop: AtomicBool,
     mcp: Option<Hub>,
+    /// What is known of cells that have ended and whose ends are not in the log yet, by call.
+    pub(super) cells: Mutex<HashMap<String, CellEnd>>,
 }
 
 impl<'a> AgentHost<'a> {
@@ -65,7 +67,6 @@ impl<'a> AgentHost<'a> {
             driver.recorder.look(|view| view.agent.as_ref().map_or(0, |agent| agent.spent.tool_calls)).await;
         Ok(Self {
             driver,
-            deadline: driver.deadline(),
             memory: Memory::new(&driver.core.folder.job(driver.recorder.job())),
             past: Mutex::new(past),
             blamed: Mutex::new(driver.blamed),
@@ -74,6 +75,7 @@ impl<'a> AgentHost<'a> {
             has_desktop: AtomicBool::new(log.iter().any(uses_desktop)),
             calls_done: Mutex::new(usize::try_from(calls_done).unwrap_or(usize::MAX)),
             mcp: None,
+            cells: Mutex::default(),
         })
     }
 
@@ -87,7 +89,7 @@ impl<'a> AgentHost<'a> {
         tokio::select! {
             () = hub.settle() => {}
             () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
-            () = sleep_until(self.deadline) => return Err(Stop::Deadline),
+            () = self.driver.time_over() => return Err(Stop::Deadline),
             stop = self.keep_link() => return Err(stop),
         }
         self.mcp = Some(hub);
@@ -129,7 +131,7 @@ impl<'a> AgentHost<'a> {
         if self.driver.is_cancelled() {
             return Err(Stop::Cancelled);
         }
-        if Instant::now() >= self.deadline {
+        if Instant::now() >= self.driver.deadline() {
             return Err(Stop::Deadline);
         }
         let (wish, taken_over) = self
@@ -174,7 +176,7 @@ impl Host for AgentHost<'_> {
                 self.driver.rhythm().worked(Duration::from_millis(end.duration_ms));
             }
         }
-        let entries = new.into_iter().map(events::entry).collect();
+        let entries = new.into_iter().map(events::entry).map(|entry| self.with_cell_end(entry)).collect();
         self.driver.recorder.append(entries).await.map_err(stopped)?;
         *self.calls_done.lock().unwrap_or_else(PoisonError::into_inner) += ended;
         Ok(())
@@ -193,7 +195,7 @@ impl Host for AgentHost<'_> {
         let mut wish = self.driver.wish.clone();
         let stop = tokio::select! {
             () = wait_for_cancel(&mut wish) => Stop::Cancelled,
-            () = sleep_until(self.deadline) => Stop::Deadline,
+            () = self.driver.time_over() => Stop::Deadline,
         };
         stopped(stop)
     }
@@ -303,8 +305,7 @@ impl Host for AgentHost<'_> {
         self.driver.recorder.redactor().cover(&mut bytes);
         let text = into_text(bytes);
         let blob = context::output::blob_of(&text);
-        let job = self.driver.recorder.job();
-        self.driver.core.store.put_blob(job, text.clone().into_bytes()).await.map_err(stopped)?;
+        self.driver.recorder.put_blob(text.clone().into_bytes()).await.map_err(stopped)?;
         Ok((text, blob))
     }
 

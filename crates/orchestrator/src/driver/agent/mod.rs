@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use agent::{Agent, AgentParts, Ending, Host, Logged, Stopped, Toolbox, tools};
+use protocol::CallKey;
 use sandbox::Ended;
 
 pub(super) use self::host::AgentHost;
@@ -25,12 +26,16 @@ use crate::agent_view::is_agent_call;
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
 use crate::ids::JobId;
+use crate::kernels::{LostKernel, OnKernelLoss};
 use crate::recorder::Why;
 use crate::request::Work;
 use crate::store::{CALLS, Kinds, OUTPUT, Store};
 
 /// What an agent is told of when its sandbox is lost.
 const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&["call_started", "checkpoint"]);
+/// Where a model is asked, and what ends that.
+const TURNS: Kinds =
+    Kinds::Only(&["turn_started", "model_answered", "answer_lost", "context_changed", "state_changed"]);
 /// Codes of a model whose server may be there no more.
 const GONE: [&str; 2] = ["model_unreachable", "model_cut"];
 
@@ -38,7 +43,10 @@ impl Driver {
     /// Works until the agent is done. `None`: the task is done; otherwise why the job has failed.
     pub(super) async fn run_agent(&mut self) -> Result<Option<Why>, Stop> {
         self.settle_foreign_calls().await?;
-        let log = self.recorder.follow_news().await?;
+        if self.is_cancelled() {
+            self.end_calls(&Stop::Cancelled).await?;
+            return Err(Stop::Cancelled);
+        }
         self.past.clear();
         let settings = self.spec.agent.clone();
         self.tried_settings = Some(*self.core.models.changes().borrow());
@@ -50,6 +58,8 @@ impl Driver {
                 return Err(Stop::Paused(Pause { why, retry_after }));
             }
         };
+        self.count_cut_answer(model.as_ref()).await?;
+        let log = self.recorder.follow_news().await?;
         // Wanted soon, and a while in coming.
         context::tokens::prepare();
         let abilities = self.abilities().await?;
@@ -90,15 +100,31 @@ impl Driver {
         result
     }
 
+    /// An answer that a server did not live to take in is paid for as far as that is known: what was asked.
+    async fn count_cut_answer(&self, model: &dyn model::Model) -> Result<(), Stop> {
+        let log = self.core.store.all_events(self.recorder.job(), TURNS, 0).await?;
+        let Some(cut) = cut_answer(&log) else { return Ok(()) };
+        let usage = model::Usage { input: u64::from(cut.prompt_tokens), ..model::Usage::default() };
+        let lost = agent::AnswerLost {
+            turn: cut.turn,
+            model: cut.model.clone(),
+            usage,
+            cost: model.cost_at_most(&usage),
+            problem: "the server ended while the model answered".into(),
+        };
+        Ok(self.recorder.record(EventBody::AnswerLost(Box::new(lost))).await?)
+    }
+
     /// Calls that were stopped with the job have an end.
     async fn end_calls(&self, stop: &Stop) -> Result<(), Stop> {
         let (code, reason) = match stop {
             Stop::Cancelled => ("cancelled", "the job was cancelled"),
             Stop::Deadline => ("deadline", "the job's time was over"),
-            Stop::Paused(_) | Stop::Lost(_) | Stop::Failed(_) => return Ok(()),
+            Stop::Paused(_) | Stop::Lost(_) | Stop::NoRoom(_) | Stop::Failed(_) => return Ok(()),
         };
         let log = self.core.store.all_events(self.recorder.job(), CALLS, 0).await?;
         for call in open_calls(&log).into_iter().filter(|call| is_agent_call(&call.id)) {
+            self.kill_left(&call).await;
             let end = CallEnd {
                 status: CallStatus::Failed,
                 code: Some(code.into()),
@@ -110,13 +136,35 @@ impl Driver {
         Ok(())
     }
 
+    /// Ends the process of a call that an earlier server began. Those of this one are ended already.
+    async fn kill_left(&self, call: &CallRef) {
+        let killing = async {
+            let client = self.guest().await.ok()?;
+            client.kill(CallKey::new(call.id.clone(), call.attempt)).await.ok()
+        };
+        let _ = tokio::time::timeout(self.core.settings().guest_answer_timeout, killing).await;
+    }
+
     /// Tells the agent which of its calls were undone with the sandbox.
-    pub(super) async fn tell_of_loss(&self, ended: &Ended) -> Result<Vec<NewEvent>, OrchestratorError> {
+    pub(super) async fn tell_of_loss(
+        &self,
+        ended: &Ended,
+        kernels: &[LostKernel],
+    ) -> Result<Vec<NewEvent>, OrchestratorError> {
         if !matches!(self.spec.work, Work::Task(_)) {
             return Ok(Vec::new());
         }
         let log = self.core.store.all_events(self.recorder.job(), CALLS_AND_CHECKPOINTS, 0).await?;
-        Ok(vec![EventBody::AgentTold(events::loss_notice(&log, ended)).into()])
+        let replay = self.spec.on_kernel_loss == OnKernelLoss::Replay;
+        Ok(vec![EventBody::AgentTold(events::loss_notice(&log, ended, kernels, replay)).into()])
+    }
+}
+
+/// The question whose answer nobody took in, because the server ended. Whatever else stops the work changes the job's state.
+fn cut_answer(log: &[Event]) -> Option<&agent::TurnStarted> {
+    match &log.last()?.body {
+        EventBody::TurnStarted(started) => Some(started),
+        _ => None,
     }
 }
 
@@ -214,3 +262,20 @@ pub(super) async fn open_outputs(
 
 /// Shared by what writes in the background.
 type Shared<T> = Arc<std::sync::Mutex<T>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::JobState;
+
+    #[test]
+    fn an_answer_is_cut_off_where_neither_it_nor_a_pause_follows_the_question() {
+        let asked =
+            agent::TurnStarted { turn: 3, model: "m".into(), prompt_tokens: 7, status: String::new() };
+        let event = |body| Event { sequence: 1, time_ms: 0, call: None, done_by: None, body };
+        let mut log = vec![event(EventBody::TurnStarted(asked.clone()))];
+        assert_eq!(cut_answer(&log), Some(&asked));
+        log.push(event(EventBody::StateChanged { state: JobState::Paused, code: None, reason: None }));
+        assert_eq!(cut_answer(&log), None);
+    }
+}

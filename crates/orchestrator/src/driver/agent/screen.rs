@@ -6,7 +6,6 @@ use std::time::Duration;
 use agent::{BrowserReport, DesktopReport, Picture};
 use protocol::{CallKey, GuiAction, ProtocolError};
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until};
 
 use super::super::Stop;
 use super::super::exec::wait_for_cancel;
@@ -27,7 +26,8 @@ impl AgentHost<'_> {
         action: GuiAction,
     ) -> Result<Result<DesktopReport, String>, Stop> {
         let desktop = desktop_spec(&self.driver.spec);
-        let until = Instant::now() + PATIENCE;
+        let expiry = self.driver.core.host_disk.sleep_awake(PATIENCE);
+        tokio::pin!(expiry);
         let mut wish = self.driver.wish.clone();
         loop {
             let client = self.driver.guest().await?;
@@ -35,8 +35,8 @@ impl AgentHost<'_> {
             let asked = tokio::select! {
                 asked = asking => asked,
                 () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
-                () = sleep_until(self.deadline) => return Err(Stop::Deadline),
-                () = sleep_until(until) => return Ok(Err("it did not end in time".into())),
+                () = self.driver.time_over() => return Err(Stop::Deadline),
+                () = &mut expiry => return Ok(Err("it did not end in time".into())),
             };
             match asked {
                 Ok((reply, png)) => {
@@ -69,13 +69,14 @@ impl AgentHost<'_> {
             return Ok(Err(error.to_string()));
         }
         let client = self.driver.guest().await?;
-        let until = Instant::now() + PATIENCE;
+        let expiry = self.driver.core.host_disk.sleep_awake(PATIENCE);
+        tokio::pin!(expiry);
         let mut wish = self.driver.wish.clone();
         let done = tokio::select! {
             done = browser::perform(&client, &self.driver.spec, &input) => done,
             () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
-            () = sleep_until(self.deadline) => return Err(Stop::Deadline),
-            () = sleep_until(until) => return Ok(Err("it did not end in time".into())),
+            () = self.driver.time_over() => return Err(Stop::Deadline),
+            () = &mut expiry => return Ok(Err("it did not end in time".into())),
         };
         self.has_desktop.store(true, Ordering::Relaxed);
         Ok(match done {
@@ -89,8 +90,7 @@ impl AgentHost<'_> {
 
     /// Keeps a picture in the store.
     pub(super) async fn keep_image(&self, image: model::Image) -> Result<Picture, Stop> {
-        let job = self.driver.recorder.job();
-        let digest = self.driver.core.store.put_blob(job, image.bytes.clone()).await?;
+        let digest = self.driver.recorder.put_blob(image.bytes.clone()).await?;
         Ok(Picture::of(&image, digest))
     }
 
@@ -105,14 +105,14 @@ impl AgentHost<'_> {
                 }
                 upload.finish().await
             };
-            match tokio::time::timeout(FILE_PATIENCE, writing).await {
-                Ok(Ok(_)) => return Ok(Ok(())),
-                Ok(Err(error @ (ProtocolError::Io(_) | ProtocolError::Closed))) => {
+            match self.driver.core.host_disk.within(FILE_PATIENCE, writing).await {
+                Some(Ok(_)) => return Ok(Ok(())),
+                Some(Err(error @ (ProtocolError::Io(_) | ProtocolError::Closed))) => {
                     self.driver.after_break(error).await?;
                 }
-                Ok(Err(ProtocolError::File(error))) => return Ok(Err(error.message)),
-                Ok(Err(error)) => return Ok(Err(error.to_string())),
-                Err(_) => return Ok(Err("it did not end in time".into())),
+                Some(Err(ProtocolError::File(error))) => return Ok(Err(error.message)),
+                Some(Err(error)) => return Ok(Err(error.to_string())),
+                None => return Ok(Err("it did not end in time".into())),
             }
         }
     }

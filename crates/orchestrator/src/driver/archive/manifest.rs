@@ -22,7 +22,8 @@ pub(super) struct Manifest {
     pub(super) job: String,
     pub(super) files: Vec<ManifestFile>,
     pub(super) links: Vec<ManifestLink>,
-    pub(super) left_out: Vec<String>,
+    /// What is in the workspace and not in the archive.
+    pub(super) left_out: Vec<LeftOut>,
     /// What was downloaded where the proxy could read it.
     pub(super) provenance: Vec<Download>,
     /// Names in which something was covered; two of them may have become the same.
@@ -55,7 +56,7 @@ impl Manifest {
     }
 
     /// Notes what is not in the archive; after a thousand the rest is left unsaid.
-    pub(super) fn leave_out(&mut self, mut name: String) {
+    pub(super) fn leave_out(&mut self, mut name: String, reason: &'static str) {
         if self.left_out.len() >= MAX_LEFT_OUT {
             return;
         }
@@ -65,7 +66,7 @@ impl Manifest {
             name.push_str("...");
             name.shrink_to_fit();
         }
-        self.left_out.push(name);
+        self.left_out.push(LeftOut { path: name, reason, target: None });
     }
 
     /// Counts what an entry takes in memory.
@@ -93,6 +94,17 @@ impl Manifest {
     }
 }
 
+/// Something that is not in the archive.
+#[derive(Serialize)]
+pub(super) struct LeftOut {
+    pub(super) path: String,
+    /// A stable word.
+    pub(super) reason: &'static str,
+    /// Where a link points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) target: Option<String>,
+}
+
 #[derive(Serialize)]
 pub(super) struct ManifestFile {
     pub(super) path: String,
@@ -105,4 +117,7 @@ pub(super) struct ManifestFile {
 pub(super) struct ManifestLink {
     pub(super) path: String,
     pub(super) target: String,
+    /// Seconds since 1970.
+    #[serde(skip)]
+    pub(super) modified: Option<u64>,
 }

@@ -1,6 +1,7 @@
 //! Turns the tar stream of a workspace into a zip with a manifest. The stream comes from the sandbox and is treated
-//! as hostile: names are checked, links stay links, sizes are bounded.
+//! as hostile: names are checked, links stay links and lead nowhere outside, sizes are bounded.
 
+mod links;
 mod manifest;
 mod tar_source;
 #[cfg(test)]
@@ -16,7 +17,8 @@ use time::OffsetDateTime;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use self::manifest::{Manifest, ManifestFile, ManifestLink};
+use self::links::Links;
+use self::manifest::{LeftOut, Manifest, ManifestFile, ManifestLink};
 pub(crate) use self::tar_source::{ChannelReader, Piece, TarSource, open_tar, save_tar};
 use crate::event::Artifact;
 use crate::outward::Provenance;
@@ -39,6 +41,13 @@ const SMALLEST_PACKED: u64 = 256;
 /// The longest name, and the longest target of a link; what the kernel takes in one call.
 const MAX_PATH_BYTES: usize = 4096;
 
+/// Why something is left out: its name, or where it points, is longer than any path.
+const NAME_TOO_LONG: &str = "name_too_long";
+/// Too many names are the same where no letters stand for them, or once secrets are covered.
+const NAME_NOT_UNIQUE: &str = "name_not_unique";
+/// Pipes, sockets and devices, and what could not be read or is larger than the sandbox's disk.
+const NOT_PACKED: &str = "not_packed";
+
 /// What a zip says of itself beside its files.
 pub(super) struct About {
     /// The job.
@@ -56,7 +65,16 @@ pub(super) struct About {
 /// Writes `output.zip` from a tar stream: complete or not at all.
 pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) -> io::Result<Artifact> {
     let partial = target.with_extension("zip.partial");
-    let mut zip = ZipWriter::new(BufWriter::new(File::create(&partial)?));
+    removed_on_failure(&partial, || write_zip(tar, &partial, target, about))
+}
+
+/// What is not whole takes no room: the disk may be full.
+pub(super) fn removed_on_failure<T>(partial: &Path, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    write().inspect_err(|_| drop(std::fs::remove_file(partial)))
+}
+
+fn write_zip(tar: impl TarSource, partial: &Path, target: &Path, about: &About) -> io::Result<Artifact> {
+    let mut zip = ZipWriter::new(BufWriter::new(File::create(partial)?));
     let mut manifest = Manifest::new(about.job.clone(), about.provenance.downloads.clone());
     let mut archive = Archive::new(tar);
     let mut buffer = vec![0; READ_BYTES];
@@ -73,20 +91,21 @@ pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) ->
         }
         add_entry(&mut zip, &mut manifest, entry, std::mem::take(&mut next), &mut buffer)?;
     }
-    archive.into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name));
+    archive.into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name, NOT_PACKED));
+    add_links(&mut zip, &mut manifest)?;
     add_own(&mut zip, about)?;
     // Never whole in memory: a job may have millions of files.
     let least_bytes = if manifest.is_empty() { 0 } else { SMALLEST_PACKED };
-    zip.start_file(MANIFEST, options(0o644, least_bytes, None)).map_err(io::Error::other)?;
+    zip.start_file(MANIFEST, options(0o644, least_bytes, None))?;
     let mut out = BufWriter::new(&mut zip);
     serde_json::to_writer_pretty(&mut out, &manifest)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?;
-    let file = zip.finish().map_err(io::Error::other)?.into_inner().map_err(io::Error::other)?;
+    let file = zip.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.sync_all()?;
     let bytes = file.metadata()?.len();
     drop(file);
-    let sha256 = copy_hashed(&mut File::open(&partial)?, &mut io::sink(), &mut buffer)?;
-    std::fs::rename(&partial, target)?;
+    let sha256 = copy_hashed(&mut File::open(partial)?, &mut io::sink(), &mut buffer)?;
+    std::fs::rename(partial, target)?;
     sync_folder(target)?;
     Ok(Artifact {
         name: "output.zip".into(),
@@ -103,13 +122,13 @@ fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &About) -> io::Result<()
         if let Ok(mut log) = File::open(path)
             && let bytes @ 1.. = log.metadata().map_or(0, |facts| facts.len())
         {
-            zip.start_file(name, options(0o644, bytes, None)).map_err(io::Error::other)?;
+            zip.start_file(name, options(0o644, bytes, None))?;
             io::copy(&mut log, zip)?;
         }
     }
     if let Some(learned) = &about.provenance.learned {
         let text = serde_json::to_vec_pretty(&serde_json::json!({ "egress": learned }))?;
-        zip.start_file(LEARNED, options(0o644, text.len() as u64, None)).map_err(io::Error::other)?;
+        zip.start_file(LEARNED, options(0o644, text.len() as u64, None))?;
         zip.write_all(&text)?;
     }
     Ok(())
@@ -134,37 +153,57 @@ fn add_entry(
         return Err(io::Error::other(format!("`{name}` has two sizes")));
     }
     if name.len() > MAX_PATH_BYTES {
-        manifest.leave_out(name);
+        manifest.leave_out(name, NAME_TOO_LONG);
         return Ok(());
     }
     manifest.take_room(name.len())?;
     let Some(name) = manifest.told_apart(&name) else {
-        manifest.leave_out(name);
+        manifest.leave_out(name, NAME_NOT_UNIQUE);
         return Ok(());
     };
     let mode = entry.header().mode().unwrap_or(0o644) & 0o777;
     let modified = entry.header().mtime().ok();
     match entry.header().entry_type() {
         EntryType::Regular | EntryType::Continuous => {
-            zip.start_file(&name, options(mode, size, modified)).map_err(io::Error::other)?;
+            zip.start_file(&name, options(mode, size, modified))?;
             let sha256 = copy_hashed(&mut entry, zip, buffer)?;
             manifest.files.push(ManifestFile { path: name, size, mode: format!("{mode:o}"), sha256 });
         }
-        EntryType::Directory => {
-            zip.add_directory(&name, options(mode, 0, modified)).map_err(io::Error::other)?
-        }
+        EntryType::Directory => zip.add_directory(&name, options(mode, 0, modified))?,
         EntryType::Symlink => {
             let target = told.target.or_else(|| entry.link_name_bytes().map(|target| target.into_owned()));
             let target = String::from_utf8_lossy(&target.unwrap_or_default()).into_owned();
             if target.len() > MAX_PATH_BYTES {
-                manifest.leave_out(name);
+                manifest.leave_out(name, NAME_TOO_LONG);
                 return Ok(());
             }
-            manifest.take_room(target.len())?;
-            zip.add_symlink(&name, &target, options(0o777, 0, modified)).map_err(io::Error::other)?;
-            manifest.links.push(ManifestLink { path: name, target });
+            // Once more for the look at where they all lead.
+            manifest.take_room(name.len() + 2 * target.len())?;
+            manifest.links.push(ManifestLink { path: name, target, modified });
         }
-        _ => manifest.leave_out(name),
+        _ => manifest.leave_out(name, NOT_PACKED),
+    }
+    Ok(())
+}
+
+/// Adds the links once all are known: where one leads may depend on others.
+fn add_links(zip: &mut ZipWriter<BufWriter<File>>, manifest: &mut Manifest) -> io::Result<()> {
+    let mut links = Links::default();
+    for link in &manifest.links {
+        links.add(&link.path, &link.target);
+    }
+    for link in std::mem::take(&mut manifest.links) {
+        match links.leads_out(&link.path) {
+            None => {
+                zip.add_symlink(&link.path, &link.target, options(0o777, 0, link.modified))?;
+                manifest.links.push(link);
+            }
+            // Their names are counted already: all of them can be told.
+            Some(how) => {
+                let ManifestLink { path, target, .. } = link;
+                manifest.left_out.push(LeftOut { path, reason: how.reason(), target: Some(target) });
+            }
+        }
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Where the tar stream of a workspace comes from: a task that sends it, or a file of ours.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use bytes::{Buf, Bytes};
 use tokio::sync::mpsc;
 
-use super::sync_folder;
+use super::{removed_on_failure, sync_folder};
 
 /// What an asynchronous task sends to the thread that writes.
 pub(crate) enum Piece {
@@ -65,13 +65,18 @@ impl Read for ChannelReader {
 /// Saves a tar stream compressed, complete or not at all; returns the size of the file.
 pub(crate) fn save_tar(mut tar: impl TarSource, target: &Path) -> io::Result<u64> {
     let partial = target.with_extension("partial");
-    let file = File::create(&partial)?;
-    zstd::stream::copy_encode(&mut tar, BufWriter::new(&file), 1)?;
-    file.sync_all()?;
-    let bytes = file.metadata()?.len();
-    std::fs::rename(&partial, target)?;
-    sync_folder(target)?;
-    Ok(bytes)
+    removed_on_failure(&partial, || {
+        let file = File::create(&partial)?;
+        let mut out = BufWriter::new(&file);
+        zstd::stream::copy_encode(&mut tar, &mut out, 1)?;
+        // Left to its end it would keep to itself that the disk is full.
+        out.flush()?;
+        file.sync_all()?;
+        let bytes = file.metadata()?.len();
+        std::fs::rename(&partial, target)?;
+        sync_folder(target)?;
+        Ok(bytes)
+    })
 }
 
 /// Reads a saved tar stream.

@@ -53,7 +53,7 @@ fn files_arrive_with_their_hash_in_the_manifest() {
     zip.by_name("a/b.txt").unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "hello");
     let manifest: serde_json::Value = serde_json::from_reader(zip.by_name(MANIFEST).unwrap()).unwrap();
-    assert_eq!(manifest["left_out"][0], "pipe");
+    assert_eq!(manifest["left_out"], serde_json::json!([{"path": "pipe", "reason": "not_packed"}]));
     assert_eq!(manifest["files"][0]["size"], 5);
     assert_eq!(
         manifest["files"][0]["sha256"],
@@ -173,7 +173,8 @@ fn a_name_longer_than_a_path_can_be_is_left_out_and_told_in_short() {
     let left_out = manifest_of(&target)["left_out"].as_array().unwrap().clone();
     assert_eq!(left_out.len(), MAX_LEFT_OUT);
     for name in &left_out {
-        let name = name.as_str().unwrap();
+        assert_eq!(name["reason"], "name_too_long");
+        let name = name["path"].as_str().unwrap();
         assert!(name.len() <= MAX_TOLD_BYTES + 3 && name.ends_with("..."), "{name}");
     }
 }
@@ -204,6 +205,44 @@ fn names_that_take_more_memory_than_they_may_end_it() {
 }
 
 #[test]
+fn links_that_lead_out_are_left_out_and_listed_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let links = [
+        ("bin/python", "/usr/bin/python3"),
+        ("out", "d/../.."),
+        ("up", "d/back/.."),
+        ("d/back", ".."),
+        ("in", "d/a"),
+    ];
+    let tar = tar_of(|builder| {
+        for (name, leads_to) in links {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(EntryType::Symlink);
+            header.set_size(0);
+            builder.append_link(&mut header, name, leads_to).unwrap();
+        }
+        add(builder, "d/a", b"x");
+    });
+    zip_from_tar(tar.as_slice(), &target, &about()).unwrap();
+    let manifest = manifest_of(&target);
+    assert_eq!(
+        manifest["left_out"].as_array().unwrap()[1..],
+        [
+            serde_json::json!({"path": "bin/python", "reason": "absolute_link", "target": "/usr/bin/python3"}),
+            serde_json::json!({"path": "out", "reason": "link_leads_out", "target": "d/../.."}),
+            serde_json::json!({"path": "up", "reason": "link_leads_out", "target": "d/back/.."}),
+        ]
+    );
+    let kept: Vec<&str> =
+        manifest["links"].as_array().unwrap().iter().map(|link| link["path"].as_str().unwrap()).collect();
+    assert_eq!(kept, ["d/back", "in"]);
+    let zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
+    let names: Vec<_> = zip.file_names().map(|name| name.unwrap().to_string()).collect();
+    assert_eq!(names, ["d/a", "d/back", "in", MANIFEST]);
+}
+
+#[test]
 fn a_header_that_is_longer_than_any_name_is_refused_before_it_is_read() {
     for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader, EntryType::XGlobalHeader]
     {
@@ -227,4 +266,21 @@ fn a_stream_that_breaks_off_leaves_no_zip() {
     tar.truncate(2000);
     assert!(zip_from_tar(tar.as_slice(), &target, &about()).is_err());
     assert!(!target.exists());
+}
+
+#[test]
+fn of_what_a_full_disk_does_not_take_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let tar = tar_of(|builder| add(builder, "a", &[b'a'; 100_000]));
+    let (zip, saved) = (folder.path().join("output.zip"), folder.path().join("checkpoint-1.tar.zst"));
+    let partials = [zip.with_extension("zip.partial"), saved.with_extension("partial")];
+    for partial in &partials {
+        std::os::unix::fs::symlink("/dev/full", partial).unwrap();
+    }
+    let refused = [
+        zip_from_tar(tar.as_slice(), &zip, &about()).unwrap_err(),
+        save_tar(tar.as_slice(), &saved).unwrap_err(),
+    ];
+    assert_eq!(refused.map(|error| error.kind()), [io::ErrorKind::StorageFull; 2]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -1,120 +1,205 @@
-//! Signed heads in the database: when they are made, and what a check reads.
+//! Signed heads in the database: when they are made, and who may be left without one for how long.
+//!
+//! The end of a job and the head over it are one transaction, so that a job that is over is never without, whenever a server is killed.
+//! Logs that grow are signed at intervals; and whenever any head is written, so are those of all logs that have waited for longer than
+//! [`MAX_UNSIGNED_MS`]. A check relies on both. What this cannot be true of is never signed afterwards: heads were removed there, and
+//! signing would hide it.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::read::{self, parse_id};
+use super::read::parse_id;
 use super::writer::Context;
-use super::{drops, failed, has_table, payloads, tombstones};
+use super::{drops, failed, tombstones};
 use crate::access::Actor;
-use crate::audit::{
-    Checker, DropStatement, JobAudit, Row, SignedHead, SigningKey, StoredFile, Tombstone, TrustedKeys,
-};
+use crate::audit::{DerivedDigests, DropStatement, MAX_UNSIGNED_MS, SignedHead, SigningKey, Tombstone};
+use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{Artifact, Event, EventBody};
-use crate::folder::DATABASE;
 use crate::ids::{JobId, Sequence};
-use crate::store::{EventPage, Kinds, PAGE, WITHOUT_OUTPUT};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// A table more than the first version had; a server that does not know it leaves it alone.
-const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS heads (
-    job       TEXT NOT NULL,
-    sequence  INTEGER NOT NULL,
-    hash      TEXT NOT NULL,
-    time_ms   INTEGER NOT NULL,
-    key       TEXT NOT NULL,
-    signature TEXT NOT NULL,
-    PRIMARY KEY (job, sequence)
-) WITHOUT ROWID;";
 /// So many events are signed even before their time has come.
 const MOST_UNSIGNED: u64 = 1000;
-/// Events of one read.
-const BATCH: i64 = 1000;
-/// The longest payload that is ever unpacked.
-const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
+/// The columns of a head.
+const COLUMNS: &str = "sequence, hash, number, previous, time_ms, key, signature";
 
 /// Signs in the writing thread; knows which jobs have events that no head covers.
 pub(super) struct Signer {
     key: SigningKey,
+    unsigned: HashMap<JobId, Unsigned>,
+    /// What was in `unsigned` before each change of the open transaction.
+    changes: Vec<(JobId, Option<Unsigned>)>,
+}
+
+/// A log that no head covers to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unsigned {
     /// The newest event that a head covers.
-    unsigned: HashMap<JobId, Sequence>,
+    signed: Sequence,
+    /// When the one after it was written.
+    since_ms: i64,
 }
 
 impl Signer {
-    /// Makes the table and the key where they are missing, and finds what was left unsigned.
+    /// Makes the key where it is missing, and finds what was left unsigned.
     pub(super) fn open(connection: &Connection, path: &Path) -> Result<Self> {
-        connection.execute_batch(SCHEMA).map_err(failed("making the table of heads"))?;
-        drops::prepare(connection)?;
         let key = SigningKey::of(path.parent().unwrap_or(Path::new(".")))?;
-        let unsigned: Vec<(String, u64)> = connection
-            .prepare(
-                "SELECT id, signed FROM (SELECT id, next_sequence,
-                     COALESCE((SELECT MAX(sequence) FROM heads WHERE job = jobs.id), 0) AS signed FROM jobs)
-                 WHERE next_sequence > signed + 1",
-            )
-            .and_then(|mut query| query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
-            .map_err(failed("looking for logs without a head"))?;
-        let unsigned = unsigned.into_iter().map(|(job, signed)| Ok((parse_id(&job)?, signed)));
-        Ok(Self { key, unsigned: unsigned.collect::<Result<_>>()? })
+        Ok(Self { key, unsigned: left_unsigned(connection)?, changes: Vec::new() })
+    }
+
+    fn set(&mut self, job: JobId, unsigned: Option<Unsigned>) {
+        let before = match unsigned {
+            Some(unsigned) => self.unsigned.insert(job, unsigned),
+            None => self.unsigned.remove(&job),
+        };
+        self.changes.push((job, before));
+    }
+
+    /// Where the open transaction stands.
+    pub(super) fn mark(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Forgets what was done after a mark: the transaction, or a part of it, is undone.
+    pub(super) fn undo_to(&mut self, mark: usize) {
+        while self.changes.len() > mark
+            && let Some((job, before)) = self.changes.pop()
+        {
+            match before {
+                Some(before) => drop(self.unsigned.insert(job, before)),
+                None => drop(self.unsigned.remove(&job)),
+            }
+        }
+    }
+
+    /// The transaction is committed.
+    pub(super) fn committed(&mut self) {
+        self.changes.clear();
     }
 
     /// Signs that the payloads of a job were dropped.
-    pub(super) fn sign_drop(&self, job: JobId) -> DropStatement {
-        self.key.sign_drop(job)
+    pub(super) fn sign_drop(&self, job: JobId, derived: DerivedDigests) -> DropStatement {
+        self.key.sign_drop(job, derived)
     }
 
     /// Signs that a job was deleted whose log ended so.
     pub(super) fn sign_deletion(&mut self, job: JobId, last: (Sequence, &[u8]), by: &Actor) -> Tombstone {
-        self.unsigned.remove(&job);
+        self.set(job, None);
         self.key.sign_deletion(job, last, by)
     }
+}
+
+/// The logs that a server which was killed has left unsigned. Those that it cannot have left so are told and stay as they are.
+fn left_unsigned(connection: &Connection) -> Result<HashMap<JobId, Unsigned>> {
+    let unsigned: Vec<(String, bool, u64, Option<i64>)> = connection
+        .prepare(
+            "SELECT id, state IN ('complete', 'failed', 'cancelled'), signed,
+                    (SELECT time_ms FROM events WHERE job = id AND sequence = signed + 1)
+             FROM (SELECT id, state, next_sequence,
+                          COALESCE((SELECT MAX(sequence) FROM heads WHERE job = jobs.id), 0) AS signed FROM jobs)
+             WHERE next_sequence > signed + 1",
+        )
+        .and_then(|mut query| {
+            query
+                .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+                .collect()
+        })
+        .map_err(failed("looking for logs without a head"))?;
+    let oldest_ms = newest_ms(connection)?.saturating_sub(MAX_UNSIGNED_MS);
+    let mut found = HashMap::new();
+    for (job, is_over, signed, since_ms) in unsigned {
+        match since_ms {
+            Some(since_ms) if !is_over && since_ms >= oldest_ms => {
+                found.insert(parse_id(&job)?, Unsigned { signed, since_ms });
+            }
+            _ => tracing::error!(
+                job,
+                "signed heads of the job are missing; its log is not signed again; see \"caisson audit verify\""
+            ),
+        }
+    }
+    Ok(found)
+}
+
+/// When the newest head of all jobs was signed. Those of a clock that was ahead do not count.
+pub(super) fn newest_ms(connection: &Connection) -> Result<i64> {
+    connection
+        .prepare_cached("SELECT COALESCE(MAX(time_ms), 0) FROM heads WHERE time_ms <= ?1")
+        .and_then(|mut query| query.query_row([now_ms()], |row| row.get(0)))
+        .map_err(failed("reading signed heads"))
 }
 
 /// Takes notice of new events; signs where the job is over or much has come since the last head.
 pub(super) fn note(
     context: &mut Context<'_>,
     job: JobId,
-    first: Sequence,
-    last: Sequence,
+    (first, last): (Sequence, Sequence),
+    time_ms: i64,
     hash: &[u8],
     is_over: bool,
 ) -> Result<()> {
-    let signed = *context.signer.unsigned.entry(job).or_insert(first.saturating_sub(1));
-    if is_over || last.saturating_sub(signed) >= MOST_UNSIGNED {
-        sign(context, job, last, hash)?;
+    let unsigned = match context.signer.unsigned.get(&job) {
+        Some(unsigned) => *unsigned,
+        None => {
+            let unsigned = Unsigned { signed: first.saturating_sub(1), since_ms: time_ms };
+            context.signer.set(job, Some(unsigned));
+            unsigned
+        }
+    };
+    if is_over || last.saturating_sub(unsigned.signed) >= MOST_UNSIGNED {
+        sign(context, job, (last, hash))?;
+        let oldest_ms = now_ms().saturating_sub(MAX_UNSIGNED_MS);
+        sign_where(context, |unsigned| unsigned.since_ms < oldest_ms)?;
     }
     Ok(())
 }
 
-fn sign(context: &mut Context<'_>, job: JobId, sequence: Sequence, hash: &[u8]) -> Result<()> {
-    let head = context.signer.key.sign(job, sequence, hash);
+/// Signs the end of a log; whether it could be. It cannot where the head before is not the one that this server knows of.
+fn sign(context: &mut Context<'_>, job: JobId, end: (Sequence, &[u8])) -> Result<bool> {
+    let Some(Unsigned { signed, .. }) = context.signer.unsigned.get(&job).copied() else { return Ok(false) };
+    context.signer.set(job, None);
+    let before = newest(context.connection, job)?;
+    if before.as_ref().map_or(0, |head| head.sequence) != signed {
+        tracing::error!(
+            %job,
+            "signed heads of the job are missing; its log is not signed any more; see \"caisson audit verify\""
+        );
+        return Ok(false);
+    }
+    let head = context.signer.key.sign(job, end, before.as_ref());
     context
         .connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO heads (job, sequence, hash, time_ms, key, signature) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT INTO heads (job, sequence, hash, number, previous, time_ms, key, signature)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )
         .and_then(|mut insert| {
             insert.execute(params![
                 job.to_string(),
-                sequence,
+                head.sequence,
                 head.hash,
+                head.number,
+                head.previous,
                 head.time_ms,
                 head.key,
                 head.signature
             ])
         })
         .map_err(failed("storing a signed head"))?;
-    context.signer.unsigned.remove(&job);
-    Ok(())
+    Ok(true)
 }
 
 /// Signs the end of every log that has grown since its last head; how many.
 pub(super) fn sign_all(context: &mut Context<'_>) -> Result<usize> {
-    let jobs: Vec<JobId> = context.signer.unsigned.keys().copied().collect();
+    sign_where(context, |_| true)
+}
+
+fn sign_where(context: &mut Context<'_>, is_due: impl Fn(&Unsigned) -> bool) -> Result<usize> {
+    let unsigned = context.signer.unsigned.iter();
+    let jobs: Vec<JobId> = unsigned.filter(|(_, unsigned)| is_due(unsigned)).map(|(job, _)| *job).collect();
     let mut count = 0;
     for job in jobs {
         let end: Option<(u64, Vec<u8>)> = context
@@ -126,10 +211,9 @@ pub(super) fn sign_all(context: &mut Context<'_>) -> Result<usize> {
             .map_err(failed("reading the end of the log"))?;
         match end {
             Some((next, hash)) => {
-                sign(context, job, next.saturating_sub(1), &hash)?;
-                count += 1;
+                count += usize::from(sign(context, job, (next.saturating_sub(1), &hash))?);
             }
-            None => drop(context.signer.unsigned.remove(&job)),
+            None => context.signer.set(job, None),
         }
     }
     Ok(count)
@@ -137,89 +221,44 @@ pub(super) fn sign_all(context: &mut Context<'_>) -> Result<usize> {
 
 /// The heads of a job, oldest first.
 pub(super) fn of_job(connection: &Connection, job: JobId) -> Result<Vec<SignedHead>> {
-    if !has_table(connection, "heads")? {
-        return Ok(Vec::new());
-    }
     connection
-        .prepare_cached(
-            "SELECT sequence, hash, time_ms, key, signature FROM heads WHERE job = ?1 ORDER BY sequence",
-        )
-        .and_then(|mut query| {
-            let head = |row: &SqlRow<'_>| {
-                Ok(SignedHead {
-                    job,
-                    sequence: row.get(0)?,
-                    hash: row.get(1)?,
-                    time_ms: row.get(2)?,
-                    key: row.get(3)?,
-                    signature: row.get(4)?,
-                })
-            };
-            query.query_map([job.to_string()], head)?.collect()
-        })
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM heads WHERE job = ?1 ORDER BY sequence"))
+        .and_then(|mut query| query.query_map([job.to_string()], |row| head(job, row))?.collect())
         .map_err(failed("reading signed heads"))
 }
 
-/// Checks the log of a job, in one view of the database.
-pub(super) fn check(
-    connection: &Connection,
-    job: JobId,
-    kept: &[SignedHead],
-    trusted: &TrustedKeys,
-) -> Result<JobAudit> {
-    let transaction = connection.unchecked_transaction().map_err(failed("reading the log"))?;
-    let (next, head): (u64, Vec<u8>) = transaction
-        .query_row("SELECT next_sequence, head_hash FROM jobs WHERE id = ?1", [job.to_string()], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })
-        .optional()
-        .map_err(failed("reading the end of the log"))?
-        .ok_or(OrchestratorError::NoJob(job))?;
-    let may_lack = if drops::are_stated(&transaction, job, trusted)? {
-        |kind: &str| !payloads::is_kept(kind)
-    } else {
-        |_: &str| false
-    };
-    let mut checker = Checker::new(job, of_job(&transaction, job)?, kept.to_vec(), trusted, may_lack);
-    let mut after: Sequence = 0;
-    loop {
-        let rows: Vec<Row> = transaction
-            .prepare_cached(
-                "SELECT e.sequence, e.time_ms, e.kind, e.call, e.attempt, e.generation, e.tokens, e.payload, b.data, e.digest, e.hash
-                 FROM events e LEFT JOIN blobs b ON e.payload IS NULL AND b.job = e.job AND b.digest = e.digest
-                 WHERE e.job = ?1 AND e.sequence > ?2 ORDER BY e.sequence LIMIT ?3",
-            )
-            .and_then(|mut query| query.query_map(params![job.to_string(), after, BATCH], row)?.collect())
-            .map_err(failed("reading the log"))?;
-        let Some(last) = rows.last() else { break };
-        after = last.sequence;
-        rows.iter().for_each(|row| checker.take(row));
-    }
-    Ok(checker.finish(next, &head))
+/// The newest head of a job.
+fn newest(connection: &Connection, job: JobId) -> Result<Option<SignedHead>> {
+    connection
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM heads WHERE job = ?1 ORDER BY sequence DESC LIMIT 1"))
+        .and_then(|mut query| query.query_row([job.to_string()], |row| head(job, row)).optional())
+        .map_err(failed("reading signed heads"))
 }
 
-fn row(row: &SqlRow<'_>) -> rusqlite::Result<Row> {
-    let payload: Option<String> = row.get(7)?;
-    let packed: Option<Vec<u8>> = row.get(8)?;
-    let payload = match (payload, packed) {
-        (Some(payload), _) => Ok(Some(payload.into_bytes())),
-        (None, Some(packed)) => {
-            zstd::bulk::decompress(&packed, MAX_PAYLOAD_BYTES).map(Some).map_err(|error| error.to_string())
-        }
-        (None, None) => Ok(None),
-    };
-    Ok(Row {
+fn head(job: JobId, row: &Row<'_>) -> rusqlite::Result<SignedHead> {
+    Ok(SignedHead {
+        job,
         sequence: row.get(0)?,
-        time_ms: row.get(1)?,
-        kind: row.get(2)?,
-        call: row.get(3)?,
-        attempt: row.get(4)?,
-        generation: row.get(5)?,
-        tokens: row.get(6)?,
-        payload,
-        digest: row.get(9)?,
-        hash: row.get(10)?,
+        hash: row.get(1)?,
+        number: row.get(2)?,
+        previous: row.get(3)?,
+        time_ms: row.get(4)?,
+        key: row.get(5)?,
+        signature: row.get(6)?,
     })
+}
+
+/// Jobs that are over and of which a head was signed not long before the newest of all: what was written last when a server was killed.
+pub(super) fn ended_lately(connection: &Connection) -> Result<Vec<JobId>> {
+    let since_ms = newest_ms(connection)?.saturating_sub(MAX_UNSIGNED_MS);
+    let ids: Vec<String> = connection
+        .prepare(
+            "SELECT DISTINCT jobs.id FROM heads JOIN jobs ON jobs.id = heads.job
+             WHERE heads.time_ms >= ?1 AND jobs.state IN ('complete', 'failed', 'cancelled')",
+        )
+        .and_then(|mut query| query.query_map([since_ms], |row| row.get(0))?.collect())
+        .map_err(failed("listing jobs that ended lately"))?;
+    ids.iter().map(|id| parse_id(id)).collect()
 }
 
 /// The keys that the heads of a database name, and its statements about dropped payloads and deleted jobs.
@@ -234,87 +273,4 @@ pub(crate) fn keys_of_heads(database: &Path) -> Result<Vec<String>> {
     keys.sort();
     keys.dedup();
     Ok(keys)
-}
-
-/// Reads the logs of a data folder that a server may be using.
-pub(crate) struct AuditReader {
-    connection: Connection,
-}
-
-impl AuditReader {
-    pub(crate) fn open(data: &Path) -> Result<Self> {
-        let path = data.join(DATABASE);
-        if !path.exists() {
-            return Err(OrchestratorError::Audit(format!(
-                "there is no database of caisson in {}",
-                data.display()
-            )));
-        }
-        Ok(Self { connection: super::open_for_reading(&path)? })
-    }
-
-    pub(crate) fn jobs(&self) -> Result<Vec<JobId>> {
-        let ids: Vec<String> = self
-            .connection
-            .prepare("SELECT id FROM jobs ORDER BY id")
-            .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
-            .map_err(failed("listing jobs"))?;
-        ids.iter().map(|id| parse_id(id)).collect()
-    }
-
-    pub(crate) fn has(&self, job: JobId) -> Result<bool> {
-        self.connection
-            .query_row("SELECT EXISTS (SELECT 1 FROM jobs WHERE id = ?1)", [job.to_string()], |row| {
-                row.get(0)
-            })
-            .map_err(failed("reading a job"))
-    }
-
-    pub(crate) fn tombstone(&self, job: JobId) -> Result<Option<Tombstone>> {
-        tombstones::of_job(&self.connection, job)
-    }
-
-    pub(crate) fn tombstones(&self) -> Result<Vec<Tombstone>> {
-        tombstones::all(&self.connection)
-    }
-
-    /// The files beside the log whose digests the log of a job has; nothing while the job may still change them.
-    pub(crate) fn stored_files(&self, job: JobId) -> Result<Option<Vec<StoredFile>>> {
-        if !read::view(&self.connection, job)?.state.is_over() {
-            return Ok(None);
-        }
-        let kinds = Kinds::Only(&["artifact_stored", "audit_stored"]);
-        let EventPage { events, .. } = read::events(&self.connection, job, kinds, (0, usize::MAX))?;
-        let stored = events.into_iter().filter_map(|event| match event.body {
-            EventBody::ArtifactStored(Artifact { name, bytes, sha256, .. }) => {
-                Some(StoredFile { name, bytes, sha256 })
-            }
-            EventBody::AuditStored(stored) => Some(stored),
-            _ => None,
-        });
-        Ok(Some(stored.collect()))
-    }
-
-    /// What people did to a job over the API, oldest first: the events that say who did it.
-    pub(crate) fn deeds(&self, job: JobId) -> Result<Vec<Event>> {
-        let mut deeds = Vec::new();
-        let mut after = 0;
-        loop {
-            let EventPage { events, is_last } =
-                read::events(&self.connection, job, WITHOUT_OUTPUT, (after, PAGE))?;
-            after = events.last().map_or(after, |last| last.sequence);
-            deeds.extend(events.into_iter().filter(|event| event.done_by.is_some()));
-            if is_last {
-                return Ok(deeds);
-            }
-        }
-    }
-
-    pub(crate) fn heads(&self, job: JobId) -> Result<Vec<SignedHead>> {
-        of_job(&self.connection, job)
-    }
-
-    pub(crate) fn check(&self, job: JobId, kept: &[SignedHead], trusted: &TrustedKeys) -> Result<JobAudit> {
-        check(&self.connection, job, kept, trusted)
-    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::SqliteStore;
+use super::{SqliteStore, drops};
 use crate::access::Actor;
 use crate::audit::{AuditReport, FileState, Kept, SignedHead, SigningKey, Tombstone, TrustedKeys};
 use crate::event::{EventBody, Fence, NewEvent};
@@ -14,7 +14,7 @@ use crate::state::JobState;
 use crate::store::{NewRecord, Store};
 
 /// As `caisson audit verify` does it.
-fn verify_audit(
+pub(super) fn verify_audit(
     folder: &Path,
     job: Option<JobId>,
     kept: &[SignedHead],
@@ -34,15 +34,18 @@ fn heads_only(heads: &[SignedHead]) -> Kept {
     Kept { heads: heads.to_vec(), tombstones: Vec::new() }
 }
 
-fn export_heads(folder: &Path, job: JobId) -> Result<Vec<SignedHead>, crate::error::OrchestratorError> {
+pub(super) fn export_heads(
+    folder: &Path,
+    job: JobId,
+) -> Result<Vec<SignedHead>, crate::error::OrchestratorError> {
     crate::audit::export_heads(folder, job).map(|kept| kept.heads)
 }
 
-fn note(text: &str) -> NewEvent {
+pub(super) fn note(text: &str) -> NewEvent {
     EventBody::Note { text: text.into() }.into()
 }
 
-async fn job(store: &SqliteStore, notes: usize) -> JobId {
+pub(super) async fn job(store: &SqliteStore, notes: usize) -> JobId {
     let id = JobId::generate();
     let json = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
     let spec = serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default()).unwrap();
@@ -53,13 +56,13 @@ async fn job(store: &SqliteStore, notes: usize) -> JobId {
     id
 }
 
-async fn end(store: &SqliteStore, job: JobId) {
+pub(super) async fn end(store: &SqliteStore, job: JobId) {
     let over = EventBody::StateChanged { state: JobState::Complete, code: None, reason: None };
     store.append(job, Fence::Anybody, vec![over.into()]).await.unwrap();
 }
 
 /// A folder with one finished job of ten events (one of them long) and one of three that goes on.
-async fn folder() -> (tempfile::TempDir, JobId, JobId) {
+pub(super) async fn folder() -> (tempfile::TempDir, JobId, JobId) {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
     let first = job(&store, 7).await;
@@ -70,13 +73,13 @@ async fn folder() -> (tempfile::TempDir, JobId, JobId) {
     (folder, first, second)
 }
 
-fn change(folder: &Path, sql: &str, job: JobId) {
+pub(super) fn change(folder: &Path, sql: &str, job: JobId) {
     let connection = Connection::open(folder.join("caisson.db")).unwrap();
     let changed = connection.execute(sql, [job.to_string()]).unwrap();
     assert!(changed > 0, "{sql} changed nothing");
 }
 
-fn faults(report: &AuditReport) -> String {
+pub(super) fn faults(report: &AuditReport) -> String {
     report.jobs.iter().flat_map(|job| job.faults.clone()).collect::<Vec<_>>().join("; ")
 }
 
@@ -163,8 +166,15 @@ async fn a_log_that_was_written_anew_is_found_by_a_head_that_was_kept_elsewhere(
         first,
     );
     change(folder.path(), "DELETE FROM heads WHERE job = ?1", first);
-    assert!(verify_audit(folder.path(), Some(first), &[]).unwrap().is_sound, "nothing inside tells of it");
+    change(folder.path(), "UPDATE jobs SET state = 'draft' WHERE id = ?1", first);
+    let header =
+        "UPDATE jobs SET header = json_set(header, '$.state', 'draft', '$.ended_ms', NULL) WHERE id = ?1";
+    change(folder.path(), header, first);
+    let report = verify_audit(folder.path(), Some(first), &[]).unwrap();
+    assert_eq!((report.is_sound, report.jobs[0].unsigned_events), (true, 8), "nothing inside tells of it");
+    assert_eq!(report.jobs[0].heads_checked.newest_until, None, "and it says that it could not check that");
     let report = verify_audit(folder.path(), Some(first), &kept).unwrap();
+    assert_eq!(report.jobs[0].heads_checked.newest_until, Some(10));
     assert!(
         faults(&report).contains("event 10, of which there is a kept head, is missing"),
         "{}",
@@ -308,7 +318,7 @@ async fn a_forged_head_is_refused() {
     // One that another key has signed over other events.
     let other = tempfile::tempdir().unwrap();
     let key = SigningKey::of(other.path()).unwrap();
-    let report = verify_audit(folder.path(), Some(first), &[key.sign(first, 10, &[1; 32])]).unwrap();
+    let report = verify_audit(folder.path(), Some(first), &[key.sign(first, (10, &[1; 32]), None)]).unwrap();
     assert!(faults(&report).contains("not what it was"), "{}", faults(&report));
 }
 
@@ -325,16 +335,18 @@ async fn a_log_that_was_written_anew_and_signed_by_another_key_is_found() {
         first,
     );
     change(folder.path(), "DELETE FROM heads WHERE job = ?1", first);
+    let header = "UPDATE jobs SET state = 'draft', header = json_set(header, '$.state', 'draft', '$.ended_ms', NULL) WHERE id = ?1";
+    change(folder.path(), header, first);
     let connection = Connection::open(folder.path().join("caisson.db")).unwrap();
     let hash: Vec<u8> = connection
         .query_row("SELECT head_hash FROM jobs WHERE id = ?1", [first.to_string()], |row| row.get(0))
         .unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let SignedHead { sequence, hash, time_ms, key, signature, .. } =
-        SigningKey::of(elsewhere.path()).unwrap().sign(first, 8, &hash);
+        SigningKey::of(elsewhere.path()).unwrap().sign(first, (8, &hash), None);
     connection
         .execute(
-            "INSERT INTO heads (job, sequence, hash, time_ms, key, signature) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT INTO heads (job, sequence, hash, time_ms, key, signature, number) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1)",
             rusqlite::params![first.to_string(), sequence, hash, time_ms, key, signature],
         )
         .unwrap();
@@ -380,10 +392,17 @@ async fn payloads_are_missed_although_the_database_says_that_they_were_dropped()
     };
     missed();
     // Nor does the statement about another job help, nor one by a key of one's own.
-    change(folder.path(), "INSERT INTO drops SELECT ?1, time_ms, key, signature FROM drops", first);
+    change(
+        folder.path(),
+        "INSERT INTO drops SELECT ?1, time_ms, key, signature, sequence, view, network_bytes, network_sha256 FROM drops",
+        first,
+    );
     missed();
     let elsewhere = tempfile::tempdir().unwrap();
-    let own = SigningKey::of(elsewhere.path()).unwrap().sign_drop(first);
+    let connection = Connection::open(folder.path().join("caisson.db")).unwrap();
+    let statement =
+        drops::of_job(&connection, second, &TrustedKeys::of_folder(folder.path())).unwrap().unwrap();
+    let own = SigningKey::of(elsewhere.path()).unwrap().sign_drop(first, statement.derived.unwrap());
     assert!(own.is_signed());
     let sql = format!(
         "UPDATE drops SET time_ms = {}, key = '{}', signature = '{}' WHERE job = ?1",

@@ -98,11 +98,14 @@ pub(super) fn usage(connection: &Connection, id: &KeyId, since_ms: i64) -> Resul
     let counted = connection
         .prepare_cached(
             "SELECT COUNT(*) FILTER (WHERE state = 'queued' AND owner IS NULL),
-                    COUNT(*) FILTER (WHERE state <> 'queued' OR owner IS NOT NULL)
+                    COUNT(*) FILTER (WHERE state <> 'queued' OR owner IS NOT NULL),
+                    COUNT(*) FILTER (WHERE kind = 'sandbox')
              FROM jobs WHERE submitter = ?1
                AND state IN ('queued', 'starting', 'running', 'paused', 'collecting')",
         )
-        .and_then(|mut query| query.query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?))))
+        .and_then(|mut query| {
+            query.query_row([id.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        })
         .map_err(failed("counting the jobs of a key"))?;
     let nanodollars: i64 = connection
         .prepare_cached(
@@ -110,6 +113,6 @@ pub(super) fn usage(connection: &Connection, id: &KeyId, since_ms: i64) -> Resul
         )
         .and_then(|mut query| query.query_row(params![id.as_str(), since_ms / MINUTE_MS], |row| row.get(0)))
         .map_err(failed("adding up what a key has spent"))?;
-    let (queued, running) = counted;
-    Ok(KeyUse { queued, running, nanodollars: u64::try_from(nanodollars).unwrap_or_default() })
+    let (queued, running, sandboxes) = counted;
+    Ok(KeyUse { queued, running, sandboxes, nanodollars: u64::try_from(nanodollars).unwrap_or_default() })
 }

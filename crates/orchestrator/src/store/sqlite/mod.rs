@@ -1,7 +1,12 @@
 //! Jobs and events in one SQLite file: write-ahead log, full synchronisation, one writer with group commit.
 
+mod audit;
+#[cfg(test)]
+mod audit_tests;
 mod copy;
+mod derived;
 mod drops;
+mod erase;
 mod heads;
 #[cfg(test)]
 mod heads_tests;
@@ -10,6 +15,7 @@ mod keys;
 mod payloads;
 mod read;
 mod room;
+mod sessions;
 mod tombstones;
 mod write;
 mod writer;
@@ -26,13 +32,14 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::watch;
 
+pub(crate) use self::audit::AuditReader;
 pub(crate) use self::copy::{check_copy, copy_database, jobs_in_copy};
-pub(crate) use self::heads::{AuditReader, keys_of_heads};
+pub(crate) use self::heads::keys_of_heads;
 use self::hub::Hub;
 pub(crate) use self::keys::has_keys;
 use self::writer::Writer;
 use super::{Created, NewRecord, Store};
-use crate::access::{Actor, Key, KeyId, KeyUse, Role};
+use crate::access::{Actor, Key, KeyId, KeyUse, Role, SessionId, ShareId, SharedLink};
 use crate::answers::JobFilter;
 use crate::audit::{JobAudit, SignedHead, TrustedKeys};
 use crate::error::OrchestratorError;
@@ -45,12 +52,14 @@ use crate::store::{EventPage, Kinds, Removable};
 use crate::view::JobView;
 
 /// What each version adds to the one before, from version 1.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
+    include_str!("schema_6.sql"),
+    include_str!("schema_7.sql"),
 ];
 /// How long to wait for a lock that another program holds on the file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -98,7 +107,9 @@ impl SqliteStore {
                  PRAGMA cache_size = -8000; PRAGMA temp_store = MEMORY;",
             )
             .map_err(failed("opening the database"))?;
+        erase::prepare(&connection)?;
         migrate(&connection)?;
+        erase::Eraser::at_start(&connection)?.erase(&connection);
         room::give_back_much(&connection);
         connection
             .execute("UPDATE jobs SET owner = NULL, lease_until = 0 WHERE owner IS NOT NULL", [])
@@ -183,10 +194,13 @@ fn prepare_for_use(connection: &Connection) -> Result<(), OrchestratorError> {
         .map_err(failed("opening the database"))
 }
 
+/// How many of the migrations a database has seen.
+fn version(connection: &Connection) -> Result<i64, OrchestratorError> {
+    connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("reading the version"))
+}
+
 fn migrate(connection: &Connection) -> Result<(), OrchestratorError> {
-    let version: i64 = connection
-        .query_row("PRAGMA user_version", [], |row| row.get(0))
-        .map_err(failed("reading the version"))?;
+    let version = version(connection)?;
     let Some(missing) = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..)) else {
         let known = MIGRATIONS.len();
         return Err(OrchestratorError::Store {
@@ -217,6 +231,14 @@ fn failed(what: &str) -> impl FnOnce(rusqlite::Error) -> OrchestratorError {
     move |error| match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => OrchestratorError::DiskFull,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OrchestratorError::StoreBusy,
+        Some(
+            ErrorCode::ReadOnly
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::CannotOpen
+            | ErrorCode::PermissionDenied
+            | ErrorCode::OutOfMemory
+            | ErrorCode::FileLockingProtocolFailed,
+        ) => OrchestratorError::StoreUnavailable { why: error.to_string() },
         _ => OrchestratorError::Store { what, source: error.into() },
     }
 }
@@ -332,7 +354,12 @@ impl Store for SqliteStore {
     }
 
     async fn drop_payloads(&self, job: JobId) -> Result<(), OrchestratorError> {
-        self.writer.run(move |context| payloads::drop_of(context, job)).await
+        // What is computed from the payloads can be compared with them for the last time.
+        let is_sound = self.verify(job).await?.faults.is_empty();
+        if !is_sound {
+            tracing::warn!(%job, "the check of the job finds faults; its payloads are dropped nevertheless");
+        }
+        self.writer.run(move |context| payloads::drop_of(context, job, is_sound)).await
     }
 
     async fn removable(
@@ -366,6 +393,26 @@ impl Store for SqliteStore {
         self.read("reading the people", keys::people).await
     }
 
+    async fn end_session(&self, id: SessionId, until_ms: i64) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| sessions::end(context, &id, until_ms)).await
+    }
+
+    async fn ended_sessions(&self) -> Result<Vec<(SessionId, i64)>, OrchestratorError> {
+        self.read("reading the logins that are over", sessions::ended).await
+    }
+
+    async fn put_share(&self, link: SharedLink) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| sessions::put_share(context, &link)).await
+    }
+
+    async fn remove_share(&self, id: ShareId) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| sessions::remove_share(context, &id)).await
+    }
+
+    async fn shares(&self) -> Result<Vec<SharedLink>, OrchestratorError> {
+        self.read("reading the shared links", sessions::shares).await
+    }
+
     async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError> {
         self.read("reading a job", move |connection| keys::submitter(connection, job)).await
     }
@@ -386,9 +433,13 @@ impl Store for SqliteStore {
     async fn verify(&self, job: JobId) -> Result<JobAudit, OrchestratorError> {
         let folder = self.readers.path.parent().unwrap_or(Path::new(".")).to_owned();
         self.read("checking the log", move |connection| {
-            heads::check(connection, job, &[], &TrustedKeys::of_folder(&folder))
+            audit::check(connection, job, &[], &TrustedKeys::of_folder(&folder), None)
         })
         .await
+    }
+
+    async fn ended_lately(&self) -> Result<Vec<JobId>, OrchestratorError> {
+        self.read("listing jobs that ended lately", heads::ended_lately).await
     }
 
     async fn used_bytes(&self) -> Result<u64, OrchestratorError> {
@@ -405,8 +456,50 @@ impl Store for SqliteStore {
 }
 
 #[cfg(test)]
+impl SqliteStore {
+    /// As if the disk was full: the database cannot grow.
+    pub(crate) async fn set_full(&self, is_full: bool) {
+        let pages = if is_full { 1 } else { 1_000_000 };
+        let set = move |context: &mut writer::Context<'_>| {
+            let set = format!("PRAGMA max_page_count = {pages}");
+            context.connection.query_row(&set, [], |_| Ok(())).map_err(failed("limiting the database"))
+        };
+        self.writer.run(set).await.unwrap();
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use rusqlite::ffi;
+
     use super::*;
+
+    #[test]
+    fn a_database_that_cannot_be_written_is_told_from_one_that_is_wrong() {
+        let told = |code: i32| {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            failed("storing an event")(error)
+        };
+        for code in
+            [ffi::SQLITE_READONLY, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_CANTOPEN]
+        {
+            assert!(matches!(told(code), OrchestratorError::StoreUnavailable { .. }), "{:?}", told(code));
+        }
+        assert!(matches!(told(ffi::SQLITE_FULL), OrchestratorError::DiskFull));
+        assert!(matches!(told(ffi::SQLITE_BUSY), OrchestratorError::StoreBusy));
+        assert!(matches!(told(ffi::SQLITE_CONSTRAINT), OrchestratorError::Store { .. }));
+    }
+
+    /// A disk that takes nothing is noticed by what is written, not by a statement that changes nothing.
+    #[tokio::test]
+    async fn checking_the_database_writes_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+        let log = folder.path().join("caisson.db-wal");
+        let before = fs::metadata(&log).unwrap().len();
+        store.check().await.unwrap();
+        assert!(fs::metadata(&log).unwrap().len() > before);
+    }
 
     #[tokio::test]
     async fn sqlite_passes_the_conformance_suite() {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::read::{parse_id, text_after};
 use super::writer::Context;
-use super::{drops, failed};
+use super::{derived, drops, failed};
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
@@ -41,8 +41,10 @@ pub(super) fn to_drop(
     texts.iter().map(|text| parse_id(text)).collect()
 }
 
-/// Drops the payloads of a job, and signs that it did.
-pub(super) fn drop_of(context: &mut Context<'_>, job: JobId) -> Result<()> {
+/// Drops the payloads of a job, and signs that it did, with digests of what was computed from them where the check has found nothing
+/// wrong with it.
+pub(super) fn drop_of(context: &mut Context<'_>, job: JobId, is_sound: bool) -> Result<()> {
+    let digests = derived::digests(context.connection, job, is_sound)?;
     let id = job.to_string();
     let kept = KEPT_KINDS.map(|kind| format!("'{kind}'")).join(", ");
     let statements = [
@@ -59,5 +61,6 @@ pub(super) fn drop_of(context: &mut Context<'_>, job: JobId) -> Result<()> {
     for statement in statements {
         context.connection.execute(&statement, [&id]).map_err(failed("dropping payloads"))?;
     }
-    drops::store(context.connection, &context.signer.sign_drop(job))
+    context.mark_deletion()?;
+    drops::store(context.connection, &context.signer.sign_drop(job, digests))
 }

@@ -67,7 +67,7 @@ pub(super) fn encode_payload(event: &Event) -> Result<String> {
     Ok(format!("{DONE_BY}{}{comma}{rest}", encode(actor)?))
 }
 
-fn decode_payload(kind: &str, payload: &str) -> Result<(Option<Actor>, EventBody)> {
+pub(super) fn decode_payload(kind: &str, payload: &str) -> Result<(Option<Actor>, EventBody)> {
     let body = decode("an event", &format!("{}{payload}}}", opening(kind)))?;
     if !payload.starts_with(DONE_BY) {
         return Ok((None, body));
@@ -318,7 +318,7 @@ pub(super) fn events(
 }
 
 /// The kinds are names of ours, and few.
-fn condition(kinds: Kinds) -> String {
+pub(super) fn condition(kinds: Kinds) -> String {
     let list = |kinds: &[&str]| kinds.iter().map(|kind| format!("'{kind}'")).collect::<Vec<_>>().join(", ");
     match kinds {
         Kinds::All => String::new(),

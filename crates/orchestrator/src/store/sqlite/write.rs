@@ -12,7 +12,7 @@ use crate::access::Actor;
 use crate::answers::JobKind;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{Event, EventBody, Fence, NewEvent};
+use crate::event::{Event, EventBody, Fence, NewEvent, Wish};
 use crate::ids::{Generation, JobId};
 use crate::store::{Created, Link, NewRecord, digest};
 use crate::view::{Changed, JobView};
@@ -75,8 +75,8 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
             ])
         })
         .map_err(failed("storing the job"))?;
-    let last = cursor.next_sequence - 1;
-    heads::note(context, id, 1, last, &cursor.head, view.state.is_over())?;
+    let placed = (1, cursor.next_sequence - 1);
+    heads::note(context, id, placed, time_ms, &cursor.head, view.state.is_over())?;
     Ok(Created::New(Box::new(view)))
 }
 
@@ -124,7 +124,7 @@ pub(super) fn append(
         cursor.save(context, job)?;
     }
     let last = cursor.next_sequence - 1;
-    heads::note(context, job, first, last, &cursor.head, view.state.is_over())?;
+    heads::note(context, job, (first, last), time_ms, &cursor.head, view.state.is_over())?;
     context.news.push((job, cursor.next_sequence - 1));
     if !view.state.is_over() {
         context.views.insert(job, view);
@@ -165,6 +165,11 @@ pub(super) fn kind_name(kind: JobKind) -> &'static str {
         JobKind::Job => "job",
         JobKind::Sandbox => "sandbox",
     }
+}
+
+/// The name of a wish in the database.
+pub(super) fn wish_name(wish: Wish) -> String {
+    format!("{wish:?}").to_lowercase()
 }
 
 pub(super) fn claim(context: &mut Context<'_>, job: JobId, lease_ms: i64) -> Result<Option<Generation>> {
@@ -212,7 +217,8 @@ pub(super) fn delete(context: &mut Context<'_>, job: JobId, by: &Actor) -> Resul
         Err(OrchestratorError::NoJob(_)) => return Ok(()),
         Err(error) => return Err(error),
     }
-    for table in ["events", "blobs", "steps", "idempotency", "heads", "drops"] {
+    context.mark_deletion()?;
+    for table in ["events", "blobs", "steps", "idempotency", "heads", "drops", "shares"] {
         context
             .connection
             .execute(&format!("DELETE FROM {table} WHERE job = ?1"), [job.to_string()])
@@ -225,12 +231,11 @@ pub(super) fn delete(context: &mut Context<'_>, job: JobId, by: &Actor) -> Resul
         .map_err(failed("deleting a job"))
 }
 
-/// Writes nothing, but fails where a write would fail.
+/// Writes what is there already: a statement that changes nothing would not notice a disk that takes nothing.
 pub(super) fn check(context: &mut Context<'_>) -> Result<()> {
     context
         .connection
-        .execute("UPDATE jobs SET priority = priority WHERE id = ''", [])
-        .map(drop)
+        .pragma_update(None, "user_version", super::MIGRATIONS.len())
         .map_err(failed("checking the database"))
 }
 
@@ -333,7 +338,7 @@ impl Cursor {
                 "UPDATE jobs SET next_sequence = ?2, head_hash = ?3, state = ?4, wish = ?5, header = ?6 WHERE id = ?1",
             )
             .and_then(|mut update| {
-                let wish = view.wish.map(|wish| format!("{wish:?}").to_lowercase());
+                let wish = view.wish.map(wish_name);
                 update.execute(params![
                     view.job_id.to_string(),
                     self.next_sequence,

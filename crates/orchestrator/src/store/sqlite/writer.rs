@@ -8,6 +8,7 @@ use std::time::Instant;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use super::erase::{self, Eraser};
 use super::failed;
 use super::heads::Signer;
 use super::hub::Hub;
@@ -31,7 +32,19 @@ pub(super) struct Context<'a> {
     pub(super) news: &'a mut Vec<(JobId, Sequence)>,
     /// Signs the ends of logs.
     pub(super) signer: &'a mut Signer,
+    /// Whether a piece of work deleted what must not stay in the files of the database.
+    has_deleted: bool,
     undo: Undo,
+    /// What SQLite has ended the transaction for, where it has.
+    ended_by: Option<OrchestratorError>,
+}
+
+impl Context<'_> {
+    /// To be called by what deletes: nothing of it shall stay in the files of the database.
+    pub(super) fn mark_deletion(&mut self) -> Result<(), OrchestratorError> {
+        self.has_deleted = true;
+        erase::mark(self.connection)
+    }
 }
 
 /// How the next piece of work is undone, should it fail.
@@ -91,6 +104,7 @@ fn undone_on_failure<T>(
     work: impl FnOnce(&mut Context<'_>) -> Result<T, OrchestratorError>,
 ) -> Result<T, OrchestratorError> {
     let told = context.news.len();
+    let mark = context.signer.mark();
     let (begin, finish, undo): (&[_], &[_], &[_]) = match context.undo {
         Undo::Transaction => (&[], &[], &["ROLLBACK", BEGIN]),
         Undo::Savepoint => (&["SAVEPOINT work"], &["RELEASE work"], &["ROLLBACK TO work", "RELEASE work"]),
@@ -99,18 +113,21 @@ fn undone_on_failure<T>(
         |connection, all: &[&str]| all.iter().try_for_each(|statement| execute(connection, statement));
     execute_all(context.connection, begin)?;
     let result = work(context);
-    match result {
+    match &result {
         Ok(_) => {
             context.undo = Undo::Savepoint;
             execute_all(context.connection, finish)?;
         }
-        Err(_) => {
+        Err(error) => {
             context.news.truncate(told);
             context.views.clear();
+            context.signer.undo_to(mark);
             // A full disk may have ended the transaction already; then there is nothing to roll back.
-            if !context.connection.is_autocommit() {
-                execute_all(context.connection, undo)?;
-            }
+            let undone = match context.connection.is_autocommit() {
+                true => Err(same(error)),
+                false => execute_all(context.connection, undo),
+            };
+            context.ended_by = undone.err();
         }
     }
     result
@@ -132,17 +149,21 @@ fn write_loop(
     metrics: &Metrics,
 ) {
     let mut views = HashMap::new();
+    let mut eraser = Eraser::default();
     while let Some(first) = queue.blocking_recv() {
         let mut news = Vec::new();
         let mut answers: Vec<Answer> = Vec::new();
-        let begun = execute(connection, BEGIN);
+        let mut begun = execute(connection, BEGIN);
+        let mut has_deleted = false;
         if begun.is_ok() {
             let mut context = Context {
                 connection,
                 views: &mut views,
                 news: &mut news,
                 signer: &mut signer,
+                has_deleted: false,
                 undo: Undo::Transaction,
+                ended_by: None,
             };
             answers.push(first(Some(&mut context)));
             // Once the transaction has ended, by a full disk, whatever came next would be written by itself and be told to have failed.
@@ -152,24 +173,37 @@ fn write_loop(
             {
                 answers.push(next(Some(&mut context)));
             }
+            has_deleted = context.has_deleted;
+            begun = context.ended_by.map_or(Ok(()), Err);
         } else {
             answers.push(first(None));
+            // What waits would fail the same way, each after as long a wait.
+            while let Ok(next) = queue.try_recv() {
+                answers.push(next(None));
+            }
         }
         let commit_started = Instant::now();
         let committed = begun.and_then(|()| commit(connection));
         if committed.is_err() {
             views.clear();
+            signer.undo_to(0);
         } else {
+            signer.committed();
             metrics.committed(commit_started.elapsed());
             for (job, sequence) in news {
                 hub.tell(job, sequence);
             }
+            if has_deleted {
+                eraser.deleted();
+            }
+            eraser.erase(connection);
         }
         answer_all(answers, &committed);
         if views.len() > MAX_VIEWS {
             views.clear();
         }
     }
+    eraser.erase(connection);
 }
 
 fn commit(connection: &Connection) -> Result<(), OrchestratorError> {
@@ -187,19 +221,22 @@ fn answer_all(answers: Vec<Answer>, committed: &Result<(), OrchestratorError>) {
     for answer in answers {
         answer(match committed {
             Ok(()) => Ok(()),
-            Err(OrchestratorError::DiskFull) => Err(OrchestratorError::DiskFull),
-            Err(OrchestratorError::StoreBusy) => Err(OrchestratorError::StoreBusy),
-            Err(error) => Err(OrchestratorError::Store {
-                what: error.to_string(),
-                source: "the transaction failed".into(),
-            }),
+            Err(error) => Err(same(error)),
         });
     }
 }
 
+/// An error for all that were in a transaction.
+fn same(error: &OrchestratorError) -> OrchestratorError {
+    error.passing().unwrap_or_else(|| OrchestratorError::Store {
+        what: error.to_string(),
+        source: "the transaction failed".into(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc as sync_channel;
+    use std::sync::{LazyLock, Mutex, OnceLock, mpsc as sync_channel};
 
     use super::super::SqliteStore;
     use super::*;
@@ -245,6 +282,42 @@ mod tests {
             Ok(numbers.collect::<Result<Vec<i64>, _>>().unwrap())
         };
         (told, writer.run(read).await.unwrap())
+    }
+
+    /// Asked by SQLite whether to wait for a lock: only once all work is queued, and then not.
+    fn refuse_to_wait(_: i32) -> bool {
+        let (asked, go) = &*LOCKED;
+        *asked.lock().unwrap() += 1;
+        go.lock().unwrap().recv().is_err()
+    }
+
+    type Locked = (Mutex<u32>, Mutex<sync_channel::Receiver<()>>);
+    static GO: OnceLock<sync_channel::Sender<()>> = OnceLock::new();
+    static LOCKED: LazyLock<Locked> = LazyLock::new(|| {
+        let (sender, receiver) = sync_channel::channel();
+        GO.set(sender).unwrap();
+        (Mutex::default(), Mutex::new(receiver))
+    });
+
+    #[tokio::test]
+    async fn what_waits_for_a_locked_database_fails_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("caisson.db");
+        drop(SqliteStore::open(&path).unwrap());
+        LazyLock::force(&LOCKED);
+        let mut connection = Connection::open(&path).unwrap();
+        let signer = Signer::open(&connection, &path).unwrap();
+        connection.busy_handler(Some(refuse_to_wait)).unwrap();
+        let writer = Writer::start(connection, signer, Arc::default(), Arc::default()).unwrap();
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch(BEGIN).unwrap();
+        let writes = (0..20).map(|_| writer.run(|_| Ok(())));
+        let (told, ()) = tokio::join!(futures::future::join_all(writes), async {
+            // All of them have been sent when this comes to its turn.
+            GO.get().unwrap().send(()).unwrap();
+        });
+        assert!(told.iter().all(|told| matches!(told, Err(OrchestratorError::StoreBusy))), "{told:?}");
+        assert_eq!(*LOCKED.0.lock().unwrap(), 1, "each of them was waited for");
     }
 
     #[tokio::test]

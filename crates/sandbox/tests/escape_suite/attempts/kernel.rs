@@ -33,6 +33,25 @@ for path in ["/proc/kcore", "/proc/kmsg", "/proc/vmallocinfo", "/proc/pagetypein
         refusals: &["EACCES", "EPERM", "ENOENT", "ENODATA", "EIO"],
     },
     Attempt {
+        name: "learn of the host and of other jobs from /proc",
+        applies: OwnRoot,
+        script: r#"
+for name in ["cmdline", "diskstats", "partitions", "swaps", "mdstat", "interrupts", "softirqs", "cgroups", "locks", "modules", "zoneinfo", "buddyinfo", "schedstat",
+             "key-users", "timer_list", "consoles", "crypto", "devices", "iomem", "ioports", "kallsyms", "misc", "sys/fs/aio-nr", "sys/fs/dentry-state",
+             "sys/fs/file-nr", "sys/fs/inode-nr", "sys/fs/inode-state", "sys/kernel/pty/nr"]:
+    print(read("/proc/" + name))
+for name in ["fs", "pressure", "irq", "bus", "driver", "acpi", "scsi"]:
+    print(holds(not os.path.exists("/proc/" + name) or os.listdir("/proc/" + name) == []))
+"#,
+        refusals: &["EACCES", "EPERM", "ENOENT", "ENODATA", "REFUSED"],
+    },
+    Attempt {
+        name: "take the host's slots for asynchronous input and output",
+        applies: Everywhere,
+        script: "print(call('io_setup', 1024, ctypes.byref(ctypes.c_ulong(0))))",
+        refusals: &["ENOSYS"],
+    },
+    Attempt {
         name: "change the kernel through /sys",
         applies: Everywhere,
         script: r#"

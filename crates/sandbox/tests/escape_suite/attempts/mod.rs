@@ -115,6 +115,7 @@ const NUMBERS: &[(&str, libc::c_long)] = &[
     ("bpf", libc::SYS_bpf),
     ("perf_event_open", libc::SYS_perf_event_open),
     ("userfaultfd", libc::SYS_userfaultfd),
+    ("io_setup", libc::SYS_io_setup),
     ("io_uring_setup", libc::SYS_io_uring_setup),
     ("io_uring_enter", libc::SYS_io_uring_enter),
     ("io_uring_register", libc::SYS_io_uring_register),

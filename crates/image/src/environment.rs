@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use image::HostAccess;
+use crate::access::HostAccess;
+use crate::error::ImageError;
 
 /// Where hosts keep all trusted certificates in one file.
 const BUNDLES: [&str; 3] =
@@ -29,27 +29,32 @@ const SETTINGS: [&str; 12] = [
     "npm_config_strict_ssl",
 ];
 
-/// The way to registries that this user has.
-pub(crate) fn host_access(mirror: Option<String>) -> Result<HostAccess> {
-    if let Some(mirror) = &mirror {
-        check_mirror("--mirror", mirror)?;
+impl HostAccess {
+    /// The access to registries that this user has. `mirror` is what a flag gave; `variable` reads the environment.
+    ///
+    /// # Errors
+    /// The mirror is not an address.
+    pub fn from_environment(
+        mirror: Option<String>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ImageError> {
+        if let Some(mirror) = &mirror {
+            check_mirror("--mirror", mirror)?;
+        }
+        let access = access_of(mirror, variable, |path| path.is_file());
+        if let Some(mirror) = &access.mirror {
+            check_mirror("CAISSON_MIRROR", mirror)?;
+        }
+        Ok(access)
     }
-    let access = access_of(mirror, super::config::variable, |path| path.is_file());
-    if let Some(mirror) = &access.mirror {
-        check_mirror("CAISSON_MIRROR", mirror)?;
-    }
-    Ok(access)
 }
 
-/// Refuses what is no address before anything is made with it.
-fn check_mirror(given_by: &str, mirror: &str) -> Result<()> {
+fn check_mirror(given_by: &'static str, mirror: &str) -> Result<(), ImageError> {
     let rest = MIRROR_SCHEMES.iter().find_map(|scheme| mirror.strip_prefix(scheme));
     if rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace)) {
         return Ok(());
     }
-    bail!(
-        "{given_by}: `{mirror}` is no address of a mirror; it looks like http://mirror.example/debian (or https://, file:///)"
-    )
+    Err(ImageError::BadMirror { given_by, mirror: mirror.to_owned() })
 }
 
 fn access_of(
@@ -88,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_mirror_is_refused_with_what_one_looks_like() {
+    fn a_malformed_mirror_is_refused_with_an_example() {
         for good in ["http://deb.example/debian", "https://m/", "file:///srv/debian"] {
             assert!(check_mirror("--mirror", good).is_ok(), "{good}");
         }

@@ -1,4 +1,7 @@
-//! All routes put together, with what every request and answer passes.
+//! The application: all routes (`table.rs`), with what every request and answer passes.
+
+mod routes;
+mod table;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,30 +13,27 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use orchestrator::Orchestrator;
 use tower_http::catch_panic::CatchPanicLayer;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::access::{Access, check};
+use crate::access::Access;
+use crate::admission::keep_reserve;
 use crate::body::BodyLimits;
 use crate::extract::AppState;
 use crate::guard::{Guard, guard};
-use crate::hold;
 use crate::host::HostReports;
 use crate::openapi::openapi;
 use crate::origins;
 use crate::problem::Problem;
-use crate::routes::{
-    app, audit, basic, code, context, control, demo, desktop, events, exec, exec_stream, files, health, host,
-    jobs, keys, login, metrics, models, network, pages, ports, sandboxes, shares, stats, terminal,
-};
+use crate::routes::metrics;
 use crate::settings::ServerSettings;
+
+pub(crate) use table::all;
 
 /// The whole application.
 pub fn router(orchestrator: Orchestrator, host: HostReports, settings: &ServerSettings) -> axum::Router {
     let counted = orchestrator.clone();
     let shared = Arc::new(settings.clone());
     let access = Arc::new(Access::new(orchestrator.clone(), Arc::clone(&shared)));
-    let jobs = Arc::clone(&access);
+    let (jobs, reserve) = (Arc::clone(&access), Arc::clone(&access));
     let state = AppState {
         orchestrator,
         settings: shared,
@@ -42,97 +42,12 @@ pub fn router(orchestrator: Orchestrator, host: HostReports, settings: &ServerSe
         host,
         document: Bytes::from(serde_json::to_vec(&openapi()).unwrap_or_default()),
     };
-    let (router, _) = documented().split_for_parts();
-    let router = router.merge(pages::assets()).merge(app::assets());
-    let router = router
-        .with_state(state)
-        .layer(middleware::from_fn_with_state(counted.clone(), hold::guard))
-        .layer(middleware::from_fn_with_state(access, check));
+    let router = all().into_router(&access).with_state(state);
     enclose(router, settings)
         .layer(middleware::from_fn_with_state(counted, metrics::count))
-        // Outermost: what jobs serve never comes near the API.
+        // What jobs serve never comes near the API.
         .layer(middleware::from_fn_with_state(jobs, origins::route))
-}
-
-/// Every route that the OpenAPI document has.
-pub(crate) fn documented() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(basic::schedule))
-        .routes(routes!(basic::submit))
-        .routes(routes!(basic::status))
-        .routes(routes!(basic::status_by_query))
-        .routes(routes!(basic::output_zip))
-        .routes(routes!(jobs::create, jobs::list))
-        .routes(routes!(jobs::get, jobs::delete))
-        .routes(routes!(demo::start))
-        .routes(routes!(jobs::start))
-        .routes(routes!(jobs::cancel))
-        .routes(routes!(jobs::retry))
-        .routes(routes!(jobs::log))
-        .routes(routes!(jobs::artifacts))
-        .routes(routes!(control::message))
-        .routes(routes!(control::pause))
-        .routes(routes!(control::resume))
-        .routes(routes!(control::takeover))
-        .routes(routes!(control::handback))
-        .routes(routes!(control::requests))
-        .routes(routes!(control::answer))
-        .routes(routes!(context::context))
-        .nest("/v1/jobs/{id}", inside())
-        .routes(routes!(sandboxes::create, sandboxes::list))
-        .routes(routes!(sandboxes::get, sandboxes::delete))
-        .routes(routes!(sandboxes::extend))
-        .nest("/v1/sandboxes/{id}", inside())
-        .routes(routes!(models::list))
-        .routes(routes!(files::read_start))
-        .routes(routes!(host::images))
-        .routes(routes!(host::doctor))
-        .routes(routes!(host::defaults))
-        .routes(routes!(host::usage))
-        .routes(routes!(keys::add, keys::list))
-        .routes(routes!(keys::revoke))
-        .routes(routes!(keys::access_log))
-        .routes(routes!(login::begin))
-        .routes(routes!(login::finish))
-        .routes(routes!(shares::open))
-        .routes(routes!(keys::session, keys::log_in, keys::log_out))
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .routes(routes!(metrics::metrics))
-        .routes(routes!(pages::document))
-        .routes(routes!(pages::docs))
-        .routes(routes!(app::index))
-}
-
-/// What is the same for jobs and for sandboxes. Each handler's path tells the two apart.
-fn inside() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(events::events))
-        .routes(routes!(exec::exec))
-        .routes(routes!(exec_stream::exec_stream))
-        .routes(routes!(code::run))
-        .routes(routes!(code::list))
-        .routes(routes!(code::interrupt))
-        .routes(routes!(code::restart))
-        .routes(routes!(terminal::terminal))
-        .routes(routes!(ports::list))
-        .routes(routes!(ports::connect))
-        .routes(routes!(shares::share))
-        .routes(routes!(stats::stats))
-        .routes(routes!(network::network))
-        .routes(routes!(audit::audit))
-        .routes(routes!(audit::heads))
-        .routes(routes!(audit::files))
-        .routes(routes!(desktop::page))
-        .routes(routes!(desktop::state))
-        .routes(routes!(desktop::socket))
-        .routes(routes!(desktop::screenshot))
-        .routes(routes!(desktop::picture))
-        .routes(routes!(desktop::input))
-        .routes(routes!(files::list_root))
-        .routes(routes!(files::read, files::write, files::delete, files::relocate))
-        // The same listing for who writes a slash at the end.
-        .route("/files/", axum::routing::get(files::list_root))
+        .layer(middleware::from_fn_with_state(reserve, keep_reserve))
 }
 
 /// Puts around routes what every request passes: the guard outermost, then the net for panics.

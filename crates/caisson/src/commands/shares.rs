@@ -1,0 +1,134 @@
+//! `caisson shares`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::cli::{OutputArguments, ServerArguments};
+use crate::client::Client;
+use crate::ids;
+use crate::table::Table;
+
+/// `caisson shares`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+`caisson share` makes a link. Only links that still hold are listed.
+
+Examples:
+  caisson shares list 1c2d4e6f
+  caisson shares revoke 1c2d4e6f 5b7d01
+  caisson shares revoke 1c2d4e6f http://localhost:8000/share/...")]
+pub(crate) struct SharesArguments {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    server: ServerArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+/// What to do with them.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Lists the links of a job, with who made them and what they allow.
+    #[command(
+        after_help = "Examples:\n  caisson shares list 1c2d4e6f\n  caisson shares list 1c2d4e6f --json"
+    )]
+    List {
+        /// The job.
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Revokes a link, at once; what was opened with it closes.
+    #[command(after_help = "Examples:\n  caisson shares revoke 1c2d4e6f 5b7d01")]
+    Revoke {
+        /// The job.
+        #[arg(value_name = "ID")]
+        id: String,
+        /// The id of the link, as it is listed or its beginning, or the link itself.
+        #[arg(value_name = "LINK")]
+        link: String,
+    },
+}
+
+/// Does it.
+pub(crate) async fn run(arguments: SharesArguments) -> Result<ExitCode> {
+    let client = Client::new(&arguments.server)?;
+    let (Action::List { id } | Action::Revoke { id, .. }) = &arguments.action;
+    let path = format!("/v1/jobs/{}/shares", ids::job(&client, id).await?);
+    let listed = client.get(&path).await?;
+    match &arguments.action {
+        Action::List { .. } if arguments.output.json => super::print_json(&listed)?,
+        Action::List { .. } => show(&listed)?,
+        Action::Revoke { link, .. } => {
+            let share = find(&listed, link)?;
+            client.delete(&format!("{path}/{share}")).await?;
+            if arguments.output.json {
+                super::print_json(&json!({ "revoked": share }))?;
+            } else {
+                super::print(&format!("{share} is revoked\n"))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shares_in(listed: &Value) -> &[Value] {
+    listed["shares"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn show(listed: &Value) -> Result<()> {
+    if shares_in(listed).is_empty() {
+        return super::print("no links\n");
+    }
+    let mut table = Table::new(&["VIEW", "RIGHTS", "MADE BY", "MADE", "HOLDS UNTIL", "ID"]);
+    for share in shares_in(listed) {
+        table.add(vec![
+            super::text(&share["view"]).into(),
+            super::text(&share["rights"]).into(),
+            super::text(&share["made_by"]["name"]).into(),
+            super::time_text(&share["created_at"]).into(),
+            super::time_text(&share["expires_at"]).into(),
+            super::text(&share["id"]).into(),
+        ]);
+    }
+    super::print(&table.show())
+}
+
+/// The id of the one link that is meant.
+fn find(listed: &Value, link: &str) -> Result<String> {
+    // In a link the id comes last, before its end and its seal.
+    let wanted = link.rsplit('~').next().and_then(|last| last.split('.').next()).unwrap_or(link);
+    let found: Vec<&str> = shares_in(listed)
+        .iter()
+        .filter_map(|share| share["id"].as_str())
+        .filter(|id| !wanted.is_empty() && id.starts_with(wanted))
+        .collect();
+    match found[..] {
+        [one] => Ok(one.to_owned()),
+        [] => bail!("this job has no link `{wanted}` that holds; `caisson shares list` shows those that do"),
+        _ => bail!("{} links begin with `{wanted}`; write more of the id", found.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_found_by_the_beginning_of_its_id_and_by_itself() {
+        let listed = json!({"shares": [{"id": "5b7d01"}, {"id": "5b8e02"}]});
+        let find = |link: &str| find(&listed, link).map_err(|error| error.to_string());
+        assert_eq!(find("5b7"), Ok("5b7d01".into()));
+        assert_eq!(
+            find("http://localhost:8000/share/0193~desktop~watch~-~5b8e02.99.aa"),
+            Ok("5b8e02".into())
+        );
+        assert!(find("5b").unwrap_err().contains("2 links begin with"));
+        for none in ["6", "", "5b7d011"] {
+            assert!(find(none).unwrap_err().contains("no link"), "{none}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the headers of a request must not leave open to be read in two ways: where it goes, and where it ends.
+
+use hyper::Request;
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
+use hyper::http::uri::Authority;
+
+use crate::refusal::{ReasonCode, Refusal};
+use crate::target::Target;
+
+/// Headers of which servers read the first, the last, or all, each in its own way.
+const ONCE: [HeaderName; 4] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONTENT_ENCODING];
+
+/// Refuses a request that has a header twice that may be there once, or a body in a form that would not be passed on.
+pub(crate) fn check_single(headers: &HeaderMap) -> Result<(), Refusal> {
+    if let Some(name) = ONCE.iter().find(|name| headers.get_all(*name).iter().nth(1).is_some()) {
+        return Err(Refusal {
+            remedy: format!("send `{name}` once"),
+            ..Refusal::failure(
+                ReasonCode::DuplicateHeader,
+                format!("the request was refused, it has the header `{name}` more than once"),
+            )
+        });
+    }
+    match headers.get(TRANSFER_ENCODING) {
+        Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(Refusal {
+            remedy: "send the body as it is, with `content-length` or `transfer-encoding: chunked`".into(),
+            ..Refusal::failure(
+                ReasonCode::BadRequest,
+                "the request was refused, its `transfer-encoding` is not `chunked` alone",
+            )
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A client that asked for one host may not speak to another behind the same address. Whatever names a host must name this
+/// one: the header, and the address of the request where it is a whole one.
+pub(crate) fn check_host<B>(request: &Request<B>, target: &Target) -> Result<(), Refusal> {
+    let header = request.headers().get(HOST).map(|host| host.to_str().unwrap_or("something unreadable"));
+    let authority = request.uri().authority().map(Authority::as_str);
+    let names = |host: &str| {
+        !host.contains('@')
+            && Target::from_authority(host, Some(target.port)).is_ok_and(|named| named == *target)
+    };
+    let stated: Vec<&str> = header.into_iter().chain(authority).collect();
+    let wrong = stated.iter().find(|host| !names(host)).copied();
+    let wrong = if stated.is_empty() { Some("nothing") } else { wrong };
+    wrong.map_or(Ok(()), |host| {
+        let host: String = host.chars().take(80).collect();
+        Err(Refusal::failure(
+            ReasonCode::BadRequest,
+            format!("a request on a connection to {target} names the host {host}"),
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(uri: &str, headers: &[(&str, &str)]) -> Request<()> {
+        let mut request = Request::builder().uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap()
+    }
+
+    #[test]
+    fn each_header_that_says_where_a_request_goes_or_ends_is_there_once() {
+        for name in ["Host", "Content-Length", "Transfer-Encoding", "Content-Encoding"] {
+            let one = if name == "Transfer-Encoding" { "chunked" } else { "1" };
+            assert!(check_single(request("/", &[(name, one)]).headers()).is_ok());
+            let refusal = check_single(request("/", &[(name, one), (name, one)]).headers()).unwrap_err();
+            assert_eq!(refusal.code, ReasonCode::DuplicateHeader);
+            assert!(refusal.reason.contains(&name.to_lowercase()), "{}", refusal.reason);
+        }
+        for coding in ["gzip, chunked", "gzip", "chunked, chunked", "identity"] {
+            let refusal = check_single(request("/", &[("transfer-encoding", coding)]).headers()).unwrap_err();
+            assert_eq!(refusal.code, ReasonCode::BadRequest, "{coding}");
+        }
+    }
+
+    #[test]
+    fn everything_that_names_a_host_names_the_one_of_the_connection() {
+        let target = Target { host: "api.example.org".parse().unwrap(), port: 8443 };
+        let check = |uri: &str, host: &str| check_host(&request(uri, &[("host", host)]), &target).is_ok();
+        assert!(check("/", "API.example.org:8443") && check("/", "api.example.org"));
+        assert!(check("https://api.example.org:8443/", "api.example.org:8443"));
+        for host in [
+            "evil.example",
+            "api.example.org:443",
+            "evil@api.example.org",
+            "api.example.org, evil.example",
+            "",
+        ] {
+            assert!(!check("/", host), "{host}");
+        }
+        assert!(!check("https://evil.example/", "api.example.org:8443"));
+        assert!(check_host(&request("/", &[]), &target).is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! How a tunnel begins: whether with TLS, and for which server. What was read ahead is kept, to be passed on.
+
+use std::io;
+
+use bytes::BytesMut;
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::refusal::{ReasonCode, Refusal};
+use crate::target::{Host, Target};
+
+/// The first byte of every TLS handshake.
+pub(crate) const HANDSHAKE: u8 = 0x16;
+/// The most that the first message of a handshake may take.
+const HELLO_LIMIT: usize = 64 * 1024;
+/// A fatal alert in TLS: `unrecognized_name`.
+pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 112];
+
+/// The first bytes of a tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct Opening {
+    pub(crate) from_client: BytesMut,
+    pub(crate) from_server: BytesMut,
+    pub(crate) kind: Kind,
+}
+
+/// What the first bytes are.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The client begins a handshake, and names this server.
+    Tls(Option<String>),
+    /// Something else, or the server speaks first.
+    Other,
+    /// One side has closed its direction before there was anything to see.
+    #[default]
+    Closed,
+}
+
+/// Reads until it is known what a tunnel carries. In TLS the server never speaks first.
+pub(crate) async fn read_opening<C, S>(client: &mut C, server: &mut S) -> io::Result<Opening>
+where
+    C: AsyncRead + Unpin,
+    S: AsyncRead + Unpin,
+{
+    let mut opening = Opening::default();
+    let mut acceptor = Acceptor::default();
+    loop {
+        let seen = opening.from_client.len();
+        tokio::select! {
+            read = client.read_buf(&mut opening.from_client) => {
+                if read? == 0 {
+                    opening.kind = if seen == 0 { Kind::Closed } else { Kind::Other };
+                    return Ok(opening);
+                }
+            }
+            read = server.read_buf(&mut opening.from_server) => {
+                opening.kind = if read? == 0 { Kind::Closed } else { Kind::Other };
+                return Ok(opening);
+            }
+        }
+        match read_hello(&mut acceptor, &opening.from_client, seen) {
+            Some(kind) => {
+                opening.kind = kind;
+                return Ok(opening);
+            }
+            None if opening.from_client.len() > HELLO_LIMIT => {
+                opening.kind = Kind::Other;
+                return Ok(opening);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Takes in what has come since; `None` while more is needed.
+fn read_hello(acceptor: &mut Acceptor, bytes: &[u8], seen: usize) -> Option<Kind> {
+    if bytes.first() != Some(&HANDSHAKE) {
+        return Some(Kind::Other);
+    }
+    let mut new = &bytes[seen..];
+    while !new.is_empty() {
+        if !matches!(acceptor.read_tls(&mut new), Ok(1..)) {
+            return Some(Kind::Other);
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => {
+                return Some(Kind::Tls(accepted.client_hello().server_name().map(ToOwned::to_owned)));
+            }
+            Ok(None) => {}
+            Err(_) => return Some(Kind::Other),
+        }
+    }
+    None
+}
+
+/// The server that a handshake names must be the one that the connection was opened for: behind one address there are often
+/// many. To an address any name may be sent. Some clients (Java) send none for a name without a dot.
+pub(crate) fn check_server_name(server_name: Option<&str>, target: &Target) -> Result<(), Refusal> {
+    let Host::Name(wanted) = &target.host else { return Ok(()) };
+    let named = server_name.map(str::parse::<Host>);
+    let said = match (named, server_name) {
+        (Some(Ok(named)), _) if named == target.host => return Ok(()),
+        (None, _) if !wanted.contains('.') => return Ok(()),
+        (None, _) | (_, None) => "no server".to_owned(),
+        (Some(_), Some(other)) => format!("the server {}", other.chars().take(80).collect::<String>()),
+    };
+    Err(Refusal {
+        code: ReasonCode::OtherServerName,
+        rule: String::new(),
+        reason: format!("{target} was refused, the TLS handshake names {said}"),
+        remedy: format!("have the client name {wanted} in its TLS handshake (SNI)"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use super::*;
+
+    /// The first message of a client that wants to speak to a server.
+    fn hello(name: &str) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let mut bytes = Vec::new();
+        ClientConnection::new(Arc::new(config), name).unwrap().write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    async fn opening(from_client: &[&[u8]], from_server: &[u8]) -> Opening {
+        let mut client = in_pieces(from_client);
+        // A server that has nothing to say waits.
+        let (mut near, mut server) = tokio::io::duplex(1024);
+        tokio::io::AsyncWriteExt::write_all(&mut near, from_server).await.unwrap();
+        read_opening(&mut client, &mut server).await.unwrap()
+    }
+
+    /// Gives one piece at each reading, and then waits.
+    fn in_pieces(pieces: &[&[u8]]) -> impl AsyncRead + Unpin {
+        let (mut near, far) = tokio::io::duplex(64 * 1024);
+        let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
+        drop(tokio::spawn(async move {
+            for piece in pieces {
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut near, &piece).await;
+                tokio::task::yield_now().await;
+            }
+            std::future::pending::<()>().await;
+        }));
+        far
+    }
+
+    #[tokio::test]
+    async fn the_server_of_a_handshake_is_read_wherever_its_bytes_are_cut() {
+        let bytes = hello("api.example.org");
+        for cut in [1, 5, 6, 43, bytes.len() - 1] {
+            let (one, two) = bytes.split_at(cut);
+            let opening = opening(&[one, two], b"").await;
+            assert_eq!(opening.kind, Kind::Tls(Some("api.example.org".into())), "cut at {cut}");
+            assert_eq!(opening.from_client, bytes);
+        }
+        assert_eq!(opening(&[&hello("192.0.2.1")], b"").await.kind, Kind::Tls(None));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_handshake_is_known_at_once() {
+        for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x\r\n", b"\x16SSH-2.0 not a hello"] {
+            assert_eq!(opening(&[bytes], b"").await.kind, Kind::Other, "{bytes:?}");
+        }
+        let banner = opening(&[], b"220 mail ready").await;
+        assert_eq!((banner.kind, &banner.from_server[..]), (Kind::Other, &b"220 mail ready"[..]));
+    }
+
+    #[test]
+    fn a_handshake_names_the_host_of_the_connection() {
+        let check = |name: Option<&str>, host: &str| {
+            check_server_name(name, &Target { host: host.parse().unwrap(), port: 443 }).is_ok()
+        };
+        assert!(check(Some("API.example.org"), "api.example.org"));
+        assert!(!check(Some("evil.example"), "api.example.org") && !check(None, "api.example.org"));
+        assert!(!check(Some("evil.example"), "localhost") && check(None, "localhost"));
+        assert!(check(Some("any.example"), "192.0.2.1") && check(None, "192.0.2.1"));
+    }
+}

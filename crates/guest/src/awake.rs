@@ -1,0 +1,34 @@
+//! Time limits of calls. The host may stop the whole sandbox for a while, the guest among it: that time does not count.
+
+use std::time::{Duration, Instant};
+
+/// It is slept in pieces of this length: one that took much longer tells that the guest stood still.
+const PIECE: Duration = Duration::from_secs(2);
+/// How much longer a piece may take on a busy machine.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Sleeps for so long, not counting the time in which the guest stood still.
+pub(crate) async fn sleep(mut left: Duration) {
+    while !left.is_zero() {
+        let (piece, since) = (left.min(PIECE), Instant::now());
+        tokio::time::sleep(piece).await;
+        left = left.saturating_sub(counted(piece, since.elapsed()));
+    }
+}
+
+/// How much of the time that a piece has taken counts.
+fn counted(piece: Duration, taken: Duration) -> Duration {
+    taken.min(piece + SLACK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_busy_machine_takes_longer_counts_and_standing_still_does_not() {
+        let seconds = Duration::from_secs;
+        assert_eq!(counted(seconds(2), Duration::from_millis(2300)), Duration::from_millis(2300));
+        assert_eq!(counted(seconds(2), seconds(600)), seconds(3));
+    }
+}

@@ -1,0 +1,161 @@
+//! Whether everything that was written to the disk of a sandbox has reached it.
+//!
+//! The kernel writes data back later, and reports a failure only through descriptors that were open before it happened. So the
+//! owner opens one before the sandbox has written anything, holds it for the sandbox's whole life, and keeps the first
+//! failure: data that is lost stays lost, whatever succeeds afterwards.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, openat, syncfs};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::launch_file::{Held, Note, Synced};
+
+/// Counts what the kernel found wrong with an ext4 file system since it was mounted. Not `warning_count`: a disk that its job has
+/// filled gets warnings although nothing is lost (`ext4_convert_unwritten_extents_endio`), and lost data fails the sync anyway.
+const COUNTER: &str = "errors_count";
+
+/// How often the kernel has found the file system on a loop device damaged.
+#[must_use]
+pub fn faults(loop_device: u32) -> u64 {
+    let path = PathBuf::from(format!("/sys/fs/ext4/loop{loop_device}")).join(COUNTER);
+    fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The disk of a sandbox, held open from before its first write.
+pub(crate) struct HeldDisk {
+    directory: Arc<OwnedFd>,
+    loop_device: u32,
+    /// What stays true once it has happened.
+    damage: Option<String>,
+    /// How many syncs were begun.
+    begun: u64,
+    /// One that goes on, and where its thread tells the end.
+    running: Option<OwnedFd>,
+    /// Whether another one was asked for meanwhile.
+    again: bool,
+}
+
+impl HeldDisk {
+    /// Opens the root of a mount that nobody has written to.
+    pub(crate) fn open(mount: BorrowedFd<'_>, loop_device: u32) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = Arc::new(openat(mount, ".", flags, Mode::empty())?);
+        Ok(Self { directory, loop_device, damage: None, begun: 0, running: None, again: false })
+    }
+
+    /// Becomes readable when a sync is over.
+    pub(crate) fn news(&self) -> Option<BorrowedFd<'_>> {
+        self.running.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Writes everything back, on a thread of its own: that may take long, and the owner has other duties.
+    pub(crate) fn begin(&mut self, held: &mut Held) {
+        if self.running.is_some() {
+            self.again = true;
+            return;
+        }
+        // Written down before it begins: a reader that finds no such sync knows that the next one covers earlier writes. A
+        // full host disk may refuse the line; the server then asks again.
+        if held.add(&Note::SyncStarted { number: self.begun + 1 }).is_err() {
+            return;
+        }
+        self.begun += 1;
+        match self.start() {
+            Ok(news) => self.running = Some(news),
+            Err(_) => {
+                let result = syncfs(&self.directory).map_err(io::Error::from);
+                self.finish(&result, held);
+            }
+        }
+    }
+
+    fn start(&self) -> io::Result<OwnedFd> {
+        let (news, teller) = pipe_with(PipeFlags::CLOEXEC)?;
+        let directory = Arc::clone(&self.directory);
+        std::thread::Builder::new().name("sync".into()).spawn(move || {
+            let code = syncfs(&directory).map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
+            // The owner reads it, unless it is about to end.
+            let _ = rustix::io::write(&teller, &code.to_ne_bytes());
+        })?;
+        Ok(news)
+    }
+
+    /// The sync is over: says what came of it, and begins another one that was asked for meanwhile.
+    pub(crate) fn take_news(&mut self, held: &mut Held) {
+        let Some(news) = self.running.take() else { return };
+        let mut code = [0; 4];
+        let result = match rustix::io::read(&news, &mut code) {
+            Ok(4) => match i32::from_ne_bytes(code) {
+                0 => Ok(()),
+                code => Err(io::Error::from_raw_os_error(code)),
+            },
+            Ok(_) => Err(io::Error::other("the thread that syncs the disk has ended")),
+            Err(error) => Err(error.into()),
+        };
+        self.finish(&result, held);
+        if std::mem::take(&mut self.again) {
+            self.begin(held);
+        }
+    }
+
+    fn finish(&mut self, result: &io::Result<()>, held: &mut Held) {
+        self.damage = self.damage.take().or_else(|| damage_of(result, faults(self.loop_device)));
+        let synced = Synced { number: self.begun, damage: self.damage.clone() };
+        // Without the line the server gets no answer, and asks again.
+        let _ = held.add(&Note::Synced(synced));
+    }
+}
+
+/// What is wrong with a disk after a sync, where something is.
+fn damage_of(result: &io::Result<()>, faults: u64) -> Option<String> {
+    match (result, faults) {
+        (Err(error), _) => Some(format!("data could not be written back: {error}")),
+        (Ok(()), 0) => None,
+        (Ok(()), faults) => Some(describe_faults(faults)),
+    }
+}
+
+/// The words for counters that are not zero.
+#[must_use]
+pub fn describe_faults(faults: u64) -> String {
+    format!("the kernel has found {faults} errors in the file system")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_sync_and_a_counted_fault_are_both_damage() {
+        assert_eq!(damage_of(&Ok(()), 0), None);
+        assert!(damage_of(&Ok(()), 2).unwrap().contains("2 errors"));
+        let failed = Err(io::Error::from_raw_os_error(libc::EIO));
+        assert!(damage_of(&failed, 0).unwrap().contains("written back"));
+    }
+
+    #[test]
+    fn the_first_damage_is_told_by_every_later_sync() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(crate::launch_file::LAUNCH_FILE);
+        fs::write(&path, "7\n{}\n").unwrap();
+        let mut held = Held::of(fs::OpenOptions::new().append(true).open(&path).unwrap());
+        let directory = fs::File::open(folder.path()).unwrap();
+        // No file system is mounted from a loop device of this number.
+        let mut disk = HeldDisk::open(directory.as_fd(), u32::MAX).unwrap();
+        let mut sync = |disk: &mut HeldDisk| {
+            disk.begin(&mut held);
+            disk.take_news(&mut held);
+            let text = crate::launch_file::LaunchText::read(folder.path()).unwrap().unwrap();
+            (text.last_sync_started(), text.synced_after(disk.begun - 1).unwrap().damage)
+        };
+        assert_eq!(sync(&mut disk), (1, None));
+        disk.damage = Some("lost".into());
+        assert_eq!(sync(&mut disk), (2, Some("lost".into())));
+        assert_eq!(sync(&mut disk), (3, Some("lost".into())));
+    }
+}

@@ -1,0 +1,199 @@
+//! Links that show one view of one job to whoever has them. Each is on record as long as it holds: it can be listed, and revoked.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Actor, SessionId};
+use crate::clock::now_ms;
+use crate::error::OrchestratorError;
+use crate::ids::JobId;
+use crate::orchestrator::Orchestrator;
+
+/// The most links of one job that hold at once.
+const MOST_OF_A_JOB: usize = 200;
+
+/// Names a link; it does not open anything.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ShareId(String);
+
+impl ShareId {
+    /// As a text of letters and digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for ShareId {
+    fn from(id: String) -> Self {
+        Self(id)
+    }
+}
+
+/// A link to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSharedLink {
+    /// The job.
+    pub job: JobId,
+    /// What of it, as the server names it.
+    pub view: String,
+    /// Whether others may type and click.
+    pub may_use: bool,
+    /// Who makes it.
+    pub by: Actor,
+    /// The login that it ends with, where it does.
+    pub session: Option<SessionId>,
+    /// When it ends, in milliseconds since 1970.
+    pub until_ms: i64,
+}
+
+/// A link that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedLink {
+    /// Names it.
+    pub id: ShareId,
+    /// The job.
+    pub job: JobId,
+    /// What of it, as the server names it.
+    pub view: String,
+    /// Whether others may type and click.
+    pub may_use: bool,
+    /// Who made it.
+    pub by: Actor,
+    /// The login that it ends with, where it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// When it ends.
+    pub until_ms: i64,
+}
+
+/// All links that hold, and some that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(RwLock<HashMap<ShareId, SharedLink>>);
+
+impl Shares {
+    pub(crate) fn new(links: Vec<SharedLink>) -> Self {
+        Self(RwLock::new(links.into_iter().map(|link| (link.id.clone(), link)).collect()))
+    }
+
+    fn get(&self, id: &ShareId) -> Option<SharedLink> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// The links of a job that have not ended by themselves, newest first.
+    fn of_job(&self, job: JobId, now_ms: i64) -> Vec<SharedLink> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<SharedLink> =
+            all.values().filter(|link| link.job == job && now_ms < link.until_ms).cloned().collect();
+        found.sort_by(|one, other| {
+            (other.created_ms, other.id.as_str()).cmp(&(one.created_ms, one.id.as_str()))
+        });
+        found
+    }
+
+    fn add(&self, link: SharedLink, now_ms: i64) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, link| now_ms < link.until_ms);
+        all.insert(link.id.clone(), link);
+    }
+
+    fn remove(&self, id: &ShareId) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Forgets the links of a job that was deleted.
+    pub(crate) fn forget(&self, job: JobId) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|_, link| link.job != job);
+    }
+}
+
+impl Orchestrator {
+    /// Puts a link on record.
+    ///
+    /// # Errors
+    /// The job has too many, or the store fails.
+    pub async fn add_share(&self, new: NewSharedLink) -> Result<SharedLink, OrchestratorError> {
+        let NewSharedLink { job, view, may_use, by, session, until_ms } = new;
+        if self.core.shares.of_job(job, now_ms()).len() >= MOST_OF_A_JOB {
+            return Err(OrchestratorError::TooManyShares { job, most: MOST_OF_A_JOB });
+        }
+        let id = ShareId(Uuid::new_v4().simple().to_string());
+        let link = SharedLink { id, job, view, may_use, by, session, created_ms: now_ms(), until_ms };
+        self.core.store.put_share(link.clone()).await?;
+        self.core.shares.add(link.clone(), now_ms());
+        Ok(link)
+    }
+
+    /// Whether a link is on record, and has not ended with a login. Its time and the key of who made it are the caller's to check.
+    #[must_use]
+    pub fn share_holds(&self, id: &ShareId) -> bool {
+        let link = self.core.shares.get(id);
+        link.is_some_and(|link| link.session.is_none_or(|session| self.session_holds(&session)))
+    }
+
+    /// The links of a job that hold as far as [`Orchestrator::share_holds`] says, newest first.
+    #[must_use]
+    pub fn shares(&self, job: JobId) -> Vec<SharedLink> {
+        let mut links = self.core.shares.of_job(job, now_ms());
+        links.retain(|link| self.share_holds(&link.id));
+        links
+    }
+
+    /// Revokes a link; what was opened with it closes.
+    ///
+    /// # Errors
+    /// The job has no such link, or the store fails; then the link still holds.
+    pub async fn revoke_share(&self, job: JobId, id: &ShareId) -> Result<(), OrchestratorError> {
+        if self.core.shares.get(id).is_none_or(|link| link.job != job) {
+            return Err(OrchestratorError::NoShare(id.as_str().to_owned()));
+        }
+        self.core.store.remove_share(id.clone()).await?;
+        self.core.shares.remove(id);
+        self.core.keys.changed();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(id: &str, job: JobId, created_ms: i64, until_ms: i64) -> SharedLink {
+        let (view, by) = ("desktop".to_owned(), Actor::named("ada"));
+        SharedLink {
+            id: ShareId(id.into()),
+            job,
+            view,
+            may_use: false,
+            by,
+            session: None,
+            created_ms,
+            until_ms,
+        }
+    }
+
+    #[test]
+    fn the_links_of_a_job_are_listed_newest_first_until_they_end() {
+        let (job, other) = (JobId::generate(), JobId::generate());
+        let shares =
+            Shares::new(vec![link("old", job, 1, 100), link("else", other, 2, 100), link("new", job, 3, 50)]);
+        let ids = |now_ms| {
+            shares.of_job(job, now_ms).iter().map(|link| link.id.as_str().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(49), ["new", "old"]);
+        assert_eq!(ids(50), ["old"]);
+        shares.remove(&ShareId("old".into()));
+        assert_eq!(ids(49), ["new"]);
+        shares.add(link("newest", job, 60, 200), 60);
+        assert_eq!(ids(60), ["newest"]);
+        assert_eq!(shares.get(&ShareId("new".into())), None, "what has ended is forgotten");
+        shares.forget(other);
+        assert_eq!(shares.get(&ShareId("else".into())), None);
+    }
+}

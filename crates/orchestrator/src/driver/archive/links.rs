@@ -1,0 +1,170 @@
+//! Which symbolic links of a workspace lead out of it. They are left out of the zip: wherever somebody unpacks it, such a link
+//! would lead to a file of that machine.
+//!
+//! A link is followed through all other links of the workspace, as a file system would: the text of each alone does not tell. With
+//! `p/q/r/l -> ../../../s`, `p/q/r/l/../..` is outside, although its text stays inside.
+
+use std::collections::HashMap;
+
+/// What one path may take on its way; as in Linux.
+const MAX_LINKS: usize = 40;
+/// What all links of a workspace together may take, in bytes of the paths that are looked up. Some 10 million steps.
+const MAX_WORK: usize = 1 << 30;
+
+/// Why a link is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeadsOut {
+    Absolute,
+    Escapes,
+    /// There are too many links, on too long paths, to look at all of them.
+    Unchecked,
+}
+
+impl LeadsOut {
+    /// For the manifest.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::Absolute => "absolute_link",
+            Self::Escapes => "link_leads_out",
+            Self::Unchecked => "link_not_checked",
+        }
+    }
+}
+
+/// The links of a workspace by their paths.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    targets: HashMap<String, String>,
+    work: usize,
+}
+
+impl Links {
+    pub(super) fn add(&mut self, path: &str, target: &str) {
+        self.targets.insert(path.to_owned(), target.to_owned());
+    }
+
+    /// Whether a link leads out of the workspace, and how. One that leads nowhere, or to itself, does not.
+    pub(super) fn leads_out(&mut self, path: &str) -> Option<LeadsOut> {
+        let target = self.targets.get(path)?;
+        if target.starts_with('/') {
+            return Some(LeadsOut::Absolute);
+        }
+        // A stream that lies may put a link below another one.
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        follow(&self.targets, &mut self.work, [parent, target])
+    }
+}
+
+/// Follows a path from the root of the workspace, and another one from where that leads.
+fn follow(targets: &HashMap<String, String>, work: &mut usize, [first, then]: [&str; 2]) -> Option<LeadsOut> {
+    let mut here = String::new();
+    let mut left = vec![then.split('/'), first.split('/')];
+    let mut links = 0;
+    while let Some(parts) = left.last_mut() {
+        let Some(part) = parts.next() else {
+            left.pop();
+            continue;
+        };
+        *work = work.saturating_add(here.len() + part.len() + 1);
+        if *work > MAX_WORK {
+            return Some(LeadsOut::Unchecked);
+        }
+        match part {
+            "" | "." => {}
+            ".." if here.is_empty() => return Some(LeadsOut::Escapes),
+            ".." => here.truncate(here.rfind('/').unwrap_or(0)),
+            name => {
+                let above = here.len();
+                if !here.is_empty() {
+                    here.push('/');
+                }
+                here.push_str(name);
+                let Some(next) = targets.get(&here) else { continue };
+                if next.starts_with('/') {
+                    return Some(LeadsOut::Escapes);
+                }
+                links += 1;
+                if links > MAX_LINKS {
+                    return None;
+                }
+                left.push(next.split('/'));
+                here.truncate(above);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(links: &[(&str, &str)]) -> Links {
+        let mut all = Links::default();
+        for (path, target) in links {
+            all.add(path, target);
+        }
+        all
+    }
+
+    #[test]
+    fn a_link_that_stays_inside_is_kept_whatever_is_there() {
+        let mut links = of(&[
+            ("a", "b"),
+            ("d/e/up", "../../b"),
+            ("d/here", "."),
+            ("root", "d/.."),
+            ("gone", "no/such/file"),
+        ]);
+        for path in ["a", "d/e/up", "d/here", "root", "gone"] {
+            assert_eq!(links.leads_out(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn absolute_links_and_those_that_climb_out_are_found() {
+        let mut links =
+            of(&[("abs", "/workspace/a"), ("up", ".."), ("d/up", "../../x"), ("odd", "a/./..//../x")]);
+        assert_eq!(links.leads_out("abs"), Some(LeadsOut::Absolute));
+        for path in ["up", "d/up", "odd"] {
+            assert_eq!(links.leads_out(path), Some(LeadsOut::Escapes), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_followed_through_others() {
+        let mut links = of(&[
+            ("p/q/r/l", "../../../s"),
+            ("inside", "p/q/r/l/.."),
+            ("outside", "p/q/r/l/../.."),
+            ("abs", "/etc"),
+            ("through", "abs/passwd"),
+            ("d/top", ".."),
+            ("d/top/x", "../y"),
+        ]);
+        assert_eq!((links.leads_out("p/q/r/l"), links.leads_out("inside")), (None, None));
+        // The last one is below a link, where it stays inside by its text alone.
+        for path in ["outside", "through", "d/top/x"] {
+            assert_eq!(links.leads_out(path), Some(LeadsOut::Escapes), "{path}");
+        }
+    }
+
+    #[test]
+    fn links_that_lead_to_each_other_lead_nowhere() {
+        let mut links = of(&[("a", "b"), ("b", "a"), ("self", "self/x")]);
+        for path in ["a", "b", "self"] {
+            assert_eq!(links.leads_out(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn links_that_take_too_long_to_follow_are_left_out() {
+        let long = "d/../".repeat(800) + "next";
+        let mut links = Links::default();
+        for number in 0..40 {
+            links.add(&format!("n{number}"), &long.replace("next", &format!("n{}", number + 1)));
+        }
+        links.work = MAX_WORK - 1000;
+        assert_eq!(links.leads_out("n0"), Some(LeadsOut::Unchecked));
+    }
+}

@@ -1,0 +1,114 @@
+//! What the driver does about notebook kernels that were lost with a sandbox: says which, refuses the next cell, or runs the cells again.
+
+use tokio::time::Instant;
+
+use super::steps::end_of_stop;
+use super::{Driver, Stop};
+use crate::error::OrchestratorError;
+use crate::event::EventBody;
+use crate::kernels::{KERNEL_EVENTS, KernelHistory, LostKernel, RefusedCell, Replay, Wanted};
+use crate::request::Work;
+use crate::step::{Step, StepOptions, StepTool};
+
+/// How long a cell of an agent or of the API may run again when it did not say how long it may run.
+const REPLAY_TIMEOUT_S: f64 = 600.0;
+
+impl Driver {
+    /// The kernels that are lost with the sandbox.
+    pub(super) async fn lost_kernels(&self, steps_kept: usize) -> Result<Vec<LostKernel>, OrchestratorError> {
+        Ok(self.kernel_history().await?.would_lose(steps_kept))
+    }
+
+    async fn kernel_history(&self) -> Result<KernelHistory, OrchestratorError> {
+        let log = self.core.store.all_events(self.recorder.job(), KERNEL_EVENTS, 0).await?;
+        Ok(KernelHistory::of(&log))
+    }
+
+    /// Why a cell of the job is not run; `None` where it may be.
+    pub(super) async fn refuse_cell(&self, wanted: Wanted<'_>) -> Result<Option<RefusedCell>, Stop> {
+        let refused = self.kernels.refuse(self.core.store.as_ref(), self.recorder.job(), wanted, false).await;
+        Ok(refused?)
+    }
+
+    /// Runs the cells of lost kernels again, where the job wants that: each as a further attempt of its call.
+    pub(super) async fn replay_cells(&mut self) -> Result<(), Stop> {
+        if !self.kernels.must_replay() {
+            return Ok(());
+        }
+        while let Some(replay) = self.kernel_history().await?.next_replay() {
+            if self.is_cancelled() && !replay.is_begun {
+                return Err(Stop::Cancelled);
+            }
+            if self.is_time_over() && !replay.is_begun {
+                return Err(Stop::Deadline);
+            }
+            self.replay_cell(&replay).await?;
+        }
+        self.kernels.end_replay();
+        Ok(())
+    }
+
+    async fn replay_cell(&mut self, Replay { cell, call, is_begun, kernel }: &Replay) -> Result<(), Stop> {
+        let Some(step) = self.step_of(cell.step, &cell.tool, cell.code(), &cell.input) else {
+            return Err(Stop::Failed(OrchestratorError::Unreadable {
+                what: format!("the cell {}", call.id),
+                source: "its log has no code".into(),
+            }));
+        };
+        if !is_begun {
+            let (step, tool, input) = (cell.step, cell.tool.clone(), cell.input.clone());
+            let started = EventBody::CallStarted { step, tool, input };
+            self.recorder.record(started.of(call)).await?;
+        }
+        let started = Instant::now();
+        // The past stays: what comes after looks up calls that an earlier server began.
+        let ran = self.run_process(call, &step).await;
+        let end = match ran {
+            Ok((end, _)) => end,
+            Err(stop) => {
+                if let Some(end) = end_of_stop(&stop, started) {
+                    self.recorder.record(EventBody::CallEnded(end).of(call)).await?;
+                }
+                return Err(stop);
+            }
+        };
+        let note = format!("run again because the kernel {kernel} was lost with its sandbox");
+        self.recorder.record(EventBody::CallEnded(end.with_note(Some(note))).of(call)).await?;
+        self.forget_call(call);
+        self.rhythm().worked(started.elapsed());
+        Ok(())
+    }
+
+    /// The step that a cell carries out, or one that does the same.
+    fn step_of(
+        &self,
+        step: Option<usize>,
+        tool: &str,
+        code: &str,
+        input: &serde_json::Value,
+    ) -> Option<Step> {
+        if let (Some(index), Work::Steps(steps)) = (step, &self.spec.work) {
+            return steps.get(index).cloned();
+        }
+        let code = Some(code).filter(|code| !code.is_empty())?.to_owned();
+        let tool = match tool {
+            "python" => StepTool::Python { code },
+            "typescript" => StepTool::Typescript { code },
+            _ => StepTool::Code { kernel: input.get("kernel")?.as_str()?.to_owned(), code },
+        };
+        let asked = input.get("timeout_s").and_then(serde_json::Value::as_f64);
+        let timeout_s =
+            asked.filter(|seconds| (0.001..=3600.0).contains(seconds)).unwrap_or(REPLAY_TIMEOUT_S);
+        Some(Step { tool, options: StepOptions { timeout_s: Some(timeout_s), ..StepOptions::default() } })
+    }
+}
+
+/// The kernel that runs a step; `None` for steps that are no code.
+pub(super) fn language_of(tool: &StepTool) -> Option<crate::code::Language> {
+    match tool {
+        StepTool::Python { .. } => Some(crate::code::Language::Python),
+        StepTool::Typescript { .. } => Some(crate::code::Language::Typescript),
+        StepTool::Code { kernel, .. } => Some(crate::code::Language::Kernel(kernel.clone())),
+        _ => None,
+    }
+}

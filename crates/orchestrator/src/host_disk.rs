@@ -1,0 +1,382 @@
+//! Watches the room on the host's disk and stops all sandboxes before it is used up.
+//!
+//! The disks of sandboxes take room on the host only as they are filled. What a program has written is stored later, and where the
+//! host is full by then the kernel drops it: the program has long been told that all is well. So sandboxes stand still while less
+//! is free than they have written and the kernel has not stored, plus a reserve; and go on when there is room again.
+//!
+//! This has nothing to do with a pause that somebody asked for, which is a state of the job: neither ends the other.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::pending;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use sandbox::{HostDisk, SandboxId};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::core::Core;
+use crate::error::OrchestratorError;
+use crate::event::EventBody;
+use crate::ids::JobId;
+use crate::live::LiveJob;
+
+/// The code of the event.
+pub(crate) const HOST_DISK_FULL: &str = "host_disk_full";
+/// What must stay free beside what waits to be stored, where the operator says nothing.
+pub(crate) const DEFAULT_RESERVE: u64 = 128 << 20;
+/// What all sandboxes together write in a second at most, more than memory is copied at. So nothing below the reserve happens between two
+/// looks.
+const FASTEST_BYTES_PER_S: u64 = 5 << 30;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked while sandboxes stand still.
+const LOW_PAUSE: Duration = Duration::from_millis(200);
+/// Of the host's own records of which blocks belong to a file: less than one part in this many.
+const RECORDS_PART: u64 = 64;
+
+/// When sandboxes stop and go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Thresholds {
+    /// They stop where less is free.
+    stop_below: u64,
+    /// They go on where so much is free.
+    go_on_at: u64,
+}
+
+impl Thresholds {
+    /// Of these disks. Nothing beyond what the disks can still take is needed, however much is written.
+    fn of(host: &HostDisk, reserve: u64) -> Self {
+        let unwritten: u64 = host.disks.iter().map(|disk| disk.unwritten_bytes).sum();
+        let unallocated: u64 = host.disks.iter().map(|disk| disk.unallocated_bytes).sum();
+        let most = unallocated + unallocated / RECORDS_PART;
+        Self {
+            stop_below: (unwritten + reserve).min(most),
+            go_on_at: (unwritten + reserve + reserve / 2).min(most),
+        }
+    }
+
+    fn is_low(self, was_low: bool, free: u64) -> bool {
+        free < if was_low { self.go_on_at } else { self.stop_below }
+    }
+}
+
+/// How long until the next look: no sandbox can use up what is above the reserve before.
+fn next_look(free: u64, stop_below: u64) -> Duration {
+    let above = free.saturating_sub(stop_below);
+    let micros = above.saturating_mul(1_000_000) / FASTEST_BYTES_PER_S;
+    Duration::from_micros(micros).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
+/// What there is too little of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    free_mib: u64,
+    needed_mib: u64,
+}
+
+impl Shortage {
+    fn of(free: u64, needed: u64) -> Self {
+        Self { free_mib: free >> 20, needed_mib: needed.div_ceil(1 << 20) }
+    }
+}
+
+impl From<Shortage> for OrchestratorError {
+    fn from(shortage: Shortage) -> Self {
+        Self::HostDiskFull { free_mib: shortage.free_mib, needed_mib: shortage.needed_mib }
+    }
+}
+
+/// Whether sandboxes stand still.
+#[derive(Default)]
+pub(crate) struct HostDiskWatch {
+    now: watch::Sender<Option<Shortage>>,
+    /// What was free at the last look, where sandboxes share a disk of the host.
+    free_bytes: Mutex<Option<u64>>,
+}
+
+impl HostDiskWatch {
+    /// Why sandboxes stand still, while they do.
+    pub(crate) fn shortage(&self) -> Option<OrchestratorError> {
+        self.now.borrow().map(OrchestratorError::from)
+    }
+
+    /// Returns when sandboxes stand still: the error that says why.
+    pub(crate) async fn low(&self) -> OrchestratorError {
+        let shortage = self.now.subscribe().wait_for(Option::is_some).await.ok().and_then(|now| *now);
+        match shortage {
+            Some(shortage) => shortage.into(),
+            None => pending().await,
+        }
+    }
+
+    /// Returns when sandboxes do not stand still.
+    pub(crate) async fn is_over(&self) {
+        if self.now.subscribe().wait_for(Option::is_none).await.is_err() {
+            pending::<()>().await;
+        }
+    }
+
+    /// Sleeps for so long, not counting the time in which sandboxes stand still: nobody in one can do anything then.
+    pub(crate) async fn sleep_awake(&self, mut left: Duration) {
+        loop {
+            self.is_over().await;
+            let since = Instant::now();
+            tokio::select! {
+                () = sleep(left) => return,
+                _ = self.low() => left = left.saturating_sub(since.elapsed()),
+            }
+        }
+    }
+
+    /// Waits for something in a sandbox for so long, not counting the time in which sandboxes stand still.
+    pub(crate) async fn within<T>(&self, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.sleep_awake(patience) => None,
+        }
+    }
+
+    /// Refuses another sandbox where there is no room for what it writes at first.
+    pub(crate) fn check_room(&self, reserve: u64) -> Result<(), OrchestratorError> {
+        if let Some(shortage) = self.shortage() {
+            return Err(shortage);
+        }
+        match self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner).filter(|free| *free < reserve) {
+            Some(free) => Err(Shortage::of(free, reserve).into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Runs until the server goes down. Sandboxes that stand still then stay so: the next server lets them go on.
+pub(crate) async fn run(core: Arc<Core>) {
+    let mut watcher =
+        Watcher { core: Arc::clone(&core), stopped: BTreeSet::new(), told: HashMap::new(), is_first: true };
+    loop {
+        let pause = match watcher.look().await {
+            Ok(pause) => pause,
+            Err(error) => {
+                tracing::warn!(%error, "the room on the host's disk cannot be looked at, trying again");
+                LONGEST_PAUSE
+            }
+        };
+        tokio::select! {
+            () = core.shutdown.cancelled() => return,
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+struct Watcher {
+    core: Arc<Core>,
+    /// Sandboxes that were stopped here.
+    stopped: BTreeSet<SandboxId>,
+    /// What writes it into the logs of jobs.
+    told: HashMap<JobId, JoinHandle<()>>,
+    is_first: bool,
+}
+
+impl Watcher {
+    async fn look(&mut self) -> Result<Duration, OrchestratorError> {
+        let Some(host) = self.core.backend.host_disk().await? else { return Ok(LONGEST_PAUSE) };
+        let reserve = self.core.settings().disk_reserve_bytes;
+        *self.core.host_disk.free_bytes.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(host.free_bytes);
+        let thresholds = Thresholds::of(&host, reserve);
+        let was_low = self.core.host_disk.now.borrow().is_some();
+        if thresholds.is_low(was_low, host.free_bytes) {
+            let shortage = Shortage::of(host.free_bytes, thresholds.go_on_at);
+            // First, so that nobody takes the silence of a sandbox for its end.
+            self.core.host_disk.now.send_replace(Some(shortage));
+            if !was_low {
+                tracing::warn!(
+                    free_mib = shortage.free_mib,
+                    needed_mib = shortage.needed_mib,
+                    "the host's disk is nearly full, sandboxes stand still"
+                );
+            }
+            self.stop(&host).await;
+            self.tell();
+            return Ok(LOW_PAUSE);
+        }
+        if was_low || !self.stopped.is_empty() || std::mem::take(&mut self.is_first) {
+            // Those that an earlier server has stopped among them.
+            let there: BTreeSet<SandboxId> = host.disks.iter().map(|disk| disk.sandbox).collect();
+            let all = &there | &std::mem::take(&mut self.stopped);
+            let left = self.let_go(all).await;
+            // The others are gone.
+            self.stopped = &left & &there;
+        }
+        if was_low {
+            self.core.host_disk.now.send_replace(None);
+            tracing::info!(
+                free_mib = host.free_bytes >> 20,
+                "there is room on the host's disk again, sandboxes go on"
+            );
+        }
+        // Another sandbox may come before the next look.
+        Ok(next_look(host.free_bytes, thresholds.stop_below.max(reserve)))
+    }
+
+    /// Stops what can still take room. All of them each time: one may have been let go since, by whoever has just made it.
+    async fn stop(&mut self, host: &HostDisk) {
+        let Some(freezer) = self.core.backend.freezer() else { return };
+        let pool: BTreeSet<SandboxId> = self.core.pool.members().into_iter().collect();
+        let growing = host.disks.iter().filter(|disk| disk.unallocated_bytes > 0).map(|disk| disk.sandbox);
+        let growing: Vec<SandboxId> = growing.filter(|sandbox| !pool.contains(sandbox)).collect();
+        // Before it is known that they stand still: a part of one may, and must go on later.
+        self.stopped.extend(&growing);
+        // All at once: one whose processes are in the middle of a write takes its time.
+        let stopping = growing.into_iter().map(|sandbox| async move {
+            // One that is being made, or about to go.
+            if let Err(error) = freezer.freeze(sandbox).await {
+                tracing::debug!(%sandbox, %error, "it does not stand still yet");
+            }
+        });
+        join_all(stopping).await;
+    }
+
+    /// Lets all go on, but for those that stand ready.
+    /// Returns those that could not be.
+    async fn let_go(&self, sandboxes: BTreeSet<SandboxId>) -> BTreeSet<SandboxId> {
+        let mut left = BTreeSet::new();
+        let Some(freezer) = self.core.backend.freezer() else { return left };
+        let pool: BTreeSet<SandboxId> = self.core.pool.members().into_iter().collect();
+        for sandbox in sandboxes.difference(&pool) {
+            if let Err(error) = freezer.thaw(*sandbox).await {
+                tracing::debug!(%sandbox, %error, "it does not go on, it may be gone");
+                left.insert(*sandbox);
+            }
+        }
+        left
+    }
+
+    /// Has it written into the log of each job whose sandbox stands still.
+    fn tell(&mut self) {
+        self.told.retain(|_, telling| !telling.is_finished());
+        for (job, live) in self.core.live.all() {
+            // Nobody could use it.
+            live.used.now();
+            if !self.told.contains_key(&job) {
+                let telling = tell(Arc::clone(&self.core), live, self.stopped.clone());
+                self.told.insert(job, self.core.tasks.spawn(telling));
+            }
+        }
+    }
+}
+
+/// Writes that the sandbox of a job stands still, and later that it goes on. The job waits meanwhile.
+async fn tell(core: Arc<Core>, live: LiveJob, stopped: BTreeSet<SandboxId>) {
+    let recorder = &live.recorder;
+    let stopped_one = |view: &crate::view::JobView| {
+        view.sandbox.filter(|one| stopped.contains(one) && !view.state.is_over())
+    };
+    let telling = async {
+        let Some(sandbox) = recorder.look(stopped_one).await else { return };
+        let Some(shortage) = core.host_disk.shortage() else { return };
+        let _waits = recorder.waiting().wait_for(&shortage);
+        let code = HOST_DISK_FULL.to_owned();
+        let stopped = EventBody::SandboxStopped { sandbox, code, reason: shortage.to_string() };
+        // It waits for a database on the same disk.
+        if recorder.record(stopped).await.is_err() {
+            return;
+        }
+        core.host_disk.is_over().await;
+        if recorder.look(stopped_one).await == Some(sandbox) {
+            let _ = recorder.record(EventBody::SandboxContinued { sandbox }).await;
+        }
+    };
+    tokio::select! {
+        () = core.shutdown.cancelled() => {}
+        () = telling => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox::SparseDisk;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn host(free: u64, disks: &[(u64, u64)]) -> HostDisk {
+        let disks = disks.iter().map(|(unallocated, unwritten)| SparseDisk {
+            sandbox: SandboxId::generate(),
+            unallocated_bytes: unallocated * MIB,
+            unwritten_bytes: unwritten * MIB,
+        });
+        HostDisk { free_bytes: free * MIB, disks: disks.collect() }
+    }
+
+    #[test]
+    fn what_waits_to_be_stored_and_the_reserve_must_be_free() {
+        let thresholds = Thresholds::of(&host(0, &[(8192, 300), (8192, 100)]), 128 * MIB);
+        assert_eq!(thresholds, Thresholds { stop_below: 528 * MIB, go_on_at: 592 * MIB });
+    }
+
+    #[test]
+    fn disks_that_fit_the_host_stop_nobody() {
+        let thresholds = Thresholds::of(&host(0, &[(64, 64)]), 128 * MIB);
+        assert_eq!(thresholds, Thresholds { stop_below: 65 * MIB, go_on_at: 65 * MIB });
+        assert!(!thresholds.is_low(true, 65 * MIB));
+        let nobody = Thresholds::of(&host(0, &[]), 128 * MIB);
+        assert!(!nobody.is_low(false, 0) && !nobody.is_low(true, 0));
+    }
+
+    #[test]
+    fn storing_what_was_written_does_not_let_sandboxes_go_on() {
+        // 400 MiB are stored while they stand still: so much less is free, and so much less waits.
+        let before = Thresholds::of(&host(0, &[(8192, 400)]), 128 * MIB);
+        assert!(before.is_low(false, 527 * MIB));
+        let after = Thresholds::of(&host(0, &[(7792, 0)]), 128 * MIB);
+        assert!(after.is_low(true, 127 * MIB));
+        assert!(after.is_low(true, 191 * MIB) && !after.is_low(false, 191 * MIB));
+        assert!(!after.is_low(true, 192 * MIB));
+    }
+
+    #[test]
+    fn it_is_looked_again_before_the_room_can_be_gone() {
+        assert_eq!(next_look(u64::MAX, 0), LONGEST_PAUSE);
+        assert_eq!(next_look(0, MIB), SHORTEST_PAUSE);
+        let pause = next_look(2048 * MIB, 1024 * MIB);
+        assert!(pause.as_micros() * u128::from(FASTEST_BYTES_PER_S) <= 1_000_000 * u128::from(1024 * MIB));
+        // What is written until the next look, at the edge, is less than the reserve.
+        assert!(
+            SHORTEST_PAUSE.as_millis() * u128::from(FASTEST_BYTES_PER_S) / 1000
+                <= u128::from(DEFAULT_RESERVE)
+        );
+    }
+
+    #[test]
+    fn another_sandbox_needs_the_reserve() {
+        let watch = HostDiskWatch::default();
+        assert!(watch.check_room(MIB).is_ok());
+        *watch.free_bytes.lock().unwrap() = Some(MIB - 1);
+        assert!(matches!(watch.check_room(MIB), Err(OrchestratorError::HostDiskFull { .. })));
+        *watch.free_bytes.lock().unwrap() = Some(MIB);
+        assert!(watch.check_room(MIB).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_sandboxes_stand_still_does_not_count() {
+        let watch = Arc::new(HostDiskWatch::default());
+        let started = Instant::now();
+        let sleeping = tokio::spawn({
+            let watch = Arc::clone(&watch);
+            async move { watch.sleep_awake(Duration::from_secs(10)).await }
+        });
+        sleep(Duration::from_secs(4)).await;
+        watch.now.send_replace(Some(Shortage::of(0, 1)));
+        sleep(Duration::from_secs(600)).await;
+        assert!(matches!(watch.low().await, OrchestratorError::HostDiskFull { .. }));
+        assert!(!sleeping.is_finished());
+        watch.now.send_replace(None);
+        sleeping.await.unwrap();
+        assert_eq!(started.elapsed().as_secs(), 610);
+    }
+}

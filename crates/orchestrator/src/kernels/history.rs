@@ -1,0 +1,274 @@
+//! What the log tells of kernels: the cells that each has run since it was started, and what of them was lost. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+
+use super::LostKernel;
+use super::names::Names;
+use crate::deeds::DeedKind;
+use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody};
+use crate::store::Kinds;
+
+/// The events that tell of kernels.
+pub(crate) const KERNEL_EVENTS: Kinds =
+    Kinds::Only(&["call_started", "call_ended", "sandbox_lost", "person_acted"]);
+
+/// The code of a cell that was refused because its kernel was lost.
+pub(crate) const KERNEL_LOST: &str = "kernel_lost";
+
+/// Which tool ran a cell, with which input, as its call began.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LoggedCell {
+    /// The call; of several attempts the newest.
+    pub(crate) call: CallRef,
+    /// The step that it carries out.
+    pub(crate) step: Option<usize>,
+    pub(crate) tool: String,
+    pub(crate) input: Value,
+    succeeded: bool,
+}
+
+impl LoggedCell {
+    /// The code, under one of the names that the tools take it by.
+    pub(crate) fn code(&self) -> &str {
+        ["code", "source", "script"].iter().find_map(|key| self.input.get(key)?.as_str()).unwrap_or_default()
+    }
+}
+
+/// A kernel that was lost, and what became of that.
+#[derive(Debug, Clone, PartialEq)]
+struct Loss {
+    /// Cells that have not been run again.
+    cells: Vec<LoggedCell>,
+    lost: LostKernel,
+    /// Whether a cell of the job itself was refused for it.
+    job_told: bool,
+    /// Whether a cell that came over the API was.
+    api_told: bool,
+    /// The call whose replay failed.
+    failed: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct KernelState {
+    language: String,
+    life: u64,
+    cells: Vec<LoggedCell>,
+    loss: Option<Loss>,
+}
+
+impl KernelState {
+    fn forget(&mut self) {
+        self.life = 0;
+        self.cells.clear();
+    }
+
+    /// What would be lost with the sandbox: the cells that ran, and those that were to run again and did not come to it. Steps
+    /// from `steps_kept` on are done again anyway.
+    fn would_lose(&self, steps_kept: usize) -> Vec<LoggedCell> {
+        let waiting = self.loss.as_ref().filter(|loss| !loss.job_told && loss.failed.is_none());
+        let waiting = waiting.map_or(&[][..], |loss| loss.cells.as_slice());
+        let is_lost = |cell: &&LoggedCell| cell.step.is_none_or(|step| step < steps_kept);
+        self.cells.iter().chain(waiting).filter(is_lost).cloned().collect()
+    }
+
+    fn lost(&self, name: &str, cells: &[LoggedCell]) -> LostKernel {
+        let mut names = Names::default();
+        for cell in cells {
+            names.take(&self.language, cell.code());
+        }
+        LostKernel::new(name, &self.language, cells.len(), names.into_list())
+    }
+}
+
+/// A cell that is to be run again.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Replay {
+    pub(crate) cell: LoggedCell,
+    /// The attempt to run, or to go on with.
+    pub(crate) call: CallRef,
+    /// Whether the log has its beginning: an earlier server has sent it.
+    pub(crate) is_begun: bool,
+    pub(crate) kernel: String,
+}
+
+/// All kernels of a job.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct KernelHistory {
+    kernels: BTreeMap<String, KernelState>,
+    open: HashMap<CallRef, LoggedCell>,
+}
+
+impl KernelHistory {
+    /// The history of a log, or of those of its events that [`KERNEL_EVENTS`] names.
+    pub(crate) fn of(log: &[Event]) -> Self {
+        let mut history = Self::default();
+        log.iter().for_each(|event| history.apply(event));
+        history
+    }
+
+    fn apply(&mut self, event: &Event) {
+        match (&event.body, &event.call) {
+            (EventBody::CallStarted { step, tool, input }, Some(call)) if is_cell(tool) => {
+                let (call, step, tool, input) = (call.clone(), *step, tool.clone(), input.clone());
+                self.open.insert(call.clone(), LoggedCell { call, step, tool, input, succeeded: false });
+            }
+            (EventBody::CallEnded(end), Some(call)) => {
+                if let Some(cell) = self.open.remove(call) {
+                    self.end(cell, end);
+                }
+            }
+            (EventBody::PersonActed(deed), _)
+                if deed.what == DeedKind::KernelRestarted && deed.failed.is_none() =>
+            {
+                if let Some(state) = deed.name.as_ref().and_then(|name| self.kernels.get_mut(name)) {
+                    state.forget();
+                }
+            }
+            (EventBody::SandboxLost { steps_kept, .. }, _) => self.lose(*steps_kept),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, mut cell: LoggedCell, end: &CallEnd) {
+        let Some(kernel) = &end.kernel else {
+            return self.count_attempt(&cell.call, end);
+        };
+        // A replayed cell that another kernel ran is not replayed again, or it would be for ever.
+        for (_, other) in self.kernels.iter_mut().filter(|(name, _)| **name != kernel.name) {
+            if let Some(loss) = &mut other.loss
+                && let Some(index) = loss.cells.iter().position(|waiting| waiting.call.id == cell.call.id)
+            {
+                loss.cells.remove(index);
+                loss.failed = Some(cell.call.id.clone());
+            }
+        }
+        let state = self.kernels.entry(kernel.name.clone()).or_default();
+        if end.code.as_deref() == Some(KERNEL_LOST) {
+            if let Some(loss) = &mut state.loss {
+                let told = if is_api_call(&cell.call) { &mut loss.api_told } else { &mut loss.job_told };
+                *told = true;
+            }
+            return;
+        }
+        state.language.clone_from(&kernel.language);
+        cell.succeeded = end.status == CallStatus::Succeeded;
+        if let Some(loss) = &mut state.loss
+            && let Some(index) = loss.cells.iter().position(|waiting| waiting.call.id == cell.call.id)
+        {
+            let before = loss.cells.remove(index);
+            if (before.succeeded && !cell.succeeded) || !kernel.alive {
+                loss.failed = Some(cell.call.id.clone());
+            }
+        }
+        if !kernel.alive {
+            state.forget();
+        } else if end.status != CallStatus::Interrupted {
+            if state.life != kernel.life {
+                state.forget();
+                state.life = kernel.life;
+            }
+            state.cells.push(cell);
+        }
+    }
+
+    /// An attempt that no kernel ran to its end: the sandbox was lost once more, or the kernel could not be started.
+    fn count_attempt(&mut self, call: &CallRef, end: &CallEnd) {
+        for loss in self.kernels.values_mut().filter_map(|state| state.loss.as_mut()) {
+            let Some(cell) = loss.cells.iter_mut().find(|cell| cell.call.id == call.id) else { continue };
+            cell.call.attempt = call.attempt;
+            if end.status != CallStatus::Interrupted {
+                loss.failed = Some(call.id.clone());
+            }
+        }
+    }
+
+    fn lose(&mut self, steps_kept: usize) {
+        self.open.clear();
+        for (name, state) in &mut self.kernels {
+            let cells = state.would_lose(steps_kept);
+            let lost = state.lost(name, &cells);
+            state.loss = (!cells.is_empty()).then_some(Loss {
+                cells,
+                lost,
+                job_told: false,
+                api_told: false,
+                failed: None,
+            });
+            state.forget();
+        }
+    }
+
+    /// The kernels that are lost with the sandbox, if it is lost now.
+    pub(crate) fn would_lose(&self, steps_kept: usize) -> Vec<LostKernel> {
+        let found = self.kernels.iter().filter_map(|(name, state)| {
+            let cells = state.would_lose(steps_kept);
+            (!cells.is_empty()).then(|| state.lost(name, &cells))
+        });
+        found.collect()
+    }
+
+    /// The cell that is to run again next, in the order in which they ran.
+    pub(crate) fn next_replay(&self) -> Option<Replay> {
+        let waits = |state: &&KernelState| state.loss.as_ref().is_some_and(|loss| loss.failed.is_none());
+        let cells = self
+            .kernels
+            .iter()
+            .filter(|(_, state)| waits(state))
+            .filter_map(|(name, state)| Some((name, state.loss.as_ref()?.cells.first()?)));
+        let (kernel, cell) = cells.min_by_key(|(kernel, cell)| (cell.step, *kernel))?;
+        let begun = self.open.keys().find(|call| call.id == cell.call.id).cloned();
+        let is_begun = begun.is_some();
+        let call =
+            begun.unwrap_or_else(|| CallRef { id: cell.call.id.clone(), attempt: cell.call.attempt + 1 });
+        Some(Replay { cell: cell.clone(), call, is_begun, kernel: kernel.clone() })
+    }
+
+    /// The lost kernel that a cell is meant for, where that cell must be told of the loss. With `replay` that is only one
+    /// whose cells could not be run again.
+    pub(crate) fn untold(
+        &self,
+        wanted: &Wanted<'_>,
+        is_api: bool,
+        replay: bool,
+    ) -> Option<(LostKernel, Option<String>)> {
+        let found = self.kernels.iter().find(|(name, state)| match wanted {
+            Wanted::Name(wanted) => *wanted == name.as_str(),
+            Wanted::Language(language) => *language == state.language,
+        });
+        let loss = found?.1.loss.as_ref()?;
+        let is_told = if is_api { loss.api_told } else { loss.job_told };
+        let is_lost = !is_told && (!replay || loss.failed.is_some());
+        is_lost.then(|| (loss.lost.clone(), loss.failed.clone()))
+    }
+
+    /// Whether no cell has to be told of a loss any more.
+    pub(crate) fn is_settled(&self, is_api: bool) -> bool {
+        self.kernels.values().all(|state| {
+            state.loss.as_ref().is_none_or(|loss| {
+                let is_told = if is_api { loss.api_told } else { loss.job_told };
+                is_told || (loss.cells.is_empty() && loss.failed.is_none())
+            })
+        })
+    }
+}
+
+/// The kernel that a cell is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted<'a> {
+    Name(&'a str),
+    Language(&'a str),
+}
+
+fn is_cell(tool: &str) -> bool {
+    matches!(tool, "python" | "typescript" | "code")
+}
+
+/// Whether a call came over the API, as opposed to the job's own.
+fn is_api_call(call: &CallRef) -> bool {
+    call.id.starts_with("api-")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! Notebook kernels and what is known of them outside of the sandbox: which cells each has run, and what is gone when it is lost.
+
+mod gate;
+mod history;
+mod names;
+
+use protocol::KernelRun;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub(crate) use self::gate::{KernelGate, RefusedCell};
+pub(crate) use self::history::{KERNEL_EVENTS, KernelHistory, Replay, Wanted};
+use crate::request::check_kernel_name;
+
+/// So many variables are named.
+const MOST_NAMED: usize = 40;
+
+/// What to do with the variables of a kernel that was lost with its sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnKernelLoss {
+    /// The next cell for that kernel fails with `kernel_lost` and names the variables; the one after it gets a new kernel.
+    #[default]
+    Fail,
+    /// All cells that the kernel had run since it was started run again, as further attempts in the log, before the job goes on.
+    Replay,
+}
+
+/// The kernel that was given a cell, as it is logged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KernelUse {
+    /// By which it is called.
+    pub name: String,
+    /// In lower case.
+    pub language: String,
+    /// How often it was started in this sandbox; 0 where the cell was not given to it.
+    pub life: u64,
+    /// Whether it lived on after the cell.
+    pub alive: bool,
+}
+
+impl KernelUse {
+    /// What a guest says; `None` where that cannot be.
+    pub(crate) fn of(run: KernelRun) -> Option<Self> {
+        let is_language = (1..=64).contains(&run.language.len()) && run.language.is_ascii();
+        let is_kernel = check_kernel_name(&run.name).is_ok() && is_language && run.life > 0;
+        is_kernel.then_some(Self {
+            name: run.name,
+            language: run.language,
+            life: run.life,
+            alive: run.is_alive,
+        })
+    }
+}
+
+/// A kernel that was lost with its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LostKernel {
+    /// By which it was called.
+    pub name: String,
+    /// In lower case.
+    pub language: String,
+    /// How many cells it had run since it was started, without those whose steps are done again anyway.
+    pub cells: usize,
+    /// The variables that these cells assigned at their top level, as far as their code tells; at most 40.
+    pub variables: Vec<String>,
+    /// How many more there were.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_variables: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+impl LostKernel {
+    fn new(name: &str, language: &str, cells: usize, mut variables: Vec<String>) -> Self {
+        let more_variables = variables.len().saturating_sub(MOST_NAMED);
+        variables.truncate(MOST_NAMED);
+        Self { name: name.to_owned(), language: language.to_owned(), cells, variables, more_variables }
+    }
+
+    /// Which variables are gone, in words.
+    pub(crate) fn gone(&self) -> String {
+        let cells = if self.cells == 1 { "1 cell".to_owned() } else { format!("{} cells", self.cells) };
+        let more = match self.more_variables {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        match self.variables.as_slice() {
+            [] => format!("what its {cells} left in it is gone (no variable is known by name)"),
+            names => format!("the variables of its {cells} are gone: {}{more}", names.join(", ")),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What a check of a log reads from the database, beside a server that may be using it.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+
+use super::derived::Fold;
+use super::read::{self, parse_id};
+use super::{MIGRATIONS, drops, failed, heads, payloads, tombstones};
+use crate::audit::{
+    Checker, End, FileAudit, FileState, JobAudit, MAX_UNSIGNED_MS, NETWORK_LIST, NetworkCheck, NetworkFile,
+    Row, SignedHead, StoredFile, Tombstone, TrustedKeys,
+};
+use crate::error::OrchestratorError;
+use crate::event::{Artifact, Event, EventBody};
+use crate::folder::DATABASE;
+use crate::ids::{JobId, Sequence};
+use crate::store::{EventPage, Kinds, PAGE, WITHOUT_OUTPUT};
+
+type Result<T> = std::result::Result<T, OrchestratorError>;
+
+/// Events of one read.
+const BATCH: i64 = 1000;
+/// The longest payload that is ever unpacked.
+const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
+
+/// Checks the log of a job, what the database has computed from it, and the list of connections where one is given, in one view of
+/// the database.
+pub(super) fn check(
+    connection: &Connection,
+    job: JobId,
+    kept: &[SignedHead],
+    trusted: &TrustedKeys,
+    network: Option<NetworkFile>,
+) -> Result<JobAudit> {
+    let transaction = connection.unchecked_transaction().map_err(failed("reading the log"))?;
+    let (next_sequence, head_hash): (u64, Vec<u8>) = transaction
+        .query_row("SELECT next_sequence, head_hash FROM jobs WHERE id = ?1", [job.to_string()], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()
+        .map_err(failed("reading the end of the log"))?
+        .ok_or(OrchestratorError::NoJob(job))?;
+    let dropped = drops::of_job(&transaction, job, trusted)?;
+    let may_lack = if dropped.is_some() { |kind: &str| !payloads::is_kept(kind) } else { |_: &str| false };
+    let stored = heads::of_job(&transaction, job)?;
+    // Views of earlier versions may have been computed in another way.
+    let is_earlier = stored.last().is_some_and(|head| head.number == 0);
+    let mut checker = Checker::new(job, stored, kept.to_vec(), trusted, may_lack);
+    let mut network = network.map(NetworkCheck::new);
+    let mut fold = Fold::new(job);
+    each_row(&transaction, job, Kinds::All, |row| {
+        checker.take(row);
+        fold.take(row);
+        if let (Some(network), "egress", Ok(Some(line))) = (&mut network, row.kind.as_str(), &row.payload) {
+            network.take(line, row.time_ms);
+        }
+    })?;
+    let newest_head_ms = heads::newest_ms(&transaction)?;
+    let is_over = fold.is_over();
+    let audit = checker.finish(&End { next_sequence, head_hash, is_over, newest_head_ms });
+    let derived = dropped.as_ref().and_then(|statement| statement.derived.as_ref());
+    let missing_after_ms = newest_head_ms.saturating_sub(MAX_UNSIGNED_MS);
+    let state = network.filter(|_| is_over).and_then(|network| match derived {
+        Some(derived) => network.against(derived.network_bytes, &derived.network_sha256),
+        None if audit.dropped_payloads > 0 => network.unknown(),
+        None => match network.finish(missing_after_ms) {
+            Some(FileState::Changed | FileState::Behind) if is_earlier => Some(FileState::Unknown),
+            state => state,
+        },
+    });
+    let faults =
+        if is_earlier { Vec::new() } else { fold.compare(&transaction, dropped.as_ref(), audit.events)? };
+    let files = state.map(|state| FileAudit { name: NETWORK_LIST.to_owned(), state });
+    Ok(audit.with_faults(faults).with_files(files.into_iter().collect()))
+}
+
+/// Reads the events of some kinds as they lie in the database.
+pub(super) fn each_row(
+    connection: &Connection,
+    job: JobId,
+    kinds: Kinds,
+    mut take: impl FnMut(&Row),
+) -> Result<()> {
+    let sql = format!(
+        "SELECT e.sequence, e.time_ms, e.kind, e.call, e.attempt, e.generation, e.tokens, e.payload, b.data, e.digest, e.hash
+         FROM events e LEFT JOIN blobs b ON e.payload IS NULL AND b.job = e.job AND b.digest = e.digest
+         WHERE e.job = ?1 AND e.sequence > ?2 {} ORDER BY e.sequence LIMIT ?3",
+        read::condition(kinds)
+    );
+    let mut after: Sequence = 0;
+    loop {
+        let rows: Vec<Row> = connection
+            .prepare_cached(&sql)
+            .and_then(|mut query| query.query_map(params![job.to_string(), after, BATCH], row)?.collect())
+            .map_err(failed("reading the log"))?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after = last.sequence;
+        rows.iter().for_each(&mut take);
+    }
+}
+
+fn row(row: &SqlRow<'_>) -> rusqlite::Result<Row> {
+    let payload: Option<String> = row.get(7)?;
+    let packed: Option<Vec<u8>> = row.get(8)?;
+    let payload = match (payload, packed) {
+        (Some(payload), _) => Ok(Some(payload.into_bytes())),
+        (None, Some(packed)) => {
+            zstd::bulk::decompress(&packed, MAX_PAYLOAD_BYTES).map(Some).map_err(|error| error.to_string())
+        }
+        (None, None) => Ok(None),
+    };
+    Ok(Row {
+        sequence: row.get(0)?,
+        time_ms: row.get(1)?,
+        kind: row.get(2)?,
+        call: row.get(3)?,
+        attempt: row.get(4)?,
+        generation: row.get(5)?,
+        tokens: row.get(6)?,
+        payload,
+        digest: row.get(9)?,
+        hash: row.get(10)?,
+    })
+}
+
+/// Reads the logs of a data folder that a server may be using.
+pub(crate) struct AuditReader {
+    connection: Connection,
+}
+
+impl AuditReader {
+    pub(crate) fn open(data: &Path) -> Result<Self> {
+        let path = data.join(DATABASE);
+        if !path.exists() {
+            return Err(OrchestratorError::Audit(format!(
+                "there is no database of caisson in {}",
+                data.display()
+            )));
+        }
+        let connection = super::open_for_reading(&path)?;
+        let (version, known) = (super::version(&connection)?, MIGRATIONS.len());
+        if usize::try_from(version) != Ok(known) {
+            return Err(OrchestratorError::Audit(format!(
+                "the database in {} has version {version}, and this caisson checks version {known}; check it with the caisson that \
+                 wrote it, or after this one has served it",
+                data.display()
+            )));
+        }
+        Ok(Self { connection })
+    }
+
+    pub(crate) fn jobs(&self) -> Result<Vec<JobId>> {
+        let ids: Vec<String> = self
+            .connection
+            .prepare("SELECT id FROM jobs ORDER BY id")
+            .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())
+            .map_err(failed("listing jobs"))?;
+        ids.iter().map(|id| parse_id(id)).collect()
+    }
+
+    pub(crate) fn has(&self, job: JobId) -> Result<bool> {
+        self.connection
+            .query_row("SELECT EXISTS (SELECT 1 FROM jobs WHERE id = ?1)", [job.to_string()], |row| {
+                row.get(0)
+            })
+            .map_err(failed("reading a job"))
+    }
+
+    pub(crate) fn tombstone(&self, job: JobId) -> Result<Option<Tombstone>> {
+        tombstones::of_job(&self.connection, job)
+    }
+
+    pub(crate) fn tombstones(&self) -> Result<Vec<Tombstone>> {
+        tombstones::all(&self.connection)
+    }
+
+    /// The files beside the log whose digests the log of a job has; nothing while the job may still change them.
+    pub(crate) fn stored_files(&self, job: JobId) -> Result<Option<Vec<StoredFile>>> {
+        if !read::view(&self.connection, job)?.state.is_over() {
+            return Ok(None);
+        }
+        let kinds = Kinds::Only(&["artifact_stored", "audit_stored"]);
+        let EventPage { events, .. } = read::events(&self.connection, job, kinds, (0, usize::MAX))?;
+        let stored = events.into_iter().filter_map(|event| match event.body {
+            EventBody::ArtifactStored(Artifact { name, bytes, sha256, .. }) => {
+                Some(StoredFile { name, bytes, sha256 })
+            }
+            EventBody::AuditStored(stored) => Some(stored),
+            _ => None,
+        });
+        Ok(Some(stored.collect()))
+    }
+
+    /// What people did to a job over the API, oldest first: the events that say who did it.
+    pub(crate) fn deeds(&self, job: JobId) -> Result<Vec<Event>> {
+        let mut deeds = Vec::new();
+        let mut after = 0;
+        loop {
+            let EventPage { events, is_last } =
+                read::events(&self.connection, job, WITHOUT_OUTPUT, (after, PAGE))?;
+            after = events.last().map_or(after, |last| last.sequence);
+            deeds.extend(events.into_iter().filter(|event| event.done_by.is_some()));
+            if is_last {
+                return Ok(deeds);
+            }
+        }
+    }
+
+    pub(crate) fn heads(&self, job: JobId) -> Result<Vec<SignedHead>> {
+        heads::of_job(&self.connection, job)
+    }
+
+    /// Checks a job. The list of connections was read before: a line is in the log first.
+    pub(crate) fn check(
+        &self,
+        job: JobId,
+        kept: &[SignedHead],
+        trusted: &TrustedKeys,
+        network: NetworkFile,
+    ) -> Result<JobAudit> {
+        check(&self.connection, job, kept, trusted, Some(network))
+    }
+}

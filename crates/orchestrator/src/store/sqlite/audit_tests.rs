@@ -1,0 +1,344 @@
+//! A real database, changed behind the server's back: heads that were removed, and what was computed from the log.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, params};
+
+use super::heads_tests::{change, end, export_heads, faults, folder, job, note, verify_audit};
+use super::{SqliteStore, write};
+use crate::audit::{FileState, JobAudit, Kept, SigningKey, TrustedKeys};
+use crate::error::OrchestratorError;
+use crate::event::{CallEnd, CallRef, EventBody, Fence};
+use crate::folder::DataFolder;
+use crate::ids::JobId;
+use crate::state::JobState;
+use crate::store::{Link, Store, digest};
+
+const MINUTE_MS: i64 = 60_000;
+
+fn database(folder: &Path) -> PathBuf {
+    folder.join("caisson.db")
+}
+
+fn audit_of(folder: &Path, job: JobId) -> JobAudit {
+    verify_audit(folder, Some(job), &[]).unwrap().jobs.remove(0)
+}
+
+#[track_caller]
+fn assert_fault(folder: &Path, job: JobId, text: &str) {
+    let told = audit_of(folder, job).faults.join("; ");
+    assert!(told.contains(text), "not {text:?} but {told:?}");
+}
+
+/// Writes a log anew as somebody with the database can: other times, another text in a note, and a chain that fits.
+fn rewrite(folder: &Path, job: JobId, later_ms: i64) {
+    let connection = Connection::open(database(folder)).unwrap();
+    let id = job.to_string();
+    let mut query = connection
+        .prepare("SELECT sequence, time_ms, kind, call, attempt, generation, payload, digest FROM events WHERE job = ?1 ORDER BY sequence")
+        .unwrap();
+    let mut rows = query.query([&id]).unwrap();
+    let mut head: Vec<u8> = Vec::new();
+    while let Some(row) = rows.next().unwrap() {
+        let payload: Option<String> = row.get(6).unwrap();
+        let payload = payload.map(|payload| payload.replace("note 1", "note X"));
+        let payload_digest: Vec<u8> = payload
+            .as_ref()
+            .map_or_else(|| row.get(7).unwrap(), |payload| digest(payload.as_bytes()).to_vec());
+        let (kind, call): (String, Option<String>) = (row.get(2).unwrap(), row.get(3).unwrap());
+        let link = Link {
+            job: &id,
+            sequence: row.get(0).unwrap(),
+            time_ms: row.get::<_, i64>(1).unwrap() + later_ms,
+            kind: &kind,
+            call: call.as_deref(),
+            attempt: row.get(4).unwrap(),
+            generation: row.get(5).unwrap(),
+            tokens: 0,
+            payload_digest: &payload_digest,
+        };
+        head = link.hash(&head).to_vec();
+        connection
+            .execute(
+                "UPDATE events SET time_ms = ?3, payload = ?4, digest = ?5, hash = ?6 WHERE job = ?1 AND sequence = ?2",
+                params![id, link.sequence, link.time_ms, payload, payload_digest, head],
+            )
+            .unwrap();
+    }
+    connection
+        .execute(
+            "UPDATE jobs SET head_hash = ?2, header = json_set(header, '$.created_ms', json_extract(header, '$.created_ms') + ?3)
+             WHERE id = ?1",
+            params![id, head, later_ms],
+        )
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_finished_job_whose_heads_were_deleted_is_a_fault_and_stays_one() {
+    for is_rewritten in [false, true] {
+        let (folder, first, second) = folder().await;
+        if is_rewritten {
+            rewrite(folder.path(), first, 0);
+        }
+        change(folder.path(), "DELETE FROM heads WHERE job = ?1", first);
+        let known = TrustedKeys::of_folder(folder.path());
+        let missing = || {
+            let report = crate::audit::verify_audit(folder.path(), None, &Kept::default(), &known).unwrap();
+            let told = faults(&report);
+            assert!(
+                told.contains("the job is over and no valid signed head covers its last event"),
+                "{told}"
+            );
+            assert!(report.jobs.iter().all(|it| it.job != second || it.faults.is_empty()), "{told}");
+        };
+        missing();
+        // The next server signs nothing of it, neither when it starts nor when something is added.
+        let store = SqliteStore::open(&database(folder.path())).unwrap();
+        store.sign_heads().await.unwrap();
+        missing();
+        store.append(first, Fence::Anybody, vec![note("more")]).await.unwrap();
+        store.sign_heads().await.unwrap();
+        missing();
+    }
+}
+
+/// A job that goes on, with three heads, over its events 3, 4 and 5.
+async fn signed_thrice() -> (tempfile::TempDir, JobId) {
+    let (folder, _, second) = folder().await;
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    for _ in 0..2 {
+        store.append(second, Fence::Anybody, vec![note("more")]).await.unwrap();
+        store.sign_heads().await.unwrap();
+    }
+    (folder, second)
+}
+
+#[tokio::test]
+async fn heads_are_missed_between_others_and_the_newest_by_one_that_was_kept() {
+    for (number, text) in [(1, "heads 1 to 1 are missing"), (2, "heads 2 to 2 are missing")] {
+        let (folder, id) = signed_thrice().await;
+        change(folder.path(), &format!("DELETE FROM heads WHERE number = {number} AND job = ?1"), id);
+        assert_fault(folder.path(), id, text);
+    }
+    let (folder, id) = signed_thrice().await;
+    let kept = export_heads(folder.path(), id).unwrap();
+    assert_eq!(kept.iter().map(|head| head.number).collect::<Vec<_>>(), [1, 2, 3]);
+    let whole = verify_audit(folder.path(), Some(id), &kept).unwrap();
+    assert!(whole.is_sound && whole.jobs[0].heads_checked.between, "{}", faults(&whole));
+    assert_eq!(whole.jobs[0].heads_checked.newest_until, Some(5));
+    change(folder.path(), "DELETE FROM heads WHERE number = 3 AND job = ?1", id);
+    let cut = audit_of(folder.path(), id);
+    assert_eq!((cut.faults.len(), cut.unsigned_events, cut.heads_checked.newest_until), (0, 1, None));
+    let report = verify_audit(folder.path(), Some(id), &kept).unwrap();
+    assert!(
+        faults(&report).contains("the kept head of event 5 is not in the database"),
+        "{}",
+        faults(&report)
+    );
+}
+
+/// A job that goes on may end with events that no head covers yet; old ones show that heads were removed.
+#[tokio::test]
+async fn a_job_that_goes_on_has_no_unsigned_events_older_than_the_newest_head() {
+    let (folder, _, second) = folder().await;
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    store.append(second, Fence::Anybody, vec![note("more")]).await.unwrap();
+    let fresh = audit_of(folder.path(), second);
+    assert_eq!((fresh.faults.len(), fresh.unsigned_events), (0, 1), "{fresh:?}");
+    drop(store);
+    rewrite(folder.path(), second, -10 * MINUTE_MS);
+    change(folder.path(), "DELETE FROM heads WHERE job = ?1", second);
+    let text = "no valid signed head covers event 1 and those after it";
+    assert_fault(folder.path(), second, text);
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    store.append(second, Fence::Anybody, vec![note("more")]).await.unwrap();
+    store.sign_heads().await.unwrap();
+    assert_fault(folder.path(), second, text);
+}
+
+#[tokio::test]
+async fn a_head_is_never_written_without_those_of_logs_that_have_waited_for_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    let waiting = job(&store, 2).await;
+    drop(store);
+    rewrite(folder.path(), waiting, -10 * MINUTE_MS);
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    let other = job(&store, 0).await;
+    end(&store, other).await;
+    let audit = audit_of(folder.path(), waiting);
+    assert_eq!((audit.faults.len(), audit.signed_until, audit.unsigned_events), (0, 3, 0), "{audit:?}");
+}
+
+#[tokio::test]
+async fn what_was_signed_in_a_transaction_that_failed_is_signed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    let id = job(&store, 2).await;
+    let fails = store.writer.run(move |context| {
+        let over = EventBody::StateChanged { state: JobState::Complete, code: None, reason: None };
+        write::append(context, id, Fence::Anybody, vec![over.into()])?;
+        Err::<(), _>(OrchestratorError::DiskFull)
+    });
+    assert!(fails.await.is_err());
+    assert_eq!(store.sign_heads().await.unwrap(), 1);
+    assert_eq!(audit_of(folder.path(), id).signed_until, 3);
+}
+
+/// A finished job with a step that was carried out and two connections, and the list of these.
+async fn worked() -> (tempfile::TempDir, SqliteStore, JobId) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    let id = job(&store, 2).await;
+    let call = CallRef { id: "step-1".into(), attempt: 1 };
+    let started =
+        EventBody::CallStarted { step: Some(0), tool: "shell".into(), input: serde_json::json!({}) }
+            .of(&call);
+    let ended = EventBody::CallEnded(CallEnd { exit_code: Some(0), ..CallEnd::default() }).of(&call);
+    store
+        .append(id, Fence::Anybody, vec![started, connection("one"), ended, connection("two")])
+        .await
+        .unwrap();
+    end(&store, id).await;
+    let list = DataFolder::job_in(folder.path(), id).join("audit/network.jsonl");
+    fs::create_dir_all(list.parent().unwrap()).unwrap();
+    let lines: String = Connection::open(database(folder.path()))
+        .unwrap()
+        .query_row(
+            "SELECT group_concat(payload || char(10), '') FROM events WHERE kind = 'egress'",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert_eq!(lines.lines().count(), 2);
+    fs::write(list, lines).unwrap();
+    (folder, store, id)
+}
+
+fn connection(host: &str) -> crate::event::NewEvent {
+    let event = serde_json::json!({
+        "event": "opened", "id": 1, "time_ms": 1, "call": null, "method": "CONNECT", "host": host, "port": 443,
+        "address": null, "bytes_up": 0, "bytes_down": 0, "duration_ms": 0, "verdict": "allowed", "code": null,
+        "rule": "all", "reason": "",
+    });
+    EventBody::Egress(serde_json::from_value(event).unwrap()).into()
+}
+
+const EDITS: [(&str, &str); 9] = [
+    ("UPDATE jobs SET header = json_set(header, '$.name', 'other') WHERE id = ?1", "jobs.header was changed"),
+    (
+        "UPDATE jobs SET header = json_set(header, '$.state', 'failed') WHERE id = ?1",
+        "jobs.header was changed",
+    ),
+    ("UPDATE jobs SET state = 'failed' WHERE id = ?1", "jobs.state was changed"),
+    ("UPDATE jobs SET submitter = 'me' WHERE id = ?1", "jobs.submitter was changed"),
+    ("UPDATE jobs SET priority = 9 WHERE id = ?1", "jobs.priority was changed"),
+    ("UPDATE steps SET view = json_set(view, '$.exit_code', 1) WHERE job = ?1", "step 1 was changed"),
+    ("DELETE FROM steps WHERE job = ?1", "step 1 was changed"),
+    ("INSERT INTO steps SELECT ?1, 7, view FROM steps", "rows of steps that the job does not have"),
+    ("UPDATE jobs SET header = 'none' WHERE id = ?1", "cannot be read"),
+];
+
+#[tokio::test]
+async fn a_change_of_what_was_computed_from_the_log_is_found_also_after_payloads_were_dropped() {
+    let (folder, store, id) = worked().await;
+    let whole = audit_of(folder.path(), id);
+    assert_eq!((whole.faults.clone(), whole.files[0].state), (Vec::<String>::new(), FileState::Sound));
+    for is_dropped in [false, true] {
+        if is_dropped {
+            store.drop_payloads(id).await.unwrap();
+            let dropped = audit_of(folder.path(), id);
+            assert!(dropped.dropped_payloads > 0 && dropped.faults.is_empty(), "{dropped:?}");
+        }
+        for (sql, text) in EDITS {
+            Connection::open(database(folder.path()))
+                .unwrap()
+                .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
+                .unwrap();
+            let copy = tempfile::tempdir().unwrap();
+            fs::copy(database(folder.path()), database(copy.path())).unwrap();
+            fs::copy(folder.path().join("audit.pub"), copy.path().join("audit.pub")).unwrap();
+            change(copy.path(), sql, id);
+            let told = audit_of(copy.path(), id).faults.join("; ");
+            let by_digest = "the job's row (jobs) or its steps were changed";
+            assert!(told.contains(text) || is_dropped && told.contains(by_digest), "{sql}: {told:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_before_payloads_were_dropped_stays_a_fault() {
+    let (folder, store, id) = worked().await;
+    change(folder.path(), EDITS[0].0, id);
+    store.drop_payloads(id).await.unwrap();
+    assert_fault(folder.path(), id, "the check found faults when retention dropped the payloads");
+}
+
+#[tokio::test]
+async fn a_change_of_the_list_of_connections_is_found() {
+    let (folder, store, id) = worked().await;
+    let list = DataFolder::job_in(folder.path(), id).join("audit/network.jsonl");
+    let lines = fs::read_to_string(&list).unwrap();
+    let state = |text: &str| {
+        fs::write(&list, text).unwrap();
+        let audit = audit_of(folder.path(), id);
+        assert_eq!(audit.faults.is_empty(), audit.files[0].state != FileState::Changed, "{audit:?}");
+        audit.files[0].state
+    };
+    // Killed between the log and the list: the next server adds the line.
+    let first = lines.lines().next().unwrap().to_owned() + "\n";
+    assert_eq!((state(&lines), state(&first)), (FileState::Sound, FileState::Behind));
+    assert_eq!(store.ended_lately().await.unwrap(), [id]);
+    for changed in
+        [lines.replace("two", "TWO"), lines.replace("one", "ONE"), format!("{lines}{first}"), first.repeat(2)]
+    {
+        assert_eq!(state(&changed), FileState::Changed, "{changed}");
+    }
+    store.drop_payloads(id).await.unwrap();
+    assert_eq!((state(&lines), state(&first)), (FileState::Sound, FileState::Changed));
+    // A job without connections has no list.
+    let quiet = job(&store, 0).await;
+    end(&store, quiet).await;
+    assert_eq!(audit_of(folder.path(), quiet).files, []);
+    let list = DataFolder::job_in(folder.path(), quiet).join("audit/network.jsonl");
+    fs::create_dir_all(list.parent().unwrap()).unwrap();
+    fs::write(list, &lines).unwrap();
+    assert_fault(folder.path(), quiet, "audit/network.jsonl was changed");
+}
+
+#[tokio::test]
+async fn heads_of_an_earlier_version_count_and_the_first_of_this_one_follows_the_last_of_them() {
+    let (folder, first, second) = folder().await;
+    let key = SigningKey::of(folder.path()).unwrap();
+    let connection = Connection::open(database(folder.path())).unwrap();
+    for (job, sequence) in [(first, 10), (second, 3)] {
+        let hash: Vec<u8> = connection
+            .query_row("SELECT head_hash FROM jobs WHERE id = ?1", [job.to_string()], |row| row.get(0))
+            .unwrap();
+        let head = key.sign_unchained(job, (sequence, &hash));
+        let sql = "UPDATE heads SET time_ms = ?2, signature = ?3 WHERE job = ?1";
+        connection.execute(sql, params![job.to_string(), head.time_ms, head.signature]).unwrap();
+    }
+    // As the version before has left it.
+    connection
+        .execute_batch(
+            "DROP INDEX heads_by_time; ALTER TABLE heads DROP COLUMN number; ALTER TABLE heads DROP COLUMN previous;
+             DROP TABLE drops; DROP TABLE shares; DROP TABLE ended_sessions; PRAGMA user_version = 5; PRAGMA wal_checkpoint(TRUNCATE)",
+        )
+        .unwrap();
+    drop(connection);
+    let error = verify_audit(folder.path(), None, &[]).unwrap_err().to_string();
+    assert!(error.contains("has version 5, and this caisson checks version 7"), "{error}");
+    let store = SqliteStore::open(&database(folder.path())).unwrap();
+    let report = verify_audit(folder.path(), None, &[]).unwrap();
+    assert!(report.is_sound && !report.jobs[0].heads_checked.between, "{}", faults(&report));
+    store.append(second, Fence::Anybody, vec![note("more")]).await.unwrap();
+    store.sign_heads().await.unwrap();
+    let heads = export_heads(folder.path(), second).unwrap();
+    assert_eq!(heads.iter().map(|head| head.number).collect::<Vec<_>>(), [0, 1]);
+    assert!(audit_of(folder.path(), second).faults.is_empty());
+    change(folder.path(), "DELETE FROM heads WHERE number = 0 AND job = ?1", second);
+    assert_fault(folder.path(), second, "does not follow the one before it");
+}

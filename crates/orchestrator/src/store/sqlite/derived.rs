@@ -1,0 +1,227 @@
+//! What the database has computed from a log (the job's row, its steps), compared with the log: folded again, or, where payloads were
+//! dropped, by the digest of the statement that says so.
+
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+
+use super::audit::each_row;
+use super::write::{kind_name, wish_name};
+use super::{failed, read};
+use crate::audit::{DerivedDigests, DropStatement, Row};
+use crate::deeds::Weighed;
+use crate::error::OrchestratorError;
+use crate::event::{CallRef, Event, EventBody};
+use crate::ids::{JobId, Sequence};
+use crate::store::{Kinds, OUTPUT};
+use crate::view::JobView;
+
+type Result<T> = std::result::Result<T, OrchestratorError>;
+
+/// Computes the view of a job from the rows of its log.
+pub(super) struct Fold {
+    job: JobId,
+    view: Option<JobView>,
+    /// The first event whose payload is there and cannot be decoded.
+    undecodable: Option<Sequence>,
+    /// Whether payloads are missing, so that the view is not all that it was.
+    lacks_payloads: bool,
+}
+
+impl Fold {
+    pub(super) fn new(job: JobId) -> Self {
+        Self { job, view: None, undecodable: None, lacks_payloads: false }
+    }
+
+    pub(super) fn take(&mut self, row: &Row) {
+        // What calls print is most of a log, and no part of the view.
+        if matches!(OUTPUT, Kinds::Only(kinds) if kinds.contains(&row.kind.as_str())) {
+            return;
+        }
+        let payload = match &row.payload {
+            Ok(Some(payload)) => payload,
+            Ok(None) | Err(_) => {
+                self.lacks_payloads = true;
+                return;
+            }
+        };
+        let decoded = std::str::from_utf8(payload).ok();
+        let Some((done_by, body)) = decoded.and_then(|text| read::decode_payload(&row.kind, text).ok())
+        else {
+            self.undecodable.get_or_insert(row.sequence);
+            return;
+        };
+        let call = row.call.clone().map(|id| CallRef { id, attempt: row.attempt });
+        let event = Event { sequence: row.sequence, time_ms: row.time_ms, call, done_by, body };
+        match (&mut self.view, &event.body) {
+            (Some(view), _) => drop(view.apply(&event)),
+            (view @ None, EventBody::JobCreated { spec }) => {
+                *view = Some(JobView::new(self.job, event.time_ms, spec));
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// Whether the job is over, by its log.
+    pub(super) fn is_over(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| view.state.is_over())
+    }
+
+    /// Compares what the database has with the log; what differs, for people.
+    pub(super) fn compare(
+        &self,
+        connection: &Connection,
+        dropped: Option<&DropStatement>,
+        last: Sequence,
+    ) -> Result<Vec<String>> {
+        if let Some(sequence) = self.undecodable {
+            return Ok(vec![format!(
+                "event {sequence} cannot be decoded, so what was computed from the log is not checked"
+            )]);
+        }
+        let Some(view) = &self.view else {
+            return Ok(vec!["the log does not start with the creation of the job".to_owned()]);
+        };
+        let columns = Columns::of(connection, self.job)?;
+        let mut faults = columns.compare(view);
+        match dropped.map(|statement| &statement.derived) {
+            // What is missing without a statement is a fault already, and an earlier version has signed no digests.
+            _ if !self.lacks_payloads => faults.extend(compare_views(connection, view)?),
+            None | Some(None) => {}
+            Some(Some(DerivedDigests { view: None, .. })) => faults.push(
+                "the check found faults when retention dropped the payloads, so what was computed from the log is not known to be right"
+                    .to_owned(),
+            ),
+            Some(Some(DerivedDigests { view: Some(digest), sequence, .. })) => {
+                if *sequence == last && *digest != digest_of(connection, self.job)? {
+                    faults.push(
+                        "the job's row (jobs) or its steps were changed since retention dropped the payloads".to_owned(),
+                    );
+                }
+            }
+        }
+        Ok(faults)
+    }
+}
+
+/// The columns of a job's row that repeat what its log says.
+struct Columns {
+    kind: String,
+    state: String,
+    priority: i64,
+    wish: Option<String>,
+    submitter: Option<String>,
+}
+
+impl Columns {
+    fn of(connection: &Connection, job: JobId) -> Result<Self> {
+        let columns = |row: &SqlRow<'_>| {
+            Ok(Self {
+                kind: row.get(0)?,
+                state: row.get(1)?,
+                priority: row.get(2)?,
+                wish: row.get(3)?,
+                submitter: row.get(4)?,
+            })
+        };
+        connection
+            .prepare_cached("SELECT kind, state, priority, wish, submitter FROM jobs WHERE id = ?1")
+            .and_then(|mut query| query.query_row([job.to_string()], columns).optional())
+            .map_err(failed("reading a job"))?
+            .ok_or(OrchestratorError::NoJob(job))
+    }
+
+    fn compare(&self, view: &JobView) -> Vec<String> {
+        let submitter = view.owner.as_ref().map(|owner| owner.key.as_str());
+        let pairs = [
+            ("kind", self.kind == kind_name(view.kind)),
+            ("state", self.state == view.state.name()),
+            ("priority", self.priority == i64::from(view.priority)),
+            ("wish", self.wish == view.wish.map(wish_name)),
+            ("submitter", self.submitter.as_deref() == submitter),
+        ];
+        let differing = pairs.into_iter().filter(|(_, is_same)| !is_same);
+        differing.map(|(name, _)| format!("jobs.{name} was changed: it is not what the log says")).collect()
+    }
+}
+
+/// Compares the stored view with the one that the log gives.
+fn compare_views(connection: &Connection, expected: &JobView) -> Result<Vec<String>> {
+    let job = expected.job_id;
+    let Ok(mut stored) = read::view(connection, job) else {
+        return Ok(vec!["jobs.header or a step cannot be read".to_owned()]);
+    };
+    let mut faults = Vec::new();
+    let steps = std::mem::take(&mut stored.steps);
+    let header = JobView { steps: Vec::new(), ..expected.clone() };
+    if stored != header {
+        faults.push("jobs.header was changed: it is not what the log says".to_owned());
+    }
+    let differing = expected.steps.iter().enumerate().filter(|(at, step)| steps.get(*at) != Some(step));
+    faults.extend(
+        differing.map(|(at, _)| format!("step {} was changed: its row is not what the log says", at + 1)),
+    );
+    let misplaced: u64 = connection
+        .prepare_cached(
+            "SELECT COUNT(*) FROM steps WHERE job = ?1
+             AND (position < 0 OR position >= ?2 OR json_extract(view, '$.index') IS NOT position)",
+        )
+        .and_then(|mut query| {
+            query.query_row(params![job.to_string(), expected.steps.len()], |row| row.get(0))
+        })
+        .map_err(failed("reading steps"))?;
+    if misplaced > 0 {
+        faults.push("there are rows of steps that the job does not have".to_owned());
+    }
+    Ok(faults)
+}
+
+/// What a statement about dropped payloads says of what was computed from them.
+pub(super) fn digests(connection: &Connection, job: JobId, is_sound: bool) -> Result<DerivedDigests> {
+    let sequence = connection
+        .prepare_cached("SELECT next_sequence - 1 FROM jobs WHERE id = ?1")
+        .and_then(|mut query| query.query_row([job.to_string()], |row| row.get(0)).optional())
+        .map_err(failed("reading the end of the log"))?
+        .ok_or(OrchestratorError::NoJob(job))?;
+    let view = if is_sound { Some(digest_of(connection, job)?) } else { None };
+    let network = network_lines(connection, job)?;
+    Ok(DerivedDigests { sequence, view, network_bytes: network.bytes(), network_sha256: network.sha256() })
+}
+
+/// The list of connections as the log has it.
+fn network_lines(connection: &Connection, job: JobId) -> Result<Weighed> {
+    let mut lines = Weighed::default();
+    each_row(connection, job, Kinds::Only(&["egress"]), |row| {
+        if let Ok(Some(line)) = &row.payload {
+            lines.add(line);
+            lines.add(b"\n");
+        }
+    })?;
+    Ok(lines)
+}
+
+/// SHA-256 of what the database has computed from a log, as it lies there. Texts carry their length.
+fn digest_of(connection: &Connection, job: JobId) -> Result<String> {
+    let mut digest = Weighed::default();
+    let mut add = |text: &str| {
+        digest.add(&(text.len() as u64).to_be_bytes());
+        digest.add(text.as_bytes());
+    };
+    let header: String = connection
+        .prepare_cached("SELECT header FROM jobs WHERE id = ?1")
+        .and_then(|mut query| query.query_row([job.to_string()], |row| row.get(0)))
+        .map_err(failed("reading a job"))?;
+    let Columns { kind, state, priority, wish, submitter } = Columns::of(connection, job)?;
+    let priority = priority.to_string();
+    let (wish, submitter) = (wish.unwrap_or_default(), submitter.unwrap_or_default());
+    [kind, state, priority, wish, submitter, header].iter().for_each(|text| add(text));
+    let steps: Vec<(i64, String)> = connection
+        .prepare_cached("SELECT position, view FROM steps WHERE job = ?1 ORDER BY position")
+        .and_then(|mut query| {
+            query.query_map([job.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+        .map_err(failed("reading steps"))?;
+    for (position, view) in steps {
+        add(&position.to_string());
+        add(&view);
+    }
+    Ok(digest.sha256())
+}

@@ -1,0 +1,202 @@
+//! Deleted rows do not stay in the files of the database.
+//!
+//! SQLite overwrites them with zeros. Two places are left: the write-ahead log has older copies of their pages, and pages that were
+//! divided have remains in their free parts. So the log is emptied, and the database is written anew: a small one within seconds
+//! of a deletion, a large one once a day. A mark in the database says that this is still to be done.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::{LOCK_PATIENCE, failed};
+use crate::error::OrchestratorError;
+
+type Result<T> = std::result::Result<T, OrchestratorError>;
+
+/// How often something that did not work is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A database up to this size is written anew in a moment, and in memory.
+const SMALL_BYTES: i64 = 64 << 20;
+const REST_OF_SMALL: Duration = Duration::from_secs(10);
+const REST_OF_LARGE: Duration = Duration::from_secs(86_400);
+/// Where the mark is. Nothing else uses it; 1 where the database may have remains of deleted rows.
+const MARK: &str = "application_id";
+
+/// Has SQLite overwrite what is deleted.
+pub(super) fn prepare(connection: &Connection) -> Result<()> {
+    // The pragma answers with a row.
+    connection.query_row("PRAGMA secure_delete = ON", [], |_| Ok(())).map_err(failed("opening the database"))
+}
+
+/// Marks the database, in the transaction that deletes.
+pub(super) fn mark(connection: &Connection) -> Result<()> {
+    connection.pragma_update(None, MARK, 1).map_err(failed("marking the database"))
+}
+
+/// Erases what deletions have left, between transactions.
+#[derive(Debug, Default)]
+pub(super) struct Eraser {
+    /// Whether the log has to be emptied.
+    has_log: bool,
+    /// Whether the database has to be written anew.
+    has_remains: bool,
+    tried: Option<Instant>,
+    rewritten: Option<Instant>,
+}
+
+impl Eraser {
+    /// For what an earlier server has left.
+    pub(super) fn at_start(connection: &Connection) -> Result<Self> {
+        Ok(Self { has_log: true, has_remains: number(connection, MARK)? != 0, ..Self::default() })
+    }
+
+    /// Something was deleted, and the deletion is committed.
+    pub(super) fn deleted(&mut self) {
+        *self = Self { has_log: true, has_remains: true, tried: None, ..*self };
+    }
+
+    /// Does what is due. What fails is tried again later.
+    pub(super) fn erase(&mut self, connection: &Connection) {
+        let has_rested = |since: Option<Instant>, rest| since.is_none_or(|since| since.elapsed() >= rest);
+        if !(self.has_log || self.has_remains) || !has_rested(self.tried, PAUSE) {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        if let Err(error) = self.try_to_erase(connection, has_rested) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "what was deleted is still in the files of the database; trying again");
+        }
+    }
+
+    fn try_to_erase(
+        &mut self,
+        connection: &Connection,
+        has_rested: impl Fn(Option<Instant>, Duration) -> bool,
+    ) -> Result<()> {
+        if self.has_remains {
+            let bytes = number(connection, "page_count")?.saturating_mul(number(connection, "page_size")?);
+            let is_small = bytes <= SMALL_BYTES;
+            if has_rested(self.rewritten, if is_small { REST_OF_SMALL } else { REST_OF_LARGE }) {
+                self.rewritten = Some(Instant::now());
+                rewrite(connection, is_small)?;
+                (self.has_remains, self.has_log) = (false, true);
+            }
+        }
+        if self.has_log {
+            self.has_log = !empty_log(connection)?;
+        }
+        Ok(())
+    }
+}
+
+fn rewrite(connection: &Connection, in_memory: bool) -> Result<()> {
+    let store = if in_memory { "MEMORY" } else { "FILE" };
+    let rewrite = format!("PRAGMA temp_store = {store}; VACUUM; PRAGMA {MARK} = 0");
+    let rewritten = connection.execute_batch(&rewrite).map_err(failed("writing the database anew"));
+    connection.execute_batch("PRAGMA temp_store = MEMORY").map_err(failed("writing the database anew"))?;
+    rewritten
+}
+
+/// Moves the log into the database and truncates it; `false` where somebody reads an older state. A reader is not waited for,
+/// because nothing can be written meanwhile.
+fn empty_log(connection: &Connection) -> Result<bool> {
+    let emptying = || failed("emptying the log of the database");
+    connection.busy_timeout(Duration::ZERO).map_err(emptying())?;
+    let is_busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+    connection.busy_timeout(LOCK_PATIENCE).map_err(emptying())?;
+    is_busy.map(|is_busy| is_busy == 0).map_err(emptying())
+}
+
+fn number(connection: &Connection, pragma: &str) -> Result<i64> {
+    connection
+        .query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0))
+        .map_err(failed("looking at the database"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::super::SqliteStore;
+    use super::super::heads_tests::{end, job, note};
+    use super::*;
+    use crate::access::Actor;
+    use crate::event::Fence;
+    use crate::ids::JobId;
+    use crate::store::Store;
+
+    /// Whether a text is in any file of the database.
+    fn is_in_files(folder: &Path, text: &str) -> bool {
+        let files = fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap());
+        files.into_iter().any(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
+    }
+
+    /// A finished job that says a text in short and long events, between those of others.
+    async fn job_that_says(store: &SqliteStore, text: &str) -> JobId {
+        let id = job(store, 0).await;
+        let other = job(store, 0).await;
+        for number in 0..100 {
+            let long = "x".repeat(number * 70);
+            store.append(id, Fence::Anybody, vec![note(&format!("{text} {long}"))]).await.unwrap();
+            store.append(other, Fence::Anybody, vec![note(&long)]).await.unwrap();
+        }
+        end(store, id).await;
+        id
+    }
+
+    #[tokio::test]
+    async fn what_a_deleted_job_said_is_in_no_file_of_the_database() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
+        let one = job_that_says(&store, "the-first-secret").await;
+        let other = job_that_says(&store, "another-secret").await;
+        assert!(is_in_files(folder.path(), "the-first-secret"));
+        // Somebody who reads an older state, such as a backup, is not waited for; the next deletion tries again.
+        let reader = Connection::open(folder.path().join("caisson.db")).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
+        store.delete(one, Actor::named("ada")).await.unwrap();
+        assert!(is_in_files(folder.path(), "the-first-secret"), "the reader does not read an older state");
+        reader.execute_batch("COMMIT").unwrap();
+        store.delete(other, Actor::named("ada")).await.unwrap();
+        assert!(!is_in_files(folder.path(), "the-first-secret"));
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_server_has_left_of_deleted_rows_is_erased_by_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("caisson.db");
+        let store = SqliteStore::open(&path).unwrap();
+        let id = job_that_says(&store, "the-first-secret").await;
+        drop(store);
+        // Deleted and not overwritten.
+        let connection = Connection::open(&path).unwrap();
+        connection.execute("DELETE FROM events WHERE job = ?1", [id.to_string()]).unwrap();
+        mark(&connection).unwrap();
+        drop(connection);
+        assert!(is_in_files(folder.path(), "the-first-secret"));
+        let _store = SqliteStore::open(&path).unwrap();
+        assert!(!is_in_files(folder.path(), "the-first-secret"));
+        let connection = Connection::open(&path).unwrap();
+        assert_eq!(number(&connection, MARK).unwrap(), 0, "it would be written anew at each start");
+    }
+
+    #[tokio::test]
+    async fn the_log_of_a_server_that_was_killed_is_emptied_by_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("caisson.db");
+        let store = SqliteStore::open(&path).unwrap();
+        let id = job_that_says(&store, "the-first-secret").await;
+        // The files as a server leaves them that is killed while somebody reads.
+        let killed = tempfile::tempdir().unwrap();
+        let reader = Connection::open(&path).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
+        store.delete(id, Actor::named("ada")).await.unwrap();
+        for name in ["caisson.db", "caisson.db-wal", "audit.key"] {
+            fs::copy(folder.path().join(name), killed.path().join(name)).unwrap();
+        }
+        assert!(is_in_files(killed.path(), "the-first-secret"));
+        let _store = SqliteStore::open(&killed.path().join("caisson.db")).unwrap();
+        assert!(!is_in_files(killed.path(), "the-first-secret"));
+    }
+}

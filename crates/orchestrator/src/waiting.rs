@@ -1,0 +1,191 @@
+//! Waiting for what only the operator can give: a database that can be written, room on the disk, an engine that runs. A job that waits
+//! stands still and keeps its sandbox, for as long as it takes; `/readyz` and the job say what for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::error::OrchestratorError;
+
+/// The pause before the second try; it grows by as much with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What one job waits for now, and how long it has waited.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    now: watch::Sender<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    /// How many tasks of the job wait.
+    tasks: usize,
+    since: Option<Instant>,
+    cause: Option<Arc<OrchestratorError>>,
+    before: Duration,
+}
+
+impl Waiting {
+    /// For something that is tried until it succeeds.
+    pub(crate) fn tries(&self) -> Tries<'_> {
+        Tries { waiting: self, count: 0 }
+    }
+
+    /// For something that comes without a try; the job waits until the answer is dropped.
+    pub(crate) fn wait_for(&self, error: &OrchestratorError) -> Waits<'_> {
+        self.enter(error.passing().map(Arc::new));
+        Waits { waiting: self }
+    }
+
+    fn enter(&self, cause: Option<Arc<OrchestratorError>>) {
+        self.now.send_modify(|now| {
+            now.tasks += 1;
+            now.since.get_or_insert_with(Instant::now);
+            now.cause = cause.or_else(|| now.cause.take());
+        });
+    }
+
+    fn leave(&self) {
+        self.now.send_modify(|now| {
+            now.tasks = now.tasks.saturating_sub(1);
+            if now.tasks == 0 {
+                now.before += now.since.take().map(|since| since.elapsed()).unwrap_or_default();
+                now.cause = None;
+            }
+        });
+    }
+
+    /// What is waited for: the error that says so.
+    pub(crate) fn cause(&self) -> Option<OrchestratorError> {
+        self.now.borrow().cause.as_ref().and_then(|cause| cause.passing())
+    }
+
+    /// Returns once something is waited for that keeps the log from being written: the error that says what.
+    pub(crate) async fn begun(&self) -> OrchestratorError {
+        let is_about_the_log = |cause: &OrchestratorError| {
+            !cause.is_backend_away() && !matches!(cause, OrchestratorError::HostDiskFull { .. })
+        };
+        self.begun_for(is_about_the_log).await
+    }
+
+    /// Returns once the backend is waited for: the error that says why.
+    pub(crate) async fn begun_for_backend(&self) -> OrchestratorError {
+        self.begun_for(OrchestratorError::is_backend_away).await
+    }
+
+    async fn begun_for(&self, is_it: impl Fn(&OrchestratorError) -> bool) -> OrchestratorError {
+        let mut now = self.now.subscribe();
+        let cause = match now.wait_for(|now| now.cause.as_deref().is_some_and(&is_it)).await {
+            Ok(now) => now.cause.as_ref().and_then(|cause| cause.passing()),
+            Err(_) => None,
+        };
+        cause.unwrap_or(OrchestratorError::StoreBusy)
+    }
+
+    /// How long it has waited altogether.
+    pub(crate) fn total(&self) -> Duration {
+        let now = self.now.borrow();
+        now.before + now.since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+}
+
+/// Tries of one thing. While this lives after a failure, the job waits.
+pub(crate) struct Tries<'a> {
+    waiting: &'a Waiting,
+    count: u32,
+}
+
+impl Tries<'_> {
+    /// How often it has failed.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// It has failed; returns when it is time for another try.
+    pub(crate) async fn pause(&mut self, error: &OrchestratorError) {
+        self.begin(error);
+        tokio::time::sleep(FIRST_PAUSE.saturating_mul(self.count).min(LONGEST_PAUSE)).await;
+    }
+
+    /// It has failed, and somebody else tells when it is time for another try.
+    pub(crate) fn begin(&mut self, error: &OrchestratorError) {
+        let cause = error.passing().map(Arc::new);
+        if self.count == 0 {
+            self.waiting.enter(cause);
+        } else {
+            self.waiting.now.send_modify(|now| now.cause = cause.or_else(|| now.cause.take()));
+        }
+        self.count = self.count.saturating_add(1);
+    }
+}
+
+impl Drop for Tries<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.waiting.leave();
+        }
+    }
+}
+
+/// While this lives, the job waits.
+pub(crate) struct Waits<'a> {
+    waiting: &'a Waiting,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.waiting.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_without_tries_counts_like_others() {
+        let waiting = Waiting::default();
+        let waits = waiting.wait_for(&OrchestratorError::HostDiskFull { free_mib: 1, needed_mib: 2 });
+        assert!(matches!(waiting.cause(), Some(OrchestratorError::HostDiskFull { free_mib: 1, .. })));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(waiting.total(), Duration::from_secs(60));
+        drop(waits);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(waiting.cause().is_none());
+        assert_eq!(waiting.total(), Duration::from_secs(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_waits_until_its_last_task_goes_on_and_its_time_is_counted_once() {
+        let waiting = Waiting::default();
+        let (mut one, mut other) = (waiting.tries(), waiting.tries());
+        assert!(waiting.cause().is_none());
+        tokio::join!(one.pause(&OrchestratorError::DiskFull), other.pause(&OrchestratorError::DiskFull));
+        drop(one);
+        assert!(matches!(waiting.cause(), Some(OrchestratorError::DiskFull)));
+        assert!(matches!(waiting.begun().await, OrchestratorError::DiskFull));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        drop(other);
+        assert!(waiting.cause().is_none());
+        assert_eq!(waiting.total(), FIRST_PAUSE + Duration::from_secs(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_the_backend_does_not_keep_the_log_from_being_written() {
+        let waiting = Waiting::default();
+        let away = sandbox::SandboxError::Unavailable { what: "gone".into(), remedy: "start it".into() };
+        let mut tries = waiting.tries();
+        tries.begin(&away.into());
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(waiting.cause().unwrap().is_backend_away());
+        assert!(waiting.begun_for_backend().await.is_backend_away());
+        let begun = tokio::time::timeout(Duration::from_secs(60), waiting.begun()).await;
+        assert!(begun.is_err(), "{begun:?}");
+        drop(tries);
+        assert_eq!(waiting.total(), Duration::from_secs(120));
+    }
+}

@@ -1,0 +1,147 @@
+//! The host's disk under the disks of sandboxes: how much room there is, how much they may still take, and whether all that
+//! was written to one has reached it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use launcher::disk_sync::{describe_faults, faults};
+use launcher::launch_file::LaunchText;
+use rustix::fs::statvfs;
+use rustix::process::Signal;
+
+use super::disk::DISK_FILE;
+use super::layout::failed;
+use super::{Inner, create, owner};
+use crate::error::SandboxError;
+use crate::spec::{DiskState, HostDisk, SandboxId, SparseDisk};
+
+/// How long a sync may take: on a slow disk there may be minutes' worth of data to write.
+const SYNC_PATIENCE: Duration = Duration::from_secs(300);
+/// When the owner is asked again that has not begun: the host's disk was too full for the line that says so.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(1);
+const LONGEST_TICK: Duration = Duration::from_millis(50);
+const MEBIBYTE: u64 = 1 << 20;
+
+/// What the sandboxes of this server share.
+pub(super) fn look(inner: &Inner) -> Result<HostDisk, SandboxError> {
+    let directory = inner.layout.sandboxes();
+    let looking = |source| failed("looking at", &directory, source);
+    let mut disks = Vec::new();
+    for entry in fs::read_dir(&directory).map_err(looking)?.flatten() {
+        let Some(sandbox) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that is about to be removed has none any more.
+        let Some(unallocated_bytes) = unallocated(&entry.path().join(DISK_FILE)) else { continue };
+        // By its name alone: reading the records of all sandboxes would take long.
+        let group = create::group_of(inner, sandbox, None);
+        let unwritten_bytes = group.and_then(|group| group.unwritten_bytes()).unwrap_or_default();
+        disks.push(SparseDisk { sandbox, unallocated_bytes, unwritten_bytes });
+    }
+    Ok(HostDisk { free_bytes: free(&directory)?, disks })
+}
+
+/// What an ordinary user can still write: the host keeps the rest for itself.
+fn free(directory: &Path) -> Result<u64, SandboxError> {
+    let facts = statvfs(directory).map_err(|error| failed("looking at", directory, error.into()))?;
+    Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
+}
+
+/// What a sparse file can still take of the host.
+fn unallocated(file: &Path) -> Option<u64> {
+    let facts = fs::metadata(file).ok()?;
+    Some(facts.len().saturating_sub(facts.blocks() * 512))
+}
+
+/// Refuses a disk that could fill the host together with those that there are, where the operator does not allow that.
+pub(super) fn check_room(inner: &Inner, disk_mib: u64) -> Result<(), SandboxError> {
+    let Some(reserve) = inner.config.disk_reserve_unless_overcommitted else { return Ok(()) };
+    let host = look(inner)?;
+    let taken: u64 = host.disks.iter().map(|disk| disk.unallocated_bytes).sum();
+    room_for(host.free_bytes.saturating_sub(reserve) / MEBIBYTE, taken / MEBIBYTE + disk_mib)
+}
+
+fn room_for(free_mib: u64, promised_mib: u64) -> Result<(), SandboxError> {
+    if promised_mib <= free_mib {
+        return Ok(());
+    }
+    Err(SandboxError::Overcommitted { promised_mib, free_mib })
+}
+
+/// Has the owner sync the disk, and waits for it.
+pub(super) fn sync(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxError> {
+    let directory = inner.layout.sandbox(id);
+    let syncing = |source| failed("syncing the disk of", &directory, source);
+    let Some(text) = LaunchText::read(&directory).map_err(syncing)? else { return Err(not_running(id)) };
+    if !text.running().is_some_and(|running| running.syncs_disk) {
+        // A directory of the host: whoever writes to it is told of errors at once. Or an owner of an earlier version.
+        return state(inner, id);
+    }
+    let before = text.last_sync_started();
+    let end = Instant::now() + SYNC_PATIENCE;
+    let mut ask_at = Instant::now();
+    let mut tick = TICK;
+    loop {
+        if Instant::now() >= ask_at {
+            let Some(owner) = owner::find(&directory).map_err(syncing)? else { return Err(not_running(id)) };
+            owner.signal(Signal::WINCH).map_err(syncing)?;
+            ask_at = Instant::now() + ASK_AGAIN;
+        }
+        std::thread::sleep(tick);
+        tick = (tick * 2).min(LONGEST_TICK);
+        let Some(text) = LaunchText::read(&directory).map_err(syncing)? else { return Err(not_running(id)) };
+        if let Some(synced) = text.synced_after(before) {
+            return Ok(synced.damage.map_or(DiskState::Whole, DiskState::Damaged));
+        }
+        if text.last_sync_started() > before {
+            // It goes on; only its owner's end is looked for.
+            ask_at = ask_at.max(Instant::now() + ASK_AGAIN);
+            if owner::find(&directory).map_err(syncing)?.is_none() {
+                return Err(not_running(id));
+            }
+        }
+        if Instant::now() >= end {
+            let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            return Err(syncing(source));
+        }
+    }
+}
+
+/// What is known of a disk: what its owner has found, and what the kernel counts.
+pub(super) fn state(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxError> {
+    let directory = inner.layout.sandbox(id);
+    let text = LaunchText::read(&directory).map_err(|source| failed("looking at", &directory, source))?;
+    let Some(text) = text else { return Err(not_running(id)) };
+    let counted = text.running().and_then(|running| running.loop_device).map_or(0, faults);
+    let damage = text.damage().or_else(|| (counted > 0).then(|| describe_faults(counted)));
+    Ok(damage.map_or(DiskState::Whole, DiskState::Damaged))
+}
+
+fn not_running(id: SandboxId) -> SandboxError {
+    SandboxError::NotRunning { id, why: "nobody holds its disk".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_refused_that_the_host_could_not_hold() {
+        assert!(room_for(100, 100).is_ok());
+        let error = room_for(100, 101).unwrap_err();
+        assert!(error.is_disk_full());
+        assert!(error.to_string().contains("`sandbox.disk_overcommit` is off"), "{error}");
+    }
+
+    #[test]
+    fn a_sparse_file_can_take_what_is_not_allocated() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(MEBIBYTE).unwrap();
+        assert_eq!(unallocated(file.path()), Some(MEBIBYTE));
+        fs::write(file.path(), vec![1; 1 << 20]).unwrap();
+        file.as_file().sync_all().unwrap();
+        assert_eq!(unallocated(file.path()), Some(0));
+        assert_eq!(unallocated(Path::new("/nowhere")), None);
+    }
+}

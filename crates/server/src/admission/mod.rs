@@ -1,0 +1,440 @@
+//! Which connections the server keeps open.
+//!
+//! A connection on which no request is being answered is idle: nothing of its first request has come yet, the head or the TLS
+//! handshake is incomplete, or it waits for the next request. Where there are as many connections as there may be, the one that
+//! has been idle for longest is closed, of the address that has most. So connections that send nothing cannot keep others out,
+//! whoever holds them.
+//!
+//! Requests that are being answered are never closed. The last connections are reserved for callers who have shown a key and for
+//! health checks ([`reserve`]).
+
+mod reserve;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+pub(crate) use reserve::{HeldBody, keep_reserve};
+
+use crate::settings::ServerSettings;
+
+/// How long a connection stays open although nothing is being answered on it: a new one gets the time to send its request, and
+/// where all are new, the next one waits.
+const GRACE: Duration = Duration::from_secs(1);
+/// The log says at most so often that connections are closed.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
+
+/// All connections of one server.
+pub(crate) struct Admission {
+    bounds: Bounds,
+    open: Mutex<Open>,
+    /// One has been closed or has become idle.
+    changed: Notify,
+}
+
+/// How many there may be.
+#[derive(Debug, Clone)]
+struct Bounds {
+    most: usize,
+    per_address: usize,
+    /// Of `most`, for callers with a key and for health checks.
+    reserved: usize,
+    /// They connect for many.
+    trusted_proxies: Vec<IpAddr>,
+    grace: Duration,
+}
+
+#[derive(Default)]
+struct Open {
+    connections: HashMap<u64, Connection>,
+    by_source: HashMap<Source, usize>,
+    /// Numbers connections, and the times at which they became idle.
+    last: u64,
+    closed: u64,
+    logged: Option<Instant>,
+}
+
+struct Connection {
+    source: Source,
+    /// What is being answered on it; also an open WebSocket.
+    uses: usize,
+    /// The client has not taken the end of the last answer yet.
+    is_writing: Arc<AtomicBool>,
+    idle_since: u64,
+    idle_at: Instant,
+    evicted: CancellationToken,
+}
+
+impl Connection {
+    /// How long it cannot be closed yet; `None` while something is being answered on it.
+    fn closable_in(&self, grace: Duration) -> Option<Duration> {
+        (!self.is_busy()).then(|| grace.saturating_sub(self.idle_at.elapsed()))
+    }
+
+    fn is_busy(&self) -> bool {
+        self.uses > 0 || self.is_writing.load(Ordering::Relaxed)
+    }
+}
+
+/// Whose connections are counted together: an address of IPv4, or a network of IPv6, of which one machine may have every address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Source(IpAddr);
+
+impl Source {
+    fn of(peer: IpAddr) -> Self {
+        match peer.to_canonical() {
+            IpAddr::V6(address) if !address.is_loopback() => {
+                let network = address.to_bits() & (u128::MAX << 64);
+                Self(IpAddr::V6(Ipv6Addr::from_bits(network)))
+            }
+            other => Self(other),
+        }
+    }
+}
+
+/// What is left for further requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Enough for everybody.
+    Ample,
+    /// The rest is reserved for callers with a key, and for health checks.
+    ForCallers,
+    /// The rest is reserved for health checks.
+    ForHealthChecks,
+}
+
+impl Admission {
+    pub(crate) fn new(settings: &ServerSettings) -> Arc<Self> {
+        Self::with_grace(settings, GRACE)
+    }
+
+    fn with_grace(settings: &ServerSettings, grace: Duration) -> Arc<Self> {
+        let most = settings.max_connections.max(1);
+        let bounds = Bounds {
+            most,
+            per_address: settings.max_connections_per_address.max(1),
+            reserved: settings.reserved_connections.min(most - 1),
+            trusted_proxies: settings.trusted_proxies.clone(),
+            grace,
+        };
+        Arc::new(Self { bounds, open: Mutex::default(), changed: Notify::new() })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when one more can be admitted.
+    pub(crate) async fn has_room(&self) {
+        loop {
+            let changed = self.changed.notified();
+            let next = {
+                let open = self.open();
+                if open.connections.len() < self.bounds.most {
+                    return;
+                }
+                let closable = open.connections.values().filter_map(|one| one.closable_in(self.bounds.grace));
+                closable.min()
+            };
+            match next {
+                Some(Duration::ZERO) => return,
+                Some(next) => drop(tokio::time::timeout(next, changed).await),
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Counts a connection; `None` if its address has as many as it may, and requests are being answered on all of them.
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, token: TaskTrackerToken) -> Option<Arc<Slot>> {
+        let source = Source::of(peer);
+        let mut open = self.open();
+        let of_source = open.by_source.get(&source).copied().unwrap_or(0);
+        if of_source >= self.bounds.per_address && self.is_bounded(peer) {
+            let is_closed = open.close_idle(|connection| connection.source == source);
+            open.tell(peer);
+            if !is_closed {
+                return None;
+            }
+        }
+        let is_closable = |one: &Connection| one.closable_in(self.bounds.grace) == Some(Duration::ZERO);
+        if open.connections.len() >= self.bounds.most && open.close_idle(is_closable) {
+            open.tell(peer);
+        }
+        open.last += 1;
+        let (number, evicted) = (open.last, CancellationToken::new());
+        let is_writing = Arc::new(AtomicBool::new(false));
+        let connection = Connection {
+            source,
+            uses: 0,
+            is_writing: Arc::clone(&is_writing),
+            idle_since: number,
+            idle_at: Instant::now(),
+            evicted: evicted.clone(),
+        };
+        open.connections.insert(number, connection);
+        *open.by_source.entry(source).or_default() += 1;
+        Some(Arc::new(Slot { admission: Arc::clone(self), number, evicted, is_writing, _token: token }))
+    }
+
+    /// Whether the connections of an address are those of one client: this machine and proxies connect for many.
+    fn is_bounded(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        !peer.is_loopback() && !self.bounds.trusted_proxies.iter().any(|proxy| proxy.to_canonical() == peer)
+    }
+
+    fn room(&self) -> Room {
+        let Bounds { most, reserved, .. } = self.bounds;
+        let open = self.open();
+        // Looking at each is for when there are many.
+        if open.connections.len() <= most - reserved {
+            return Room::Ample;
+        }
+        let busy = open.connections.values().filter(|connection| connection.is_busy()).count();
+        // A quarter of the reserve is for health checks alone.
+        if busy <= most - reserved {
+            Room::Ample
+        } else if busy <= most - reserved.div_ceil(4) {
+            Room::ForCallers
+        } else {
+            Room::ForHealthChecks
+        }
+    }
+}
+
+impl Open {
+    /// Closes the connection that has been idle for longest, of the address that has most; `false` where none is idle.
+    fn close_idle(&mut self, may_be: impl Fn(&Connection) -> bool) -> bool {
+        let idle = self.connections.iter().filter(|(_, one)| !one.is_busy() && may_be(one));
+        let rank = |one: &Connection| {
+            let beside = self.by_source.get(&one.source).copied().unwrap_or(0);
+            (beside, std::cmp::Reverse(one.idle_since))
+        };
+        let Some(number) = idle.max_by_key(|(_, one)| rank(one)).map(|(number, _)| *number) else {
+            return false;
+        };
+        if let Some(connection) = self.remove(number) {
+            connection.evicted.cancel();
+        }
+        self.closed += 1;
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&number)?;
+        if let Some(count) = self.by_source.get_mut(&connection.source) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_source.remove(&connection.source);
+            }
+        }
+        Some(connection)
+    }
+
+    fn tell(&mut self, peer: IpAddr) {
+        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE) {
+            self.logged = Some(Instant::now());
+            tracing::warn!(
+                newest = %peer, closed = self.closed,
+                "too many connections: those that are idle for longest are closed; see [http] max_connections"
+            );
+        }
+    }
+}
+
+/// A connection among those of the server. It counts until this is dropped.
+pub(crate) struct Slot {
+    admission: Arc<Admission>,
+    number: u64,
+    evicted: CancellationToken,
+    is_writing: Arc<AtomicBool>,
+    _token: TaskTrackerToken,
+}
+
+impl Slot {
+    /// Returns when the connection must be closed.
+    pub(crate) async fn evicted(&self) {
+        self.evicted.cancelled().await;
+    }
+
+    /// Notes whether the client keeps the server waiting with what it is to read.
+    pub(crate) fn set_writing(&self, is_writing: bool) {
+        if self.is_writing.swap(is_writing, Ordering::Relaxed) && !is_writing {
+            self.admission.changed.notify_waiters();
+        }
+    }
+
+    /// Keeps the connection from being closed, for as long as the answer is there.
+    pub(crate) fn in_use(self: &Arc<Self>) -> SlotUse {
+        self.change_uses(|uses| uses + 1);
+        SlotUse(Arc::new(Use(Arc::clone(self))))
+    }
+
+    fn change_uses(&self, change: impl FnOnce(usize) -> usize) {
+        let mut open = self.admission.open();
+        open.last += 1;
+        let now = open.last;
+        if let Some(connection) = open.connections.get_mut(&self.number) {
+            connection.uses = change(connection.uses);
+            connection.idle_since = now;
+            connection.idle_at = Instant::now();
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.admission.open().remove(self.number);
+        self.admission.changed.notify_waiters();
+    }
+}
+
+/// Something that is being answered on a connection. A WebSocket outlives the connection that it was asked for on, and keeps this.
+#[derive(Clone)]
+pub(crate) struct SlotUse(Arc<Use>);
+
+struct Use(Arc<Slot>);
+
+impl SlotUse {
+    /// What is left beside this request.
+    pub(crate) fn room(&self) -> Room {
+        self.0.0.admission.room()
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.change_uses(|uses| uses.saturating_sub(1));
+        self.0.admission.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+
+    fn admission(most: usize, per_address: usize, reserved: usize) -> Arc<Admission> {
+        patient(most, per_address, reserved, Duration::ZERO)
+    }
+
+    fn patient(most: usize, per_address: usize, reserved: usize, grace: Duration) -> Arc<Admission> {
+        let settings = ServerSettings {
+            max_connections: most,
+            max_connections_per_address: per_address,
+            reserved_connections: reserved,
+            trusted_proxies: vec!["10.0.0.9".parse().unwrap()],
+            ..ServerSettings::default()
+        };
+        Admission::with_grace(&settings, grace)
+    }
+
+    fn try_open(admission: &Arc<Admission>, peer: &str) -> Option<Arc<Slot>> {
+        admission.admit(peer.parse().unwrap(), TaskTracker::new().token())
+    }
+
+    fn open(admission: &Arc<Admission>, peer: &str) -> Arc<Slot> {
+        try_open(admission, peer).unwrap()
+    }
+
+    fn is_closed(slot: &Slot) -> bool {
+        slot.evicted.is_cancelled()
+    }
+
+    #[test]
+    fn the_oldest_idle_connection_of_the_address_with_most_makes_room() {
+        let all = admission(4, 4, 0);
+        let other = open(&all, "192.0.2.1");
+        let flood: Vec<_> = (0..3).map(|_| open(&all, "192.0.2.66")).collect();
+        let newest = open(&all, "192.0.2.2");
+        assert!(is_closed(&flood[0]) && !is_closed(&other) && !is_closed(&newest));
+        // One that was used last is younger than one that was opened later and said nothing.
+        drop(flood[1].in_use());
+        open(&all, "192.0.2.3");
+        assert!(is_closed(&flood[2]) && !is_closed(&flood[1]) && !is_closed(&other));
+    }
+
+    #[tokio::test]
+    async fn connections_in_use_are_kept_and_newer_ones_wait() {
+        let all = admission(2, 2, 0);
+        let first = open(&all, "127.0.0.1");
+        let (answering, writing) = (first.in_use(), open(&all, "127.0.0.1"));
+        writing.set_writing(true);
+        let waiting = {
+            let all = Arc::clone(&all);
+            tokio::spawn(async move { all.has_room().await })
+        };
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        let copy = answering.clone();
+        drop(answering);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "a WebSocket may still be open");
+        drop(copy);
+        waiting.await.unwrap();
+        let third = open(&all, "127.0.0.1");
+        assert!(is_closed(&first) && !is_closed(&writing));
+        writing.set_writing(false);
+        open(&all, "127.0.0.1");
+        assert!(is_closed(&writing) && !is_closed(&third));
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_is_not_closed_for_the_next_one() {
+        let all = patient(2, 2, 0, Duration::from_secs(3600));
+        let (first, second) = (open(&all, "127.0.0.1"), open(&all, "127.0.0.1"));
+        let waiting = {
+            let all = Arc::clone(&all);
+            tokio::spawn(async move { all.has_room().await })
+        };
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(first);
+        waiting.await.unwrap();
+        assert!(!is_closed(&second));
+    }
+
+    #[test]
+    fn one_address_has_so_many_connections_and_no_more() {
+        let all = admission(100, 2, 0);
+        let first = open(&all, "192.0.2.1");
+        let (second, third) = (open(&all, "192.0.2.1"), open(&all, "192.0.2.1"));
+        assert!(is_closed(&first) && !is_closed(&second));
+        let uses = (second.in_use(), third.in_use());
+        assert!(try_open(&all, "192.0.2.1").is_none(), "requests are answered on both");
+        assert!(try_open(&all, "::ffff:192.0.2.1").is_none(), "the same address");
+        drop(uses);
+        assert!(try_open(&all, "192.0.2.1").is_some());
+        // A network of IPv6 is one client; this machine and a proxy are many.
+        let held: Vec<_> = (0..2).map(|_| open(&all, "2001:db8::1").in_use()).collect();
+        assert!(try_open(&all, "2001:db8::2").is_none() && try_open(&all, "2001:db8:0:1::1").is_some());
+        for many in ["127.0.0.1", "::1", "10.0.0.9"] {
+            let several: Vec<_> = (0..9).map(|_| open(&all, many).in_use()).collect();
+            assert_eq!(several.len(), 9, "{many}");
+        }
+        drop((held, first, second, third));
+        assert!(all.open().by_source.is_empty() && all.open().connections.is_empty(), "none is left");
+    }
+
+    #[test]
+    fn the_last_connections_are_reserved() {
+        let all = admission(12, 12, 8);
+        let mut uses: Vec<_> = (0..4).map(|_| open(&all, "127.0.0.1").in_use()).collect();
+        assert_eq!(all.room(), Room::Ample);
+        let idle: Vec<_> = (0..8).map(|_| open(&all, "127.0.0.1")).collect();
+        assert_eq!(all.room(), Room::Ample, "those that are idle take nothing away");
+        uses.extend(idle.iter().take(1).map(Slot::in_use));
+        assert_eq!(all.room(), Room::ForCallers);
+        uses.extend(idle.iter().skip(1).take(6).map(Slot::in_use));
+        assert_eq!(all.room(), Room::ForHealthChecks);
+        uses.truncate(4);
+        assert_eq!(all.room(), Room::Ample);
+        assert_eq!(admission(1, 1, 64).bounds.reserved, 0, "one is for everybody");
+    }
+}

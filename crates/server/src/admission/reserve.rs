@@ -1,0 +1,82 @@
+//! The reserve: while nearly all connections answer something, only callers with a key and health checks are answered.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+
+use super::{Room, SlotUse};
+use crate::access::Access;
+use crate::problem::Problem;
+
+/// Health checks, for monitoring that has no key.
+const HEALTH_CHECKS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+/// When to try again.
+const RETRY_AFTER_S: u64 = 1;
+
+/// Refuses a request for which there is no room.
+pub(crate) async fn keep_reserve(
+    State(access): State<Arc<Access>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if may_pass(&access, &request) { next.run(request).await } else { refusal() }
+}
+
+fn may_pass(access: &Access, request: &Request) -> bool {
+    let is_health_check = || HEALTH_CHECKS.contains(&request.uri().path());
+    let has_key = || access.caller(request.headers()).is_ok_and(|caller| caller.is_some());
+    match request.extensions().get::<SlotUse>().map_or(Room::Ample, SlotUse::room) {
+        Room::Ample => true,
+        Room::ForCallers => is_health_check() || has_key(),
+        Room::ForHealthChecks => is_health_check(),
+    }
+}
+
+fn refusal() -> Response {
+    let detail = "too many requests are being answered; the remaining connections are reserved for callers with a key and for \
+                  health checks";
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", detail);
+    let mut response = problem.after(RETRY_AFTER_S).into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// The body of an answer. Its connection is in use until all of it is on its way.
+pub(crate) struct HeldBody {
+    body: Body,
+    _used: SlotUse,
+}
+
+impl HeldBody {
+    pub(crate) fn new(body: Body, used: SlotUse) -> Self {
+        Self { body, _used: used }
+    }
+}
+
+impl HttpBody for HeldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,83 @@
+//! A browser sends its cookies along with whatever a page asks it to send. So a request that changes something, or opens a
+//! WebSocket, and has a cookie of ours must say where it comes from: every browser does, in `Origin` or `Sec-Fetch-Site`. Programs
+//! show a key in `Authorization`, which no page of another site can set, and are asked for nothing more.
+
+use axum::http::{HeaderMap, Method, header};
+
+/// What a refusal is called.
+pub(crate) const CODE: &str = "origin_missing";
+
+/// How the cookies begin that let a caller do something: of a login, a shared link, a visit to the origin of a job, a takeover.
+const LETTING_IN: [&str; 4] = ["caisson_session", "caisson_share_", "caisson_pass", "caisson-takeover"];
+
+/// Whether a request does something by a cookie and does not say where it comes from.
+pub(crate) fn is_missing(method: &Method, headers: &HeaderMap) -> bool {
+    let is_told = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
+    !only_reads(method, headers) && !is_told && !has_key(headers) && has_cookie(headers)
+}
+
+/// Whether a request changes nothing. A WebSocket may, whatever its method says.
+pub(crate) fn only_reads(method: &Method, headers: &HeaderMap) -> bool {
+    matches!(*method, Method::GET | Method::HEAD) && !headers.contains_key(header::UPGRADE)
+}
+
+/// Whether a key is shown. A login of a proxy in front (`Basic`) is none: browsers send it by themselves, as they do cookies.
+fn has_key(headers: &HeaderMap) -> bool {
+    let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    shown.is_some_and(|value| value.starts_with("Bearer "))
+}
+
+fn has_cookie(headers: &HeaderMap) -> bool {
+    // A line that is no text cannot be read as anybody's cookie.
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut names = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    names.any(|(name, _)| LETTING_IN.iter().any(|ours| name.starts_with(ours)))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn is_refused(method: &Method, pairs: &[(&str, &str)]) -> bool {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap());
+        }
+        is_missing(method, &headers)
+    }
+
+    const SESSION: (&str, &str) = ("cookie", "theme=dark; caisson_session=a.1.b");
+
+    #[test]
+    fn what_changes_something_by_a_cookie_says_where_it_comes_from() {
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::CONNECT] {
+            assert!(is_refused(&method, &[SESSION]), "{method}");
+            assert!(!is_refused(&method, &[SESSION, ("origin", "http://localhost")]), "{method}");
+            assert!(!is_refused(&method, &[SESSION, ("sec-fetch-site", "same-origin")]), "{method}");
+        }
+        assert!(!is_refused(&Method::GET, &[SESSION]), "it only reads");
+        assert!(is_refused(&Method::GET, &[SESSION, ("upgrade", "websocket")]), "a WebSocket does more");
+    }
+
+    #[test]
+    fn every_cookie_that_lets_somebody_in_counts_and_no_other() {
+        for cookie in
+            ["caisson_session=x", "caisson_share_files=x", "a=b; caisson_pass=x", "caisson-takeover=x"]
+        {
+            assert!(is_refused(&Method::POST, &[("cookie", cookie)]), "{cookie}");
+        }
+        assert!(is_refused(&Method::POST, &[("cookie", "a=b"), SESSION]), "in the second line");
+        for cookie in ["theme=dark", "caisson-preview=x", "session=caisson_session"] {
+            assert!(!is_refused(&Method::POST, &[("cookie", cookie)]), "{cookie}");
+        }
+        assert!(!is_refused(&Method::POST, &[]));
+    }
+
+    #[test]
+    fn a_key_in_the_header_is_enough_and_a_password_of_a_proxy_is_not() {
+        assert!(!is_refused(&Method::POST, &[SESSION, ("authorization", "Bearer caisson_1")]));
+        assert!(is_refused(&Method::POST, &[SESSION, ("authorization", "Basic YTpi")]));
+    }
+}

@@ -1,0 +1,10 @@
+//! HTTP clients of the tests.
+
+use reqwest::blocking::{Client, ClientBuilder};
+
+/// A client for servers on this machine. It uses no proxy and the TLS primitives that the product uses.
+pub fn http_client() -> ClientBuilder {
+    // An error means that another client has installed the provider already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder().no_proxy()
+}

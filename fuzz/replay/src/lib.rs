@@ -1,0 +1,120 @@
+//! Makes an ordinary program of a fuzz target, which runs it over every input of its corpus and over changes of these
+//! that are the same in every run. `fuzz/run` looks for new inputs with libFuzzer; this makes sure that none that is known fails again.
+
+use std::path::{Path, PathBuf};
+use std::{fs, process};
+
+use fastrand::Rng;
+
+/// Changed inputs per target: together some seconds without optimisation.
+const CHANGED_INPUTS: usize = 5_000;
+
+/// The longest input, as in `fuzz/run`.
+const LONGEST: usize = 4_096;
+
+/// Makes a program of a fuzz target; the macro of the crate `libfuzzer-sys` has the same form.
+#[macro_export]
+macro_rules! fuzz_target {
+    (|$input:ident: &[u8]| $body:expr) => {
+        fn main() {
+            $crate::run(env!("CARGO_CRATE_NAME"), |$input: &[u8]| $body);
+        }
+    };
+    (|$input:ident: &str| $body:expr) => {
+        fn main() {
+            $crate::run(env!("CARGO_CRATE_NAME"), |bytes: &[u8]| {
+                let $input = $crate::text_of(bytes);
+                $body
+            });
+        }
+    };
+}
+
+/// Calls `target` with every input of its corpus and with changed ones.
+pub fn run(name: &str, mut target: impl FnMut(&[u8])) {
+    let corpus = inputs(&fuzz_folder().join("corpus").join(name));
+    assert!(!corpus.is_empty(), "fuzz/corpus/{name} has no inputs");
+    let mut call = |input: &[u8]| {
+        let kept = KeptOnFailure { name, input };
+        target(input);
+        drop(kept);
+    };
+    call(b"");
+    for input in &corpus {
+        call(input);
+    }
+    let mut rng = Rng::with_seed(name.bytes().map(u64::from).sum());
+    for _ in 0..CHANGED_INPUTS {
+        call(&changed(&corpus, &mut rng));
+    }
+    // Where targets that write files write them (parts/room.rs).
+    let _ = fs::remove_dir_all(format!("/dev/shm/caisson-fuzz-{}", process::id()));
+}
+
+/// As much of the bytes as is text.
+pub fn text_of(bytes: &[u8]) -> &str {
+    let valid = match std::str::from_utf8(bytes) {
+        Ok(text) => return text,
+        Err(error) => &bytes[..error.valid_up_to()],
+    };
+    std::str::from_utf8(valid).unwrap_or_default()
+}
+
+fn fuzz_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn inputs(folder: &Path) -> Vec<Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.iter().filter_map(|path| fs::read(path).ok()).collect()
+}
+
+/// One input with a few changes: bytes replaced, removed, repeated, or taken from another input.
+fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+    let mut input = corpus[rng.usize(..corpus.len())].clone();
+    for _ in 0..rng.usize(1..=4) {
+        let at = rng.usize(..=input.len());
+        let end = (at + rng.usize(..=16)).min(input.len());
+        match rng.u8(..5) {
+            0 if at < input.len() => input[at] = rng.u8(..),
+            1 => drop(input.drain(at..end)),
+            2 => {
+                let again = input[at..end].to_vec();
+                drop(input.splice(at..at, again));
+            }
+            3 => input.truncate(at),
+            _ => {
+                let other = &corpus[rng.usize(..corpus.len())];
+                let from = rng.usize(..=other.len());
+                drop(input.splice(at..end, other[from..].iter().copied().take(64)));
+            }
+        }
+    }
+    input.truncate(LONGEST);
+    input
+}
+
+/// Writes the input down when the target panics.
+struct KeptOnFailure<'a> {
+    name: &'a str,
+    input: &'a [u8],
+}
+
+impl Drop for KeptOnFailure<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let folder = fuzz_folder().join("artifacts").join(self.name);
+        let path = folder.join("replay");
+        let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&path, self.input));
+        match written {
+            Ok(()) => eprintln!("the input that failed: {}", path.display()),
+            Err(error) => {
+                eprintln!("the input that failed ({error} at {}): {:?}", path.display(), self.input)
+            }
+        }
+    }
+}
