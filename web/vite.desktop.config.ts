@@ -1,6 +1,6 @@
 import { defineConfig } from 'vite';
 
-// The page that shows one desktop alone: noVNC with our own controls. The server embeds it under fixed names.
+// The desktop page: noVNC with our own controls. The server embeds the files under fixed names.
 export default defineConfig({
   publicDir: false,
   build: {

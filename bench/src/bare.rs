@@ -1,14 +1,14 @@
-//! The barest alternatives: a plain process, and `bwrap` with the usual options.
+//! The simplest baselines: a plain process, and `bwrap` with the usual options.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// What every alternative runs.
+/// The program that every baseline runs.
 pub(crate) const TRUE: &str = "/usr/bin/true";
 
-/// Runs a command without input and output and waits for it; it must succeed.
+/// Runs a command without input or output and waits for it; fails unless it succeeds.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = tokio::task::block_in_place(|| {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()

@@ -1,4 +1,4 @@
-//! The Docker engine that is compared with, through its own command line as users type it.
+//! The Docker engine used as a baseline, driven through its command line as users do.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::bare;
 /// A Docker engine with one small image.
 #[derive(Debug, Clone)]
 pub(crate) struct Docker {
-    /// Where the engine listens.
+    /// Path of the engine's socket.
     pub(crate) socket: PathBuf,
     /// An image that has `true` and `sleep`.
     pub(crate) image: String,
@@ -28,28 +28,28 @@ impl Docker {
         bare::run(self.command().args(["run", "--rm", "--network", "none", &self.image, "true"]))
     }
 
-    /// `docker run --network none IMAGE true`; gives the container that is left.
+    /// `docker run --network none IMAGE true`; leaves the container behind, under the given name.
     pub(crate) fn run_true_and_keep(&self, name: &str) -> Result<()> {
         bare::run(self.command().args(["run", "--name", name, "--network", "none", &self.image, "true"]))
     }
 
-    /// `docker create --network none IMAGE true`, which stores a container to be run later; gives its id.
+    /// `docker create --network none IMAGE true`: creates a container to run later; returns its id.
     pub(crate) fn create(&self) -> Result<String> {
         self.answer(&["create", "--network", "none", &self.image, "true"])
     }
 
-    /// Starts a container that does nothing; gives its id.
+    /// Starts an idle container; returns its id.
     pub(crate) fn start_idle(&self) -> Result<String> {
         self.answer(&["run", "--detach", "--network", "none", &self.image, "sleep", "600"])
     }
 
-    /// The process id of a container's first process.
+    /// The host process id of a container's first process.
     pub(crate) fn pid(&self, container: &str) -> Result<u32> {
         let pid = self.answer(&["inspect", "--format", "{{.State.Pid}}", container])?;
         pid.parse().with_context(|| format!("reading the process id {pid:?}"))
     }
 
-    /// Removes a container, whatever it does.
+    /// Removes a container in any state.
     pub(crate) fn remove(&self, container: &str) -> Result<()> {
         self.answer(&["rm", "--force", container]).map(drop)
     }

@@ -1,6 +1,6 @@
-//! As little of an HTTP/1.1 client as load needs: one request at a time on a connection that is kept open.
+//! A minimal HTTP/1.1 client for load tests: one request at a time on a keep-alive connection.
 //!
-//! A full client would take a good part of the two processors that the server is measured on.
+//! A full client would use a significant part of the two CPUs that the server is measured on.
 
 use std::net::SocketAddr;
 
@@ -8,18 +8,17 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The most bytes of an answer's head.
+/// The maximum size of a response head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// A connection to the server.
 pub(crate) struct Connection {
     stream: TcpStream,
     address: SocketAddr,
-    /// What was read and not yet used.
+    /// Bytes read but not consumed yet.
     buffer: Vec<u8>,
 }
 
-/// An answer whose body may still come.
+/// A response whose body may still be arriving.
 struct Head {
     status: u16,
     body: Body,
@@ -31,21 +30,20 @@ enum Body {
 }
 
 impl Connection {
-    /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, address, buffer: Vec::with_capacity(8192) })
     }
 
-    /// The bytes of a POST with a JSON body, to be sent many times.
+    /// The bytes of a POST with a JSON body, for sending repeatedly.
     pub(crate) fn post_bytes(&self, path: &str, body: &str) -> Vec<u8> {
         let (host, length) = (self.address, body.len());
         let head = format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n");
         format!("{head}Content-Length: {length}\r\n\r\n{body}").into_bytes()
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole response.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> Result<(u16, Vec<u8>)> {
         self.stream.write_all(request).await?;
         let head = self.read_head().await?;
@@ -56,14 +54,14 @@ impl Connection {
         Ok((head.status, self.buffer.drain(..length).collect()))
     }
 
-    /// Sends a GET and reads the whole answer.
+    /// Sends a GET and reads the whole response.
     pub(crate) async fn get(&mut self, path: &str) -> Result<(u16, Vec<u8>)> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
         self.ask(request.as_bytes()).await
     }
 
-    /// Follows server-sent events until one of the given texts has come; gives its place in the list.
-    /// The connection is of no use afterwards.
+    /// Follows server-sent events until one of the given texts appears; returns its index in the list. The connection
+    /// cannot be used afterwards.
     pub(crate) async fn follow_until(mut self, path: &str, texts: &[&str]) -> Result<usize> {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\n\r\n", self.address);
@@ -71,7 +69,7 @@ impl Connection {
         let head = self.read_head().await?;
         ensure!(head.status == 200 && matches!(head.body, Body::Chunks), "{path} answers {}", head.status);
         loop {
-            // An event is sent as one chunk or several whole ones, so its text is never cut.
+            // The server never splits an event over a partial chunk, so its text is contiguous.
             let found = texts.iter().position(|text| find(&self.buffer, text.as_bytes()).is_some());
             if let Some(found) = found {
                 return Ok(found);

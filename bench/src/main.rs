@@ -1,4 +1,4 @@
-//! Prints the figures of Caisson side by side with what a user would pick instead. `bench/run` sets the stage for it.
+//! Benchmarks Caisson side by side with its alternatives. `bench/run` prepares the environment.
 
 mod bare;
 mod docker;
@@ -54,7 +54,7 @@ struct Arguments {
     json: bool,
 }
 
-/// What the figures are made with.
+/// The environment of the benchmarks.
 pub(crate) struct Stage {
     pub(crate) caisson: PathBuf,
     pub(crate) launcher: PathBuf,

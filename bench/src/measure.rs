@@ -1,41 +1,41 @@
-//! How often things are measured, and what many measurements come to.
+//! How often to measure, and statistics over the measurements.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// How often things are measured.
+/// How often to measure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// Runs of what takes long: sandboxes, containers, jobs.
+    /// Runs of slow operations: sandboxes, containers, jobs.
     pub(crate) runs: usize,
-    /// Runs of what takes a millisecond.
+    /// Runs of operations that take a millisecond.
     pub(crate) short_runs: usize,
-    /// Runs of many at once.
+    /// Runs with many sandboxes at once.
     pub(crate) crowd_runs: usize,
-    /// How long each of `runs` slices of load lasts.
+    /// The duration of each of the `runs` slices of load.
     pub(crate) load_slice: Duration,
 }
 
 impl Plan {
-    /// What the figures are worth something with.
+    /// For meaningful results.
     pub(crate) const FULL: Self =
         Self { runs: 30, short_runs: 300, crowd_runs: 30, load_slice: Duration::from_millis(250) };
-    /// For trying.
+    /// For trying the benchmarks.
     pub(crate) const QUICK: Self =
         Self { runs: 5, short_runs: 30, crowd_runs: 2, load_slice: Duration::from_millis(400) };
 }
 
-/// How long what was left behind by one run may disturb the next.
+/// How long cleanup after one run may disturb the next.
 const SETTLE: Duration = Duration::from_millis(30);
 
-/// Lets the machine come to rest between two runs.
+/// Lets the machine settle between two runs.
 pub(crate) async fn settle() {
     tokio::time::sleep(SETTLE).await;
 }
 
-/// An idle sandbox has had no work for a moment; so has a container beside it. Longer than our programs wait until they give
-/// memory back.
+/// How long a sandbox or container must be without work to count as idle. Longer than our programs wait before they
+/// return memory to the kernel.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Waits until a sandbox is idle.
@@ -43,29 +43,27 @@ pub(crate) async fn become_idle() {
     tokio::time::sleep(IDLE).await;
 }
 
-/// Many measurements of one thing.
+/// Repeated measurements of one quantity.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds the time since then, in milliseconds.
+    /// Adds the time since `start`, in milliseconds.
     pub(crate) fn since(&mut self, start: Instant) {
         self.add(milliseconds(start.elapsed()));
     }
 
-    /// Adds a measurement.
     pub(crate) fn add(&mut self, value: f64) {
         self.0.push(value);
     }
 
-    /// What they come to.
     pub(crate) fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         Summary { median: percentile(&sorted, 50), p90: percentile(&sorted, 90), runs: sorted.len() }
     }
 
-    /// The same where more is better: the tenth part that was worst takes the place of the p90.
+    /// Like [`Self::summary`], for rates, where more is better: `p90` is the value that 90 percent exceed.
     pub(crate) fn summary_of_rates(&self) -> Summary {
         let mut sorted = self.0.clone();
         sorted.sort_by(|a, b| b.total_cmp(a));
@@ -73,12 +71,11 @@ impl Samples {
     }
 }
 
-/// A duration as a number for people.
 pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// The value below which so many hundredths lie; with an even number the median is the mean of the middle two.
+/// The percentile; for an even number of values the median is the mean of the middle two.
 fn percentile(sorted: &[f64], hundredths: usize) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;
@@ -88,14 +85,12 @@ fn percentile(sorted: &[f64], hundredths: usize) -> f64 {
     f64::midpoint(sorted[low], sorted[high])
 }
 
-/// What many measurements come to.
+/// Statistics of repeated measurements.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Summary {
-    /// Half were better.
     pub(crate) median: f64,
-    /// Nine of ten were better.
+    /// The value that nine of ten runs do not exceed.
     pub(crate) p90: f64,
-    /// How many there were.
     pub(crate) runs: usize,
 }
 

@@ -1,5 +1,5 @@
-//! A model server that answers at once, in the words of chat completions, and notes when it was asked and when its answer
-//! had left: what is between the two is the agent's.
+//! A model server that answers immediately in the chat completions format, and records when each request arrived and
+//! when its answer was sent: the time in between two exchanges is the agent's.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,26 +11,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// The calls of an answer: names of tools and their input.
+/// The calls of an answer: tool names and inputs.
 pub(crate) type Calls = Vec<(&'static str, Value)>;
 
-/// Decides what is answered: by the number of answers before it in the conversation, and of all requests so far.
+/// Chooses an answer, given the number of earlier answers in the conversation and the number of all requests so far.
 type Answers = dyn Fn(usize, usize) -> Calls + Send + Sync;
 
 /// One request and its answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchange {
-    /// When the request was there as a whole.
+    /// When the request had arrived completely.
     pub(crate) asked: Instant,
-    /// When the answer had left.
+    /// When the answer had been sent.
     pub(crate) answered: Instant,
-    /// The same by the clock on the wall, in seconds since 1970.
+    /// The same as wall-clock time, in seconds since 1970.
     pub(crate) answered_s: f64,
-    /// What the newest result of a tool says.
+    /// The newest tool result in the request.
     pub(crate) result: String,
 }
 
-/// A server that runs. Ends when it is dropped.
+/// A running server; stops on drop.
 pub(crate) struct InstantModel {
     pub(crate) address: SocketAddr,
     exchanges: Arc<Mutex<Vec<Exchange>>>,
@@ -44,7 +44,6 @@ impl Drop for InstantModel {
 }
 
 impl InstantModel {
-    /// Starts one.
     pub(crate) async fn start(
         answers: impl Fn(usize, usize) -> Calls + Send + Sync + 'static,
     ) -> Result<Self> {
@@ -66,7 +65,7 @@ impl InstantModel {
         format!("[model]\nname = \"http://{}/v1\"\n", self.address)
     }
 
-    /// All that was asked so far, in order.
+    /// All exchanges so far, in order.
     pub(crate) fn exchanges(&self) -> Vec<Exchange> {
         self.exchanges.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -100,7 +99,7 @@ async fn serve(mut stream: TcpStream, exchanges: Arc<Mutex<Vec<Exchange>>>, answ
     }
 }
 
-/// The next request as a whole: its path and its body.
+/// Reads the next request: path and body.
 async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(String, Vec<u8>)> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -131,7 +130,7 @@ async fn send(stream: &mut TcpStream, status: &str, media_type: &str, text: &str
     stream.write_all(answer.as_bytes()).await.ok()
 }
 
-/// An answer as a stream of chat completions has it.
+/// An answer as a chat completions stream.
 fn events_of(calls: &Calls) -> String {
     let calls: Vec<Value> = calls
         .iter()
@@ -153,7 +152,7 @@ fn count(body: &[u8], wanted: &[u8]) -> usize {
     body.windows(wanted.len()).filter(|part| *part == wanted).count()
 }
 
-/// The text of the last message of a tool; found without reading the whole conversation.
+/// The text of the last tool message, found without parsing the whole conversation.
 fn newest_result(body: &[u8]) -> String {
     let wanted = br#""role":"tool""#;
     let Some(place) = body.windows(wanted.len()).rposition(|part| part == wanted) else {

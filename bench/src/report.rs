@@ -1,4 +1,4 @@
-//! The figures as a table for people and as JSON for programs.
+//! The results as a Markdown table and as JSON.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::measure::Summary;
 
-/// What a number counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Unit {
     /// Milliseconds; less is better.
@@ -16,7 +15,7 @@ pub(crate) enum Unit {
     /// Megabytes; less is better.
     #[serde(rename = "MB")]
     Megabytes,
-    /// So many a second; more is better.
+    /// A rate per second; more is better.
     #[serde(rename = "per second")]
     PerSecond,
 }
@@ -36,63 +35,56 @@ impl Unit {
     }
 }
 
-/// What was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     /// The target is met.
     Pass,
-    /// It is not.
+    /// The target is missed.
     Miss,
     /// There is no target.
     None,
 }
 
-/// What must be reached.
+/// The target of a result.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Target {
-    /// Our median may be at most so much.
+    /// Our median may be at most this much.
     AtMost(f64),
-    /// Our median must be at least so much.
+    /// Our median must be at least this much.
     AtLeast(f64),
-    /// The other must take at least so many times as long.
+    /// The baseline must take at least this many times as long.
     TimesFaster(f64),
-    /// We may take at most so many times as long.
+    /// We may take at most this many times as long as the baseline.
     TimesSlower(f64),
     /// For comparison only.
     None,
 }
 
-/// What stands beside our figure.
+/// A baseline that our result is compared with.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
-    /// What it is.
     pub(crate) what: String,
-    /// What was measured.
     pub(crate) summary: Summary,
-    /// Our number that it is compared with, where that is not the figure itself.
+    /// Our value for the comparison, if it is not the result itself.
     pub(crate) against: Option<Summary>,
-    /// What the comparison must come to.
     pub(crate) target: Target,
 }
 
-/// One figure.
+/// The result of one benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figure {
-    /// A short name.
     pub(crate) name: &'static str,
-    /// What was measured.
+    /// A description of the measurement.
     pub(crate) what: String,
-    /// What the numbers count.
     pub(crate) unit: Unit,
-    /// Ours.
+    /// Our own measurements.
     pub(crate) ours: Summary,
-    /// What ours alone must come to.
+    /// The target for our own measurements alone.
     pub(crate) target: Target,
-    /// The others.
     pub(crate) beside: Vec<Beside>,
-    /// What the reader should know.
+    /// Remarks for the reader.
     pub(crate) notes: Vec<String>,
 }
 
@@ -149,15 +141,15 @@ impl Figure {
     }
 }
 
-/// All figures of one run.
+/// All results of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
-    /// In the order in which they were measured.
+    /// In the order of measurement.
     pub(crate) figures: Vec<Figure>,
 }
 
-/// Where it was measured, in general terms.
+/// A general description of the machine.
 #[derive(Debug, Serialize)]
 struct Machine {
     processors: usize,
@@ -166,7 +158,7 @@ struct Machine {
 }
 
 impl Report {
-    /// A report of what was measured on this machine.
+    /// A report on these results and this machine.
     pub(crate) fn new(figures: Vec<Figure>) -> Self {
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -178,7 +170,6 @@ impl Report {
         Self { machine, figures }
     }
 
-    /// For programs.
     pub(crate) fn to_json(&self) -> Result<String> {
         let mut value = serde_json::to_value(self)?;
         if let Some(figures) = value["figures"].as_array_mut() {
@@ -189,7 +180,6 @@ impl Report {
         Ok(serde_json::to_string_pretty(&value)?)
     }
 
-    /// For people.
     pub(crate) fn to_markdown(&self) -> String {
         let mut text =
             String::from("| what | Caisson | beside | | ratio | target | |\n|---|---|---|---|---|---|---|\n");

@@ -1,4 +1,4 @@
-//! The backends used as libraries, as the server uses them.
+//! Uses the sandbox backends as libraries, as the server does.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,6 @@ pub(crate) struct Sandboxes {
 
 /// A sandbox whose guest has answered.
 pub(crate) struct Living {
-    /// Its name.
     pub(crate) id: SandboxId,
     client: GuestClient,
     calls: u32,
@@ -31,19 +30,19 @@ pub(crate) struct Living {
 }
 
 impl Sandboxes {
-    /// Sandboxes below this directory, which must have a short path.
+    /// Sandboxes below `directory`, whose path must be short.
     pub(crate) fn new(stage: &Stage, directory: &Path) -> Result<Self> {
         Self::with_run_dir(stage, directory, &directory.join("run"))
     }
 
-    /// The same with its sockets elsewhere.
+    /// Like [`Self::new`], with the sockets in `run`.
     pub(crate) fn with_run_dir(stage: &Stage, directory: &Path, run: &Path) -> Result<Self> {
         let config = NamespaceConfig::new(directory, run, &stage.launcher, &stage.guest);
         let backend = Box::new(NamespaceBackend::new(config)?);
         Ok(Self { backend, image: Image::Host, directory: directory.to_owned() })
     }
 
-    /// Sandboxes whose files are listed or not.
+    /// Like [`Self::new`], with or without the log of accessed files.
     pub(crate) fn with_list(stage: &Stage, directory: &Path, list: FileAuditing) -> Result<Self> {
         let mut config =
             NamespaceConfig::new(directory, directory.join("run"), &stage.launcher, &stage.guest);
@@ -52,12 +51,12 @@ impl Sandboxes {
         Ok(Self { backend, image: Image::Host, directory: directory.to_owned() })
     }
 
-    /// The list of files that a sandbox has touched, where there is one.
+    /// Path of a sandbox's log of accessed files, if there is one.
     pub(crate) fn file_list(&self, id: SandboxId) -> Option<PathBuf> {
         self.backend.file_list(id)
     }
 
-    /// Sandboxes on an image of a folder of images.
+    /// Sandboxes on a named image.
     pub(crate) fn of_image(stage: &Stage, directory: &Path, images: &Path, name: &str) -> Result<Self> {
         let run = directory.join("run");
         let mut config = NamespaceConfig::new(directory, run, &stage.launcher, &stage.guest);
@@ -66,7 +65,7 @@ impl Sandboxes {
         Ok(Self { backend, image: Image::Named(name.into()), directory: directory.to_owned() })
     }
 
-    /// The same as containers of the engine that is compared with, of the same image.
+    /// Sandboxes as containers of the baseline engine, on the same image.
     pub(crate) fn in_docker(stage: &Stage, directory: &Path) -> Result<Self> {
         let mut config = DockerConfig::new(directory, &stage.guest);
         config.host = format!("unix://{}", stage.docker.socket.display());
@@ -75,7 +74,7 @@ impl Sandboxes {
         Ok(Self { backend, image: Image::Named("default".into()), directory: directory.to_owned() })
     }
 
-    /// Makes a sandbox with the default limits, connects and runs `true` in it.
+    /// Creates a sandbox with the default limits, connects, and runs `true` in it.
     pub(crate) async fn start(&self) -> Result<Living> {
         let id = self.make().await?;
         let mut living = self.greet(id).await?;
@@ -83,21 +82,21 @@ impl Sandboxes {
         Ok(living)
     }
 
-    /// Makes a sandbox in which nothing ever ran.
+    /// Creates a sandbox in which nothing has run.
     pub(crate) async fn start_idle(&self) -> Result<SandboxId> {
         let id = self.make().await?;
         drop(self.greet(id).await?);
         Ok(id)
     }
 
-    /// Makes a sandbox, waits until its guest has greeted, and freezes it, as the pool does.
+    /// Creates a sandbox, waits until its guest has greeted, and freezes it, as the pool does.
     pub(crate) async fn start_frozen(&self) -> Result<SandboxId> {
         let id = self.start_idle().await?;
         self.freezer()?.freeze(id).await?;
         Ok(id)
     }
 
-    /// Lets a frozen one go on.
+    /// Resumes a frozen sandbox.
     pub(crate) async fn thaw(&self, id: SandboxId) -> Result<()> {
         Ok(self.freezer()?.thaw(id).await?)
     }
@@ -126,12 +125,12 @@ impl Sandboxes {
         Ok(id)
     }
 
-    /// Ends a sandbox and removes every trace.
+    /// Removes a sandbox completely.
     pub(crate) async fn destroy(&self, id: SandboxId) -> Result<()> {
         Ok(self.backend.destroy(id).await?)
     }
 
-    /// Destroys all sandboxes below the directory, whoever made them.
+    /// Destroys all sandboxes below the directory, no matter who created them.
     pub(crate) async fn destroy_all(&self) -> Result<()> {
         for id in self.backend.list().await? {
             self.backend.destroy(id).await?;
@@ -161,7 +160,7 @@ impl Living {
         self.run(Program::Shell(command.into())).await
     }
 
-    /// Brings a file into the workspace.
+    /// Uploads a file into the workspace.
     pub(crate) async fn upload(&mut self, name: &str, from: &Path) -> Result<()> {
         use std::io::Read as _;
         let mut upload = self.client.upload(name.to_owned(), None).await?;
@@ -209,7 +208,7 @@ pub(crate) fn parent(pid: u32) -> Result<u32> {
     parent.and_then(|text| text.trim().parse().ok()).with_context(|| format!("process {pid} has no parent"))
 }
 
-/// A process and all below it.
+/// A process and all of its descendants.
 pub(crate) fn family(first: u32) -> Result<Vec<u32>> {
     let names = std::fs::read_dir("/proc").context("listing processes")?.flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -223,12 +222,12 @@ pub(crate) fn family(first: u32) -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// Bytes of memory of a process, its share of what it shares with others (PSS).
+/// The proportional set size (PSS) of a process in bytes: shared memory counts in proportion.
 pub(crate) fn proportional_bytes(pid: u32) -> Result<f64> {
     bytes_of(pid, "Pss:")
 }
 
-/// Bytes of memory of a process, all that it touches (RSS).
+/// The resident set size (RSS) of a process in bytes.
 pub(crate) fn resident_bytes(pid: u32) -> Result<f64> {
     bytes_of(pid, "Rss:")
 }

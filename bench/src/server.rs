@@ -1,4 +1,4 @@
-//! A real server process with a data folder of its own.
+//! A real server process with its own data folder.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -13,13 +13,12 @@ use crate::Stage;
 use crate::http::Connection;
 use crate::sandboxes::Sandboxes;
 
-/// How long a start may take.
+/// Timeout for starting the server.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Server {
-    /// Where it listens.
     pub(crate) address: SocketAddr,
     folder: TempDir,
     process: Child,
@@ -37,12 +36,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Its process id.
     pub(crate) fn pid(&self) -> Result<u32> {
         self.process.id().context("the server has ended")
     }
 
-    /// Kills the server where it stands and starts it again on the same folder.
+    /// Kills the server with SIGKILL and starts it again on the same folder.
     pub(crate) async fn crash_and_restart(mut self, stage: &Stage) -> Result<Self> {
         self.process.kill().await.context("killing the server")?;
         self.process = spawn(stage, self.folder.path(), self.address)?;
@@ -78,7 +76,7 @@ impl Server {
     }
 }
 
-/// In memory, where a server of root's has its sockets by default.
+/// In memory, like the default socket folder of a root server.
 fn run_dir(folder: &Path) -> PathBuf {
     Path::new("/run").join(folder.file_name().unwrap_or_default())
 }
@@ -92,7 +90,7 @@ fn spawn(stage: &Stage, folder: &Path, address: SocketAddr) -> Result<Child> {
     command.spawn().with_context(|| format!("starting {}", stage.caisson.display()))
 }
 
-/// A folder of our own with a short path: sockets lie in it.
+/// A new folder with a short path, because it holds sockets.
 pub(crate) fn short_folder() -> Result<TempDir> {
     tempfile::Builder::new().prefix("cb-").tempdir_in("/tmp").context("making a folder in /tmp")
 }

@@ -1,16 +1,16 @@
-//! Builds the two static programs that travel inside the binary (`./build-guest`), beside the crates that need none of them,
-//! and puts them in, each with the name of its file.
+//! Builds the two static programs embedded in the binary (`./build-guest`), in parallel with the crates that do not
+//! need them, and embeds each with its file name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-/// What the two programs are made of.
+/// The inputs of the two programs.
 const SOURCES: [&str; 6] =
     ["build-guest", "Cargo.toml", "Cargo.lock", "crates/guest", "crates/launcher", "crates/protocol"];
 
-/// What the build around this one has set, and must not reach that of the two programs.
+/// Variables of the outer build that must not reach the build of the two programs.
 const NOT_PASSED_ON: [&str; 3] = ["CARGO_ENCODED_RUSTFLAGS", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET"];
 
 fn main() {
@@ -24,7 +24,8 @@ fn main() {
         println!("cargo::error=building the guest and the launcher (./build-guest): {error}");
         return;
     }
-    // None begins like a setting: the tests' runner hands these on, and settings that nobody reads are told.
+    // The names must not start with `CAISSON_`: the test runner passes them on, and the server warns of unknown
+    // settings.
     for (name, variable) in [("guest", "EMBEDDED_GUEST"), ("launcher", "EMBEDDED_LAUNCHER")] {
         let path = folder.join(&target).join("static").join(format!("caisson-{name}"));
         println!("cargo::rustc-env={variable}={}", path.display());
@@ -50,8 +51,8 @@ fn build(root: &Path, target_folder: &Path) -> Result<(), String> {
         .replace('\n', "\ncargo::error="))
 }
 
-/// The name of a program's file, which is another one for another content. Made here: a processor without instructions for it
-/// takes 20 ms to digest both, at each start.
+/// The file name of a program, which includes a hash of its content. Computed at build time, because a CPU without
+/// SHA instructions would need 20 ms at each start to hash both.
 fn file_name(name: &str, content: &[u8]) -> String {
     let digest: String = Sha256::digest(content).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     format!("{name}-{digest}")

@@ -1,4 +1,4 @@
-//! Puts the recipe (`image/` in the top folder) into the library: a table of paths, modes and contents.
+//! Embeds the recipe (`image/` in the repository root) into the library, as a table of paths, modes and contents.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What of the folder goes into an image.
+/// The entries of the recipe folder that go into an image.
 const PARTS: [&str; 5] = ["packages.txt", "python", "node", "stages", "files"];
 
 fn main() -> io::Result<()> {
@@ -35,7 +35,7 @@ fn add(recipe: &Path, path: &Path, table: &mut String) -> io::Result<()> {
     let content = if facts.is_symlink() {
         format!("Content::Link({:?})", fs::read_link(&full)?.display().to_string())
     } else {
-        // A checkout knows only whether a file can be executed; the rest of its mode is the user's umask.
+        // Git only stores whether a file is executable; the other mode bits come from the user's umask.
         let mode = if facts.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
         format!(
             "Content::File {{ mode: {mode:#o}, bytes: include_bytes!({:?}) }}",

@@ -1,4 +1,4 @@
-//! Puts the pages that `./build-web` has bundled into the server: a list of files, each also compressed.
+//! Embeds the web page that `./build-web` has bundled: a list of files, each also compressed.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

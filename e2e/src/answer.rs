@@ -1,17 +1,14 @@
-//! What came back over HTTP, with checks that say what was there instead.
+//! An HTTP response, with assertions whose messages show the request and the body.
 
 use serde_json::Value;
 
-/// An answer, read to its end.
+/// An HTTP response with its body read to the end.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// What was asked, for messages.
+    /// Method and URL of the request, for assertion messages.
     pub request: String,
-    /// The status.
     pub status: u16,
-    /// The headers.
     pub headers: reqwest::header::HeaderMap,
-    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -23,16 +20,12 @@ impl Answer {
         Self { request, status, headers, body: body.into() }
     }
 
-    /// The body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
-    ///
-    /// # Panics
-    /// It is none.
+    /// Parses the body as JSON; panics if it is not JSON.
     #[must_use]
     #[track_caller]
     pub fn json(&self) -> Value {
@@ -40,26 +33,20 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{}: {error}: {} {}", self.request, self.status, self.text()))
     }
 
-    /// A header as text, empty when absent.
+    /// A header as text; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// Checks the status.
-    ///
-    /// # Panics
-    /// It is another one.
+    /// Asserts the status code.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}: {}", self.request, self.text());
         self
     }
 
-    /// Checks that it is a problem with this code, and gives its detail.
-    ///
-    /// # Panics
-    /// It is not.
+    /// Asserts that the response is a problem document with this status and code, and returns its `detail`.
     #[track_caller]
     pub fn expect_problem(&self, status: u16, code: &str) -> String {
         assert_eq!(self.status, status, "{}: {}", self.request, self.text());

@@ -1,4 +1,4 @@
-//! The zip that a job hands back.
+//! `output.zip`, the artifact of a job.
 
 use std::io::{Cursor, Read as _};
 
@@ -10,10 +10,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Opens it; every entry is read once, so that its checksum is known to be right.
-    ///
-    /// # Panics
-    /// It is no sound zip.
+    /// Opens the archive and reads every entry once, which verifies the checksums.
     #[must_use]
     #[track_caller]
     pub fn open(bytes: Vec<u8>) -> Self {
@@ -34,16 +31,12 @@ impl Archive {
         names
     }
 
-    /// Whether there is such an entry.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.names().iter().any(|entry| entry == name)
     }
 
-    /// The bytes of one entry.
-    ///
-    /// # Panics
-    /// There is no such entry, or it is damaged.
+    /// Reads one entry; panics if it is missing or damaged.
     #[track_caller]
     pub fn read(&mut self, name: &str) -> Vec<u8> {
         let names = self.names();
@@ -54,19 +47,13 @@ impl Archive {
         bytes
     }
 
-    /// The text of one entry.
-    ///
-    /// # Panics
-    /// There is no such entry, or it is no text.
+    /// Reads one entry as UTF-8 text.
     #[track_caller]
     pub fn text(&mut self, name: &str) -> String {
         String::from_utf8(self.read(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
     /// The manifest: path, size and SHA-256 of each file.
-    ///
-    /// # Panics
-    /// There is none.
     #[track_caller]
     pub fn manifest(&mut self) -> Value {
         let name = self.names().into_iter().find(|name| name.ends_with("manifest.json"));

@@ -1,4 +1,4 @@
-//! A real browser for tests of our own pages: Debian's Chromium without a window, driven over the DevTools protocol.
+//! A real browser for tests of the web page: Debian's headless Chromium, driven over the DevTools protocol.
 
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -15,33 +15,30 @@ use crate::http::http_client;
 use crate::server::wait_at_most;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
-/// Makes every page so many times slower: finds tests, and pages, that hold only on a quick machine.
+/// Throttles the CPU of every page by this factor; finds tests and pages that only pass on a fast machine.
 const SLOWNESS: &str = "CAISSON_TEST_SLOW_PAGES";
-/// What the browser says of a question to a page that goes, or that is yet to come.
+/// Chromium's errors for an evaluation in a page that is navigating away or not loaded yet.
 const NO_PAGE: [&str; 2] = ["Inspected target navigated or closed", "Cannot find default execution context"];
-/// How long the browser may take to start, and something to appear on a page.
+/// Timeout for the browser to start and for content to appear on a page.
 const PATIENCE: Duration = Duration::from_secs(150);
 
-/// A browser with a profile of its own. Ended when it goes out of scope.
+/// A browser with its own profile. Dropping it ends the process.
 pub struct Browser {
     process: Child,
     profile: TempDir,
     port: u16,
 }
 
-/// One page of it.
+/// One page or frame of the browser.
 pub struct Page {
     socket: WebSocket<TcpStream>,
     next_id: u64,
-    /// What the page's own scripts threw and nobody caught.
+    /// Uncaught exceptions of the page's scripts.
     thrown: Vec<String>,
 }
 
 impl Browser {
-    /// Starts one without a window.
-    ///
-    /// # Panics
-    /// There is no Chromium.
+    /// Starts headless Chromium; panics if it is not installed.
     #[must_use]
     pub fn start() -> Self {
         assert!(std::path::Path::new(CHROMIUM).exists(), "{CHROMIUM} is missing: apt-get install chromium");
@@ -54,9 +51,10 @@ impl Browser {
                 "--remote-debugging-port=0",
                 "--window-size=1400,900",
             ])
-            // A key or a click is heard as soon as the page is there; until it has painted once they would be dropped.
+            // Chromium drops keys and clicks until the page has painted once; this option accepts them from the
+            // start.
             .arg("--allow-pre-commit-input")
-            // A page is as quick behind another one as in front.
+            // Background pages run as fast as the one in front.
             .args(["--disable-background-timer-throttling", "--disable-renderer-backgrounding"])
             .args(["--disable-backgrounding-occluded-windows", "--disable-background-networking"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
@@ -75,10 +73,7 @@ impl Browser {
         Self { process, profile, port: port.expect("a port") }
     }
 
-    /// Opens a page.
-    ///
-    /// # Panics
-    /// The browser does not answer.
+    /// Opens a page at this URL.
     #[must_use]
     pub fn open(&self, url: &str) -> Page {
         let client = http_client().build().expect("a client");
@@ -90,25 +85,19 @@ impl Browser {
         page
     }
 
-    /// The content of a frame that a page shows from another site, once it is there.
-    ///
-    /// # Panics
-    /// There is no frame whose address has this in it.
+    /// Waits for a cross-site frame whose URL contains `address`.
     #[must_use]
     pub fn frame(&self, address: &str) -> Page {
         self.wait_for_target("iframe", address)
     }
 
-    /// A page that was opened by another one, once it is there.
-    ///
-    /// # Panics
-    /// There is no page whose address has this in it.
+    /// Waits for a page that another page opened and whose URL contains `address`.
     #[must_use]
     pub fn wait_for_page(&self, address: &str) -> Page {
         self.wait_for_target("page", address)
     }
 
-    /// The addresses of all pages and frames.
+    /// The URLs of all pages and frames.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         self.targets().iter().filter_map(|target| target["url"].as_str()).map(ToOwned::to_owned).collect()
@@ -154,7 +143,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // The processes that it started end a moment later, and write until then.
+        // Chromium's child processes exit a little later and write to the profile until then.
         for _ in 0..50 {
             if std::fs::remove_dir_all(self.profile.path()).is_ok() {
                 break;
@@ -169,10 +158,7 @@ fn evaluation(expression: &str, is_gesture: bool) -> Value {
 }
 
 impl Page {
-    /// Sends a command and waits for its answer.
-    ///
-    /// # Panics
-    /// The browser refuses it.
+    /// Sends a DevTools command and waits for its response; panics on an error response.
     pub fn ask(&mut self, method: &str, parameters: &Value) -> Value {
         self.try_to_ask(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
     }
@@ -195,12 +181,12 @@ impl Page {
         }
     }
 
-    /// The value of an expression, promises awaited; `null` where it throws.
+    /// Evaluates an expression, awaiting promises; `null` if it throws.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         self.evaluate_as(expression, false)
     }
 
-    /// What an expression gives that stands for something a person does, such as a click: a browser opens a new tab, say, only then.
+    /// Evaluates an expression as a user gesture, such as a click. A browser opens a new tab, for example, only then.
     pub fn act(&mut self, expression: &str) -> Value {
         self.evaluate_as(expression, true)
     }
@@ -209,7 +195,7 @@ impl Page {
         self.ask("Runtime.evaluate", &evaluation(expression, is_gesture))["result"]["value"].clone()
     }
 
-    /// Whether an expression is true now. A page that goes while it is asked gives no answer; the next one may.
+    /// Whether an expression is true now. A page that navigates away during the evaluation counts as `false`.
     fn is_true(&mut self, expression: &str) -> bool {
         match self.try_to_ask("Runtime.evaluate", &evaluation(expression, false)) {
             Ok(answer) => answer["result"]["value"] == true,
@@ -218,10 +204,7 @@ impl Page {
         }
     }
 
-    /// Waits until an expression is true.
-    ///
-    /// # Panics
-    /// It never is; the panic shows what stands on the page.
+    /// Waits until an expression is true; the panic message shows the text of the page.
     #[track_caller]
     pub fn wait_for(&mut self, what: &str, expression: &str) {
         let deadline = Instant::now() + PATIENCE;
@@ -234,10 +217,7 @@ impl Page {
         }
     }
 
-    /// Fails where a script of the page threw something that nobody caught.
-    ///
-    /// # Panics
-    /// One did.
+    /// Panics if a script of the page has thrown an uncaught exception.
     #[track_caller]
     pub fn threw_nothing(&mut self) {
         self.evaluate("0");
@@ -256,10 +236,7 @@ impl Page {
         true
     }
 
-    /// Clicks the middle of an element.
-    ///
-    /// # Panics
-    /// It is not there.
+    /// Clicks the center of an element.
     #[track_caller]
     pub fn click(&mut self, selector: &str) {
         let place = self.evaluate(&format!(
@@ -270,7 +247,7 @@ impl Page {
         self.click_at(&place);
     }
 
-    /// Presses the left button at `x` and `y`.
+    /// Clicks the left mouse button at `x` and `y`.
     pub fn click_at(&mut self, place: &Value) {
         for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
             let button = if kind == "mouseMoved" { "none" } else { "left" };
@@ -280,7 +257,7 @@ impl Page {
         }
     }
 
-    /// Types a text key by key, for who listens to keys; a line end is the return key.
+    /// Types a text key by key, for pages that handle key events; a line feed is the Enter key.
     pub fn type_keys(&mut self, text: &str) {
         for letter in text.chars() {
             let (key, code) = match letter {
@@ -296,12 +273,12 @@ impl Page {
         }
     }
 
-    /// Puts text where the focus is.
+    /// Inserts text at the focus, without key events.
     pub fn type_text(&mut self, text: &str) {
         self.ask("Input.insertText", &json!({"text": text}));
     }
 
-    /// Presses Enter with Shift, as notebooks run a cell.
+    /// Presses Shift+Enter, which runs a notebook cell.
     pub fn press_shift_enter(&mut self) {
         for kind in ["rawKeyDown", "keyUp"] {
             let key = json!({
@@ -311,10 +288,7 @@ impl Page {
         }
     }
 
-    /// A picture of what is seen, as PNG.
-    ///
-    /// # Panics
-    /// There is none.
+    /// A PNG screenshot of the viewport.
     #[must_use]
     pub fn screenshot(&mut self) -> Vec<u8> {
         let shot = self.ask("Page.captureScreenshot", &json!({"format": "png"}));

@@ -1,5 +1,5 @@
-//! Ordinary clients in a sandbox: package managers by package name, git over HTTP from a server of the test's own. The
-//! same on every backend.
+//! Common clients in a sandbox: package managers by the preset `packages`, and git over HTTP from a server of the
+//! test. The same checks run on every backend.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::outside::Outside;
 use crate::server::Server;
 
-/// apt as an ordinary user: into folders of its own.
+/// Runs apt as an ordinary user, with its own state and cache folders.
 const APT: &str = "mkdir -p /tmp/apt/state/lists/partial /tmp/apt/cache/archives/partial && touch /tmp/apt/state/status && \
     apt='apt-get -o Dir::State=/tmp/apt/state -o Dir::Cache=/tmp/apt/cache -o Debug::NoLocking=true' && \
     $apt update && $apt download hello && ls hello_*.deb";
@@ -18,19 +18,16 @@ const PIP: &str = "python3 -m pip install --no-cache-dir --target lib six && \
     PYTHONPATH=lib python3 -c 'import six; print(six.__version__)'";
 const NPM: &str = "npm install --no-audit --no-fund is-number && \
     node -e 'console.log(require(\"is-number\")(42))'";
-/// In a fresh home.
+/// In a fresh home folder.
 const YARN_AND_PNPM: &str = "mkdir y p && echo '{\"name\": \"x\", \"version\": \"1.0.0\"}' | tee y/package.json > p/package.json && \
     (cd y && npx --yes yarn@1 add is-number && test -d node_modules/is-number) && \
     (cd p && npx --yes pnpm@9 add is-number && test -d node_modules/is-number)";
-/// Fetching needs no compiler.
+/// `cargo vendor` fetches without needing a compiler.
 const CARGO: &str = "chmod +x cargo && mkdir -p c/src && touch c/src/lib.rs && cd c && \
     printf '[package]\\nname = \"c\"\\nversion = \"0.1.0\"\\nedition = \"2021\"\\n[dependencies]\\nitoa = \"1\"\\n' > Cargo.toml && \
     ../cargo vendor && test -f vendor/itoa/Cargo.toml";
 
-/// Runs them all and checks that each came through the proxy.
-///
-/// # Panics
-/// One did not.
+/// Runs all clients in one job and checks that each reached its registry through the proxy.
 #[track_caller]
 pub fn check_clients(server: &Server) {
     let cargo = std::env::var_os("CARGO").expect("cargo says where it is when it runs tests");
@@ -66,17 +63,15 @@ pub fn check_clients(server: &Server) {
     assert_eq!(report["totals"]["refused"], 0, "{report}");
     assert!(said[5].contains("from the outside"), "{}", said[5]);
     assert!(said[6].contains("refs/heads/main"), "over SOCKS5: {}", said[6]);
-    // What came over plain HTTP has its digest.
+    // Downloads over plain HTTP have a digest.
     let downloads = report["downloads"].as_array().cloned().unwrap_or_default();
     let package =
         downloads.iter().find(|download| download["url"].as_str().is_some_and(|url| url.contains("/hello_")));
     assert!(package.is_some_and(|package| package["sha256"].is_string()), "{downloads:?}");
 }
 
-/// A folder with the bare repository `project.git`, made to be served as plain files; it has `hello.txt`.
-///
-/// # Panics
-/// Git is missing.
+/// Creates the bare repository `project.git` with a file `hello.txt`, ready to be served as static files. Returns
+/// the folder to serve.
 #[must_use]
 pub fn git_files(folder: &Path) -> std::path::PathBuf {
     let run = |words: &[&str], place: &Path| {

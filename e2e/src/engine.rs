@@ -1,4 +1,4 @@
-//! The Docker engine of the tests: one for all that run at the same time, started by `.ci/docker-engine`, ended by itself.
+//! The tests' shared Docker engine. `.ci/docker-engine` starts it; it stops itself after its last user.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,20 +10,17 @@ use serde_json::Value;
 use crate::server::{Options, Server, wait_until};
 use crate::{processes, source};
 
-/// Where the engine lives; the backend's own tests use the same.
+/// The engine's folder; the Docker backend's own tests use the same one.
 const FOLDER: &str = "/tmp/caisson-test-engine";
 
-/// The engine, as long as this lives.
+/// A handle that keeps the engine running.
 pub struct Engine {
     folder: PathBuf,
     _users: Option<File>,
 }
 
 impl Engine {
-    /// Starts it, or joins those who use it.
-    ///
-    /// # Panics
-    /// It does not start.
+    /// Starts the engine, or joins the tests that already use it.
     #[must_use]
     pub fn get() -> Self {
         fs::create_dir_all(FOLDER).expect("a folder for the engine");
@@ -35,18 +32,18 @@ impl Engine {
         Self { folder: FOLDER.into(), _users: Some(users) }
     }
 
-    /// One that somebody else starts and stops.
+    /// An engine that the caller starts and stops.
     pub(crate) fn at(folder: PathBuf) -> Self {
         Self { folder, _users: None }
     }
 
-    /// Where it listens.
+    /// The path of the engine's socket.
     #[must_use]
     pub fn socket(&self) -> String {
         self.folder.join("docker.sock").display().to_string()
     }
 
-    /// A server whose sandboxes are containers of this engine.
+    /// Starts a server whose sandboxes are containers of this engine.
     #[must_use]
     #[track_caller]
     pub fn serve(&self, more: &str) -> Server {
@@ -55,16 +52,13 @@ impl Engine {
         Server::start_with(Options { config, ..Options::default() })
     }
 
-    /// Asks the engine; `None` for what it does not have.
+    /// Sends a request without a body; `None` if the engine returns an error, such as 404.
     #[must_use]
     pub fn ask(&self, method: &str, path: &str) -> Option<Value> {
         self.send(method, path, &Value::Null)
     }
 
-    /// Sends the engine a document; `None` when it refuses.
-    ///
-    /// # Panics
-    /// There is no curl.
+    /// Sends a JSON body; `None` if the engine returns an error.
     #[must_use]
     pub fn send(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
         let mut command = Command::new("curl");
@@ -77,7 +71,7 @@ impl Engine {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
     }
 
-    /// The containers that a server has made.
+    /// The containers that a server has created.
     #[must_use]
     pub fn containers(&self, server: &Server) -> Vec<Value> {
         self.list(server, "containers/json")
@@ -91,10 +85,7 @@ impl Engine {
         list.as_array().cloned().unwrap_or_default()
     }
 
-    /// Kills the first process of the only container of a server.
-    ///
-    /// # Panics
-    /// There is none, or there are several.
+    /// Kills pid 1 of the server's only container; panics unless there is exactly one.
     #[track_caller]
     pub fn kill_guest(&self, server: &Server) {
         let containers = self.containers(server);
@@ -105,10 +96,7 @@ impl Engine {
         processes::kill(pid);
     }
 
-    /// Waits until a server has no container and no volume any more, and then removes the images that it has made.
-    ///
-    /// # Panics
-    /// Something is still there after a minute.
+    /// Waits until the server has no containers and volumes left, then cleans up.
     #[track_caller]
     pub fn assert_nothing_left(&self, server: &Server) {
         wait_until("all containers and volumes are gone", || {
@@ -118,7 +106,7 @@ impl Engine {
         self.clear(server);
     }
 
-    /// Removes everything of a server, after a test or for the next.
+    /// Removes all containers and volumes of a server.
     pub fn clear(&self, server: &Server) {
         for container in self.containers(server) {
             let id = container["Id"].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The events of a job as a client sees them: a stream that is resumed after a break, without gap or repeat.
+//! The events of a job as a client sees them: a stream that resumes after a break, without gaps or repeats.
 
 use std::io::{BufRead as _, BufReader};
 use std::time::{Duration, Instant};
@@ -7,37 +7,34 @@ use serde_json::Value;
 
 use crate::server::{Server, pause};
 
-/// One event.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// Position in the job's log.
     pub sequence: u64,
-    /// What kind.
     pub kind: String,
-    /// The whole event.
+    /// The whole event, including the envelope.
     pub json: Value,
 }
 
 impl Event {
-    /// Whether it is of this kind.
     #[must_use]
     pub fn is(&self, kind: &str) -> bool {
         self.kind == kind
     }
 
-    /// Whether the job changes to this state.
+    /// Whether the event changes the job to this state.
     #[must_use]
     pub fn is_state(&self, state: &str) -> bool {
         self.is("state_changed") && self.json["data"]["state"] == state
     }
 
-    /// Whether the job is over with it.
+    /// Whether the event ends the job.
     #[must_use]
     pub fn is_end(&self) -> bool {
         ["complete", "failed", "cancelled"].iter().any(|state| self.is_state(state))
     }
 
-    /// The call it belongs to, as `id.attempt`.
+    /// The call that the event belongs to, as `id.attempt`.
     #[must_use]
     pub fn call(&self) -> String {
         match self.json["call"]["id"].as_str() {
@@ -46,14 +43,13 @@ impl Event {
         }
     }
 
-    /// The payload.
     #[must_use]
     pub fn data(&self) -> &Value {
         &self.json["data"]
     }
 }
 
-/// Follows the events of one job. Every event must follow its predecessor; after a break the stream is resumed.
+/// Follows the events of one job: asserts that sequence numbers have no gaps and resumes the stream after a break.
 pub struct Follower<'a> {
     server: &'a Server,
     job: String,
@@ -67,16 +63,13 @@ impl<'a> Follower<'a> {
         Self { server, job: job.to_owned(), stream: None, events: Vec::new() }
     }
 
-    /// The position of the newest event.
+    /// The sequence number of the newest event.
     #[must_use]
     pub fn last_sequence(&self) -> u64 {
         self.events.last().map_or(0, |event| event.sequence)
     }
 
-    /// Reads on until an event passes the test, and gives it.
-    ///
-    /// # Panics
-    /// The job ends before, events are missing or repeated, or it does not come within four minutes.
+    /// Reads on until an event matches, and returns it. Panics if the job ends first or after four minutes.
     #[track_caller]
     pub fn until(&mut self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
         let deadline = Instant::now() + Duration::from_secs(240);
@@ -93,22 +86,19 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Reads on until the job is over.
-    ///
-    /// # Panics
-    /// It never is.
+    /// Reads on until the job has ended.
     #[track_caller]
     pub fn until_end(&mut self) -> Event {
         self.until("the end of the job", Event::is_end)
     }
 
-    /// How many events of this kind were seen.
+    /// How many of the events so far match.
     #[must_use]
     pub fn count(&self, wanted: impl Fn(&Event) -> bool) -> usize {
         self.events.iter().filter(|event| wanted(event)).count()
     }
 
-    /// What a call has printed on one stream, or on all when `stream` is empty. Base64 is left as it is.
+    /// The output of a call on one stream, or on all streams if `stream` is empty. Base64 is not decoded.
     #[must_use]
     pub fn output(&self, call: &str, stream: &str) -> String {
         let of_call = self.events.iter().filter(|event| event.is("call_output") && event.call() == call);
@@ -118,7 +108,7 @@ impl<'a> Follower<'a> {
             .collect()
     }
 
-    /// The kinds of all events so far, for messages.
+    /// The kinds of all events so far, for assertion messages.
     #[must_use]
     pub fn summary(&self) -> String {
         let kinds = self.events.iter().map(|event| match event.kind.as_str() {
@@ -135,7 +125,7 @@ impl<'a> Follower<'a> {
         self.events.last().is_some_and(Event::is_end)
     }
 
-    /// The next event, or nothing when the stream broke or ended.
+    /// The next event; `None` if the stream broke or ended.
     fn next_event(&mut self) -> Option<Event> {
         if self.stream.is_none() {
             let request = self.server.request(reqwest::Method::GET, &format!("/v1/jobs/{}/events", self.job));
@@ -179,12 +169,12 @@ struct Frame {
     data: String,
 }
 
-/// Reads one server-sent event; comments (heartbeats) are skipped. Nothing at the end and after a break.
+/// Reads one server-sent event and skips comments (heartbeats). `None` at the end of the stream and after a break.
 fn read_frame(stream: &mut BufReader<reqwest::blocking::Response>) -> Option<Frame> {
     let mut frame = Frame::default();
     loop {
         let mut line = String::new();
-        // A line without its end was cut off by the break.
+        // An incomplete line was cut off by the break.
         if stream.read_line(&mut line).ok()? == 0 || !line.ends_with('\n') {
             return None;
         }

@@ -1,17 +1,14 @@
-//! Ports for servers that are started a while later, and again.
+//! Ports for servers that are started later, and restarted on the same port.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::sync::{Mutex, PoisonError};
 
-/// Below those that the kernel gives to who asks for any: nobody else gets them by accident.
+/// Below the kernel's ephemeral range, so that no other process gets these ports by chance.
 const FIRST: u32 = 20_000;
 const COUNT: u32 = 12_000;
 
-/// A port on which nobody listens, and which no other test gets before this one has ended.
-///
-/// # Panics
-/// There is none.
+/// Returns a port that nobody listens on and reserves it (by a file lock) until this test process ends.
 #[must_use]
 pub fn free_port() -> u16 {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());

@@ -2,9 +2,9 @@
 
 use reqwest::blocking::{Client, ClientBuilder};
 
-/// A client for servers on this machine. It uses no proxy and the TLS primitives that the product uses.
+/// A client for servers on this machine. It uses no proxy, and the same TLS crypto provider as the product.
 pub fn http_client() -> ClientBuilder {
-    // An error means that another client has installed the provider already.
+    // An error means that another client has already installed the provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder().no_proxy()
 }

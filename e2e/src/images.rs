@@ -1,4 +1,4 @@
-//! Images for tests: the default one, which `./test` builds once for each recipe, and small ones made on the spot.
+//! Images for tests: the default image, which `./test` builds once per recipe, and small images created on the spot.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -9,13 +9,10 @@ use serde_json::Value;
 
 use crate::server::binary;
 
-/// One program that is a whole system.
+/// A single static binary with a whole userland.
 const BUSYBOX: &str = "/bin/busybox";
 
-/// The folder that holds the image `default`: what `CAISSON_TEST_IMAGES` names, or where `./test` has built it.
-///
-/// # Panics
-/// It was not built.
+/// The folder that holds the image `default`: `CAISSON_TEST_IMAGES`, or where `./test` has built it.
 #[must_use]
 #[track_caller]
 pub fn default_images() -> PathBuf {
@@ -30,7 +27,7 @@ pub fn default_images() -> PathBuf {
     folder
 }
 
-/// Keyed by the recipe, so that two checkouts do not rebuild each other's.
+/// The folder name contains the recipe's digest, so that two checkouts do not rebuild each other's image.
 fn built_by_test() -> PathBuf {
     let output = Command::new(binary()).args(["image", "list", "--json"]).output().expect("listing images");
     let listed: Value = serde_json::from_slice(&output.stdout).expect("a list of images");
@@ -40,10 +37,7 @@ fn built_by_test() -> PathBuf {
     cache.expect("HOME is not set").join("caisson-tools").join(format!("images-{recipe}"))
 }
 
-/// Makes a root file system like Alpine's: static programs, no bash, no libc, no users, hardly an `/etc`.
-///
-/// # Panics
-/// Busybox is missing.
+/// Creates a root file system like Alpine's: static programs, no bash, no libc, no users, an almost empty `/etc`.
 pub fn make_small_root(root: &Path) {
     assert!(Path::new(BUSYBOX).is_file(), "{BUSYBOX} is missing: apt-get install busybox-static");
     for folder in ["bin", "etc", "usr"] {
@@ -60,7 +54,7 @@ pub fn make_small_root(root: &Path) {
     fs::write(root.join("etc/os-release"), "PRETTY_NAME=\"Small\"\n").unwrap();
 }
 
-/// Puts a small image into a folder of images.
+/// Adds a small image to a folder of images.
 pub fn add_small(images: &Path, name: &str) {
     make_small_root(&images.join(name).join("rootfs"));
 }

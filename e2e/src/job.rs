@@ -7,17 +7,15 @@ use crate::archive::Archive;
 use crate::event::Follower;
 use crate::server::{Server, wait_until};
 
-/// A shell step.
+/// A `shell` step.
 #[must_use]
 pub fn shell(command: &str) -> Value {
     json!({"tool": "shell", "command": command})
 }
 
-/// A job that was accepted.
 #[derive(Clone)]
 pub struct Job<'a> {
     server: &'a Server,
-    /// Its id.
     pub id: String,
 }
 
@@ -26,30 +24,27 @@ impl<'a> Job<'a> {
         Self { server, id }
     }
 
-    /// Its events from the first.
+    /// Follows the job's events from the first one.
     #[must_use]
     pub fn follow(&self) -> Follower<'a> {
         Follower::new(self.server, &self.id)
     }
 
-    /// Its status now.
+    /// The job's status from `GET /status/{id}`.
     #[track_caller]
     #[must_use]
     pub fn status(&self) -> Value {
         self.server.get(&format!("/status/{}", self.id)).expect(200).json()
     }
 
-    /// Waits until it is over.
+    /// Waits until the job has ended and returns its status.
     #[track_caller]
     pub fn wait(&self) -> Value {
         self.follow().until_end();
         self.status()
     }
 
-    /// Waits until it is over, which must be in this way.
-    ///
-    /// # Panics
-    /// It ended in another way.
+    /// Waits until the job has ended and asserts its status.
     #[track_caller]
     pub fn wait_for(&self, status: &str) -> Value {
         let now = self.wait();
@@ -57,10 +52,7 @@ impl<'a> Job<'a> {
         now
     }
 
-    /// Waits until it has failed with this code.
-    ///
-    /// # Panics
-    /// It ended in another way.
+    /// Waits until the job has failed with this code.
     #[track_caller]
     pub fn wait_for_failure(&self, code: &str) -> Value {
         let now = self.wait_for("failed");
@@ -72,70 +64,68 @@ impl<'a> Job<'a> {
         now
     }
 
-    /// Its zip.
+    /// Downloads the job's `output.zip`.
     #[track_caller]
     #[must_use]
     pub fn output(&self) -> Archive {
         Archive::open(self.server.get(&format!("/jobs/{}/output.zip", self.id)).expect(200).body)
     }
 
-    /// Asks for a path below it.
+    /// Sends a GET request to a path below the job.
     #[track_caller]
     pub fn get(&self, path: &str) -> Answer {
         self.server.get(&self.path(path))
     }
 
-    /// Sends JSON to a path below it.
+    /// Posts JSON to a path below the job.
     #[track_caller]
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.server.post(&self.path(path), body)
     }
 
-    /// Writes a file in its sandbox.
+    /// Writes a file in the job's sandbox.
     #[track_caller]
     pub fn put_file(&self, path: &str, body: impl Into<reqwest::blocking::Body>) -> Answer {
         let request = self.server.request(reqwest::Method::PUT, &self.path(&format!("files/{path}")));
         self.server.send(request.body(body))
     }
 
-    /// Writes a file in its sandbox, as the person who has taken it over.
+    /// Writes a file in the job's sandbox as the holder of the takeover with this token.
     #[track_caller]
     pub fn put_file_as(&self, path: &str, body: impl Into<reqwest::blocking::Body>, token: &str) -> Answer {
         let request = self.server.request(reqwest::Method::PUT, &self.path(&format!("files/{path}")));
         self.server.send(request.header("X-Caisson-Takeover", token).body(body))
     }
 
-    /// Makes an empty file as soon as its sandbox is reached: right after a restart that takes a moment.
+    /// Creates an empty file, retrying until the sandbox is reachable: right after a restart that takes a moment.
     #[track_caller]
     pub fn touch(&self, path: &str) {
         wait_until("the sandbox is reached", || self.put_file(path, "").status == 200);
     }
 
-    /// Reads a file of it.
+    /// Reads a file of the job.
     #[track_caller]
     pub fn get_file(&self, path: &str) -> Answer {
         self.get(&format!("files/{path}"))
     }
 
-    /// Removes a file in its sandbox.
+    /// Deletes a file in the job's sandbox.
     #[track_caller]
     pub fn delete_file(&self, path: &str) -> Answer {
         self.server.send(self.server.request(reqwest::Method::DELETE, &self.path(&format!("files/{path}"))))
     }
 
-    /// Runs a command line in its sandbox.
+    /// Runs a shell command in the job's sandbox.
     #[track_caller]
     pub fn exec(&self, command: &str) -> Answer {
         self.post("exec", &json!({"command": command}))
     }
 
-    /// Asks it to end.
     #[track_caller]
     pub fn cancel(&self) -> Answer {
         self.post("cancel", &json!({}))
     }
 
-    /// Removes it.
     #[track_caller]
     pub fn delete(&self) -> Answer {
         self.server.send(self.server.request(reqwest::Method::DELETE, &format!("/v1/jobs/{}", self.id)))

@@ -1,4 +1,4 @@
-//! What a server must not leave behind: mounts, loop devices, control groups, processes.
+//! What a server must not leave behind: mounts, loop devices, cgroups, processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::processes;
 use crate::server::pause;
 
-/// How often a control group is tried that is not empty yet.
+/// How often the removal of non-empty cgroups is retried.
 const MOST_LOOKS: u32 = 100;
 
-/// Everything on this machine that names one of the words: a server's folder, the ids of its sandboxes.
+/// Lists every mount, loop device, cgroup and process whose name contains one of the words (the server's folder, the
+/// ids of its sandboxes).
 pub(crate) fn find(words: &[String]) -> Vec<String> {
     let has_word = |text: &str| words.iter().any(|word| text.contains(word.as_str()));
     let mut found = Vec::new();
@@ -28,7 +29,7 @@ pub(crate) fn find(words: &[String]) -> Vec<String> {
     found
 }
 
-/// Each loop device in use and the file under it.
+/// Each loop device in use, with its backing file.
 fn loop_devices() -> Vec<(String, String)> {
     let Ok(devices) = fs::read_dir("/sys/block") else { return Vec::new() };
     let devices = devices.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("loop"));
@@ -51,13 +52,14 @@ fn collect_directories(root: &Path, depth: usize, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Removes the control groups of sandboxes with what is left in them. Hundreds that stay make each new one slower.
+/// Kills the processes in the cgroups of these sandboxes and removes the cgroups. Hundreds of leftover cgroups make
+/// creating a new one slow.
 fn sweep_groups(ids: &[String]) {
     let mut groups = Vec::new();
     collect_directories(Path::new("/sys/fs/cgroup"), 8, &mut groups);
     let is_of_sandbox = |path: &PathBuf| path.iter().any(|name| ids.iter().any(|id| name == id.as_str()));
     groups.retain(is_of_sandbox);
-    // A process that was killed stays in its group for a moment, and those within a group go before it.
+    // A killed process stays in its cgroup for a moment, and child cgroups must be removed before their parent.
     for _ in 0..MOST_LOOKS {
         groups.retain(|group| !remove_group(group));
         if groups.is_empty() {
@@ -67,7 +69,7 @@ fn sweep_groups(ids: &[String]) {
     }
 }
 
-/// Lets go and kills what is left in a control group: a frozen process does not die before. Says whether the group is gone.
+/// Thaws a cgroup, since a frozen process does not die, and kills its processes. Returns whether the cgroup is gone.
 fn remove_group(group: &Path) -> bool {
     if fs::remove_dir(group).is_ok() || !group.exists() {
         return true;
@@ -80,7 +82,7 @@ fn remove_group(group: &Path) -> bool {
     false
 }
 
-/// Removes what a failed test has left, so that the next one starts clean.
+/// Removes what a failed test has left, so that the next test starts clean.
 pub(crate) fn sweep(folder: &str, sandboxes: &[String]) {
     let mut words = vec![folder.to_owned()];
     words.extend_from_slice(sandboxes);

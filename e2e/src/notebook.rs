@@ -1,4 +1,4 @@
-//! JupyterLab as a person uses it.
+//! Uses JupyterLab as a person would.
 
 use std::time::Duration;
 
@@ -6,10 +6,7 @@ use serde_json::{Value, json};
 
 use crate::browser::Page;
 
-/// Types a cell into the notebook that is open, runs it, and waits for what it prints.
-///
-/// # Panics
-/// It prints something else.
+/// Types a cell into the open notebook, runs it, and waits until its output contains `printed`.
 pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
     let is_there = "document.querySelector('.jp-Notebook .jp-Cell .cm-content') !== null";
     let place_of_last = "(() => { const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')].pop(); \
@@ -20,10 +17,10 @@ pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
         "[...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')]\
             .some(cell => cell.innerText.trim() === {code:?})"
     );
-    // What is typed into a page that is about to go is lost; a person would look and type again.
+    // Text typed into a page that is about to navigate away is lost; a person would notice and type again.
     for _ in 0..8 {
         page.wait_for("a cell can be typed into", is_there);
-        // A click: `focus()` moves the focus within a frame, but not into it.
+        // Click instead of `focus()`: inside a frame, `focus()` moves the focus within the frame but not into it.
         let place = page.evaluate(place_of_last);
         if place.is_object() {
             page.click_at(&place);
@@ -40,7 +37,7 @@ pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
         "(() => {{ const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')]\
             .find(cell => cell.innerText.trim() === {code:?}); if (cell) cell.focus(); return true; }})()"
     );
-    // What is run before the notebook has its kernel is thrown away; a person would press the keys again.
+    // JupyterLab drops a run request until the notebook has a kernel; a person would press the keys again.
     for _ in 0..8 {
         page.evaluate(&again);
         page.press_shift_enter();

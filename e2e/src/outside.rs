@@ -1,4 +1,4 @@
-//! A server on loopback that stands for the outside: plain HTTP or HTTPS, with a certificate of its own.
+//! A server on loopback that plays the internet: plain HTTP, or HTTPS with a self-signed certificate.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -12,30 +12,26 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 const LOOPBACK: &str = "127.0.0.1";
 
-/// The name that this machine gives itself.
+/// This machine's host name.
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_lowercase()
 }
 
-/// What writes an answer to a request, given its head.
+/// Writes the response to a request, given the request's head.
 type Answer = dyn Fn(&str, &mut dyn Write) -> std::io::Result<()> + Send + Sync;
 
-/// A server that lives as long as the test's process.
+/// A server that lives as long as the test process.
 pub struct Outside {
-    /// Where it listens.
     pub port: u16,
-    /// The address, which is 127.0.0.1 unless it was started under this machine's name.
+    /// 127.0.0.1, or the address of this machine's host name if started with [`Outside::https_here`].
     pub address: IpAddr,
     heads: Arc<Mutex<Vec<String>>>,
     certificate: Option<String>,
 }
 
 impl Outside {
-    /// Plain HTTP.
-    ///
-    /// # Panics
-    /// There is no port.
+    /// Starts a plain HTTP server.
     #[must_use]
     pub fn http(
         answer: impl Fn(&str, &mut dyn Write) -> std::io::Result<()> + Send + Sync + 'static,
@@ -43,10 +39,7 @@ impl Outside {
         Self::start(LOOPBACK, None, None, Arc::new(answer))
     }
 
-    /// HTTPS with a certificate for this name.
-    ///
-    /// # Panics
-    /// No certificate can be made.
+    /// Starts an HTTPS server with a certificate for this name.
     #[must_use]
     pub fn https(
         name: &str,
@@ -55,10 +48,7 @@ impl Outside {
         Self::https_at(LOOPBACK, name, answer)
     }
 
-    /// HTTPS under the name that this machine gives itself: clients that never ask a proxy for `localhost` ask it for that.
-    ///
-    /// # Panics
-    /// The name has no address.
+    /// Starts an HTTPS server under this machine's host name, for clients that bypass proxies for `localhost`.
     #[must_use]
     pub fn https_here(
         answer: impl Fn(&str, &mut dyn Write) -> std::io::Result<()> + Send + Sync + 'static,
@@ -85,7 +75,7 @@ impl Outside {
         Self::start(place, Some(Arc::new(config)), Some(certificate.pem()), Arc::new(answer))
     }
 
-    /// Plain HTTP that serves the files of a folder.
+    /// Starts a plain HTTP server for the files of a folder.
     #[must_use]
     pub fn files(folder: PathBuf) -> Self {
         Self::http(move |head, client| {
@@ -98,7 +88,7 @@ impl Outside {
         })
     }
 
-    /// Answers with the credentials that came, in the body and in a header.
+    /// Starts an HTTPS server that echoes the `Authorization` header in the body and in a header.
     #[must_use]
     pub fn echo(name: &str) -> Self {
         Self::https(name, |head, client| {
@@ -136,18 +126,12 @@ impl Outside {
     }
 
     /// The heads of all requests so far.
-    ///
-    /// # Panics
-    /// A thread of the server has panicked.
     #[must_use]
     pub fn heads(&self) -> Vec<String> {
         self.heads.lock().expect("what was asked").clone()
     }
 
-    /// Writes its certificate into a folder and says where.
-    ///
-    /// # Panics
-    /// It has none, or the folder cannot be written.
+    /// Writes the server's certificate into a folder and returns the path. Panics for a plain HTTP server.
     #[must_use]
     pub fn certificate(&self, folder: &Path) -> PathBuf {
         let path = folder.join(format!("outside-{}.pem", self.port));
@@ -156,10 +140,7 @@ impl Outside {
     }
 }
 
-/// Sends bytes as the whole answer.
-///
-/// # Errors
-/// The client is gone.
+/// Writes a complete 200 response with this body.
 pub fn whole(client: &mut dyn Write, body: &[u8]) -> std::io::Result<()> {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     client.write_all(head.as_bytes())?;

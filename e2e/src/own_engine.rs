@@ -1,4 +1,4 @@
-//! A Docker engine of a test's own, which the test may stop and start again. Its images are small.
+//! A Docker engine for a single test, which may stop and restart it. It has only a small image.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::engine::Engine;
 use crate::images::make_small_root;
 use crate::server::{Server, wait_until};
 
-/// The image of jobs that name none.
+/// The Docker backend's default image.
 const IMAGE: &str = "caisson/agent";
 
-/// The engine. Ended, with its containers, when it goes out of scope.
+/// The engine. Dropping it removes its containers and stops it.
 pub struct OwnEngine {
     folder: TempDir,
     engine: Engine,
@@ -24,14 +24,11 @@ pub struct OwnEngine {
 }
 
 impl OwnEngine {
-    /// Starts one with these arguments beside the usual ones.
-    ///
-    /// # Panics
-    /// It does not start.
+    /// Starts an engine with these arguments in addition to the usual ones.
     #[must_use]
     #[track_caller]
     pub fn start(more: &'static [&'static str]) -> Self {
-        // Short: sockets lie in it.
+        // The path must be short because Unix sockets are created in it.
         let folder =
             tempfile::Builder::new().prefix("caisson-own-").tempdir().expect("a folder for the engine");
         let engine = Engine::at(folder.path().to_owned());
@@ -41,10 +38,7 @@ impl OwnEngine {
         own
     }
 
-    /// Starts it (again) and waits until it answers.
-    ///
-    /// # Panics
-    /// It runs already, or does not start.
+    /// Starts (or restarts) the engine and waits until it responds.
     #[track_caller]
     pub fn run(&self) {
         let folder = self.folder.path();
@@ -62,10 +56,7 @@ impl OwnEngine {
         wait_until("the engine answers", || self.engine.ask("GET", "/info").is_some());
     }
 
-    /// Stops it in order and waits until it has ended.
-    ///
-    /// # Panics
-    /// It does not run.
+    /// Stops the engine gracefully and waits for it to exit.
     #[track_caller]
     pub fn stop(&self) {
         let mut child = self.process.lock().unwrap().take().expect("the engine does not run");
@@ -73,14 +64,14 @@ impl OwnEngine {
         child.wait().expect("the end of the engine");
     }
 
-    /// A server whose sandboxes are containers of this engine.
+    /// Starts a server whose sandboxes are containers of this engine.
     #[must_use]
     #[track_caller]
     pub fn serve(&self, more: &str) -> Server {
         self.engine.serve(more)
     }
 
-    /// Waits until a server has no container and no volume any more.
+    /// Waits until a server has no containers and volumes left.
     #[track_caller]
     pub fn assert_nothing_left(&self, server: &Server) {
         self.engine.assert_nothing_left(server);
@@ -110,7 +101,7 @@ impl Drop for OwnEngine {
                 std::fs::read_to_string(self.log()).unwrap_or_default()
             );
         }
-        // What a failed test has left: containers may outlive the engine.
+        // After a failed test: containers may outlive the engine.
         for container in self
             .engine
             .ask("GET", "/containers/json?all=true")

@@ -1,10 +1,9 @@
-//! The processes of this machine, as far as tests must see, and kill, those of a server.
+//! The processes of this machine, for tests that inspect or kill those of a server.
 
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// One process.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
@@ -26,14 +25,14 @@ pub(crate) fn all() -> Vec<Process> {
     .collect()
 }
 
-/// Ends a process at once; one that is already gone is fine.
+/// Kills a process; it may already be gone.
 pub(crate) fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Whether the kernel has stopped a process with its whole control group.
+/// Whether the process's cgroup is frozen.
 pub(crate) fn is_frozen(pid: i32) -> bool {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     groups.lines().any(|line| {
@@ -48,20 +47,16 @@ pub(crate) fn is_frozen(pid: i32) -> bool {
     })
 }
 
-/// The two processes that carry a sandbox.
+/// The two processes of a sandbox on the host.
 #[derive(Debug, Clone, Copy)]
 pub struct SandboxProcesses {
-    /// Owns the sandbox.
     pub launcher: i32,
-    /// The first process inside.
+    /// Pid 1 inside the sandbox.
     pub guest: i32,
 }
 
 impl SandboxProcesses {
-    /// Finds them for the one sandbox whose launcher was given a file with this word in its path.
-    ///
-    /// # Panics
-    /// There is none.
+    /// Finds the sandbox whose launcher has `word` in the path of its launch file.
     #[must_use]
     #[track_caller]
     pub(crate) fn find(word: &str) -> Self {
@@ -77,30 +72,26 @@ impl SandboxProcesses {
         Self { launcher: launcher.pid, guest: guest.pid }
     }
 
-    /// Whether the guest has children, which are what the job runs.
+    /// Whether the guest has child processes, which are what the job runs.
     #[must_use]
     pub fn has_children_of_guest(self) -> bool {
         all().iter().any(|process| process.parent == self.guest)
     }
 
-    /// Kills the guest.
     pub fn kill_guest(self) {
         kill(self.guest);
     }
 
-    /// Kills the launcher.
     pub fn kill_launcher(self) {
         kill(self.launcher);
     }
 
-    /// Sends the launcher a signal.
     pub fn signal_launcher(self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.launcher) {
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Kills both.
     pub fn kill_both(self) {
         kill(self.launcher);
         kill(self.guest);

@@ -1,19 +1,15 @@
-//! A connection on which a test writes every byte itself: for what a polite client never sends.
+//! A TCP connection on which a test writes every byte itself: for requests that a well-behaved client never sends.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// An open connection to a server.
 pub struct RawConnection {
     stream: TcpStream,
 }
 
 impl RawConnection {
-    /// Connects.
-    ///
-    /// # Panics
-    /// Nobody listens.
+    /// Connects to this port on loopback.
     #[must_use]
     #[track_caller]
     pub fn open(port: u16) -> Self {
@@ -22,20 +18,17 @@ impl RawConnection {
         Self { stream }
     }
 
-    /// Writes bytes; whether the server still took them.
+    /// Writes bytes; returns whether the server still accepted them.
     pub fn write(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Says that nothing more will be written.
+    /// Shuts down the write side.
     pub fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Everything until the server closes the connection.
-    ///
-    /// # Panics
-    /// The server keeps it open for more than 90 seconds.
+    /// Reads until the server closes the connection; panics if the server sends nothing for 90 seconds.
     #[track_caller]
     pub fn read_to_end(&mut self) -> String {
         let mut bytes = Vec::new();
@@ -55,14 +48,14 @@ impl RawConnection {
                         String::from_utf8_lossy(&bytes)
                     )
                 }
-                // A reset is an end too.
+                // A reset also ends the connection.
                 Err(_) => break,
             }
         }
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Sends a whole request and reads the answer.
+    /// Sends a whole request and returns the response.
     #[track_caller]
     pub fn exchange(port: u16, request: &str) -> String {
         let mut connection = Self::open(port);

@@ -8,11 +8,9 @@ use crate::event::Follower;
 use crate::server::Server;
 use crate::socket::Socket;
 
-/// A bare sandbox.
 #[derive(Clone)]
 pub struct Sandbox<'a> {
     server: &'a Server,
-    /// Its id.
     pub id: String,
 }
 
@@ -21,52 +19,52 @@ impl<'a> Sandbox<'a> {
         Self { server, id }
     }
 
-    /// Its events from the first.
+    /// Follows the sandbox's events from the first one.
     #[must_use]
     pub fn follow(&self) -> Follower<'a> {
         Follower::new(self.server, &self.id)
     }
 
-    /// What the server says of it.
+    /// The sandbox as the API shows it.
     #[track_caller]
     #[must_use]
     pub fn view(&self) -> Value {
         self.server.get(&format!("/v1/sandboxes/{}", self.id)).expect(200).json()
     }
 
-    /// The address of a path below it.
+    /// A URL path below the sandbox.
     #[must_use]
     pub fn path(&self, rest: &str) -> String {
         format!("/v1/sandboxes/{}/{rest}", self.id)
     }
 
-    /// Asks for a path below it.
+    /// Sends a GET request to a path below the sandbox.
     #[track_caller]
     pub fn get(&self, rest: &str) -> Answer {
         self.server.get(&self.path(rest))
     }
 
-    /// Sends JSON to a path below it.
+    /// Posts JSON to a path below the sandbox.
     #[track_caller]
     pub fn post(&self, rest: &str, body: &Value) -> Answer {
         self.server.post(&self.path(rest), body)
     }
 
-    /// Writes a file in it.
+    /// Writes a file in the sandbox.
     #[track_caller]
     pub fn put_file(&self, path: &str, body: impl Into<reqwest::blocking::Body>) -> Answer {
         let request = self.server.request(Method::PUT, &self.path(&format!("files/{path}")));
         self.server.send(request.body(body))
     }
 
-    /// Runs a command line in it.
+    /// Runs a shell command in the sandbox.
     #[track_caller]
     #[must_use]
     pub fn exec(&self, command: &str) -> Value {
         self.post("exec", &json!({"command": command})).expect(200).json()
     }
 
-    /// Starts a process and talks to it.
+    /// Starts a process and opens a stream to it.
     #[track_caller]
     #[must_use]
     pub fn stream(&self, request: &Value) -> Socket {
@@ -75,7 +73,7 @@ impl<'a> Sandbox<'a> {
         socket
     }
 
-    /// Ends it.
+    /// Ends the sandbox.
     #[track_caller]
     pub fn end(&self) -> Answer {
         self.server.send(self.server.request(Method::DELETE, &format!("/v1/sandboxes/{}", self.id)))

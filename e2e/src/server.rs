@@ -1,4 +1,4 @@
-//! One running binary with a data folder, ports and a log of its own.
+//! One running binary with its own data folder, ports and log.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,34 +21,30 @@ use crate::job::Job;
 use crate::sandbox::Sandbox;
 use crate::{SandboxProcesses, leftovers, processes};
 
-/// How to start a server.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Text of the configuration file.
+    /// Content of the configuration file.
     pub config: String,
-    /// Further addresses beside the first.
+    /// Listen addresses in addition to the first one.
     pub listen: Vec<String>,
-    /// The data folder; one of its own when absent.
+    /// The data folder; `None` creates one.
     pub data: Option<PathBuf>,
-    /// The folder of images; that of the data folder, without any, when absent. See [`crate::images`].
+    /// The folder of images; `None` uses the data folder's, which is empty. See [`crate::images`].
     pub images: Option<PathBuf>,
 }
 
-/// A running server. Ended, with all it has started, when it goes out of scope.
+/// A running server. Dropping it kills the server and everything it started.
 pub struct Server {
     folder: TempDir,
     options: Options,
-    /// The port of its first address.
+    /// The port of the first listen address.
     pub port: u16,
     client: Client,
     process: Mutex<Option<Child>>,
     sandboxes: Mutex<Vec<String>>,
 }
 
-/// The binary, next to the tests' own.
-///
-/// # Panics
-/// It was not built.
+/// The path of the `caisson` binary, next to the test executables; panics if it was not built.
 #[must_use]
 pub fn binary() -> PathBuf {
     let tests = std::env::current_exe().expect("the path of the test");
@@ -58,24 +54,18 @@ pub fn binary() -> PathBuf {
     binary
 }
 
-/// The pause between two looks at something that tells nobody when it changes.
+/// The polling interval for conditions that nothing signals.
 pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Looks until it holds, for at most 60 seconds.
-///
-/// # Panics
-/// It never does.
+/// Polls until `holds` returns true; panics after 60 seconds.
 #[track_caller]
 pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     wait_at_most(Duration::from_secs(60), what, holds);
 }
 
-/// Looks until it holds, for at most this time.
-///
-/// # Panics
-/// It never does.
+/// Polls until `holds` returns true; panics after `patience`.
 #[track_caller]
 pub(crate) fn wait_at_most(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience;
@@ -86,14 +76,14 @@ pub(crate) fn wait_at_most(patience: Duration, what: &str, mut holds: impl FnMut
 }
 
 impl Server {
-    /// Starts one with defaults and waits until it is ready.
+    /// Starts a server with default options and waits until it is ready.
     #[must_use]
     #[track_caller]
     pub fn start() -> Self {
         Self::start_with(Options::default())
     }
 
-    /// Starts one and waits until it is ready.
+    /// Starts a server and waits until it is ready.
     #[must_use]
     #[track_caller]
     pub fn start_with(options: Options) -> Self {
@@ -102,17 +92,14 @@ impl Server {
         server
     }
 
-    /// Makes the folder and chooses the port, without starting anything.
-    ///
-    /// # Panics
-    /// The folder cannot be made.
+    /// Creates the folder and chooses the port, without starting the server.
     #[must_use]
     pub fn prepare(options: Options) -> Self {
         let folder =
             tempfile::Builder::new().prefix("caisson-e2e-").tempdir().expect("a folder for the server");
         std::fs::write(folder.path().join("caisson.toml"), &options.config)
             .expect("writing the configuration");
-        // Connections are used again only while no server is about to close them.
+        // Idle connections are dropped before the server could close them, so that a reused connection never fails.
         let client = http_client()
             .timeout(Duration::from_secs(120))
             .pool_idle_timeout(Duration::from_secs(1))
@@ -122,25 +109,25 @@ impl Server {
         Self { folder, options, port: free_port(), client, process, sandboxes }
     }
 
-    /// Where it keeps its jobs.
+    /// The data folder.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.options.data.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
-    /// A folder of the test that is removed with the server.
+    /// A folder for the test's files, removed with the server.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What it has printed.
+    /// What the server has printed.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("server.log")).unwrap_or_default()
     }
 
-    /// The command that starts it.
+    /// The command that starts the server.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(binary());
@@ -158,10 +145,7 @@ impl Server {
         command
     }
 
-    /// Starts it (again) and waits until it is ready.
-    ///
-    /// # Panics
-    /// It ends, or is not ready after a minute.
+    /// Starts (or restarts) the server and waits until it is ready; panics after a minute.
     #[track_caller]
     pub fn restart(&self) {
         self.spawn();
@@ -174,10 +158,7 @@ impl Server {
         }
     }
 
-    /// Starts it without waiting.
-    ///
-    /// # Panics
-    /// It runs already or cannot be started.
+    /// Starts the server without waiting.
     pub fn spawn(&self) {
         let log =
             File::options().create(true).append(true).open(self.folder.path().join("server.log")).unwrap();
@@ -188,39 +169,28 @@ impl Server {
         *process = Some(child);
     }
 
-    /// Kills it where it stands, as a power cut would, and waits until it is gone.
-    ///
-    /// # Panics
-    /// It does not run, or had ended by itself.
+    /// Kills the server with SIGKILL, as a power cut would, and waits for it to exit. Panics if it had already
+    /// exited.
     #[track_caller]
     pub fn kill9(&self) {
         let status = self.end(Signal::KILL);
         assert_eq!(status.signal(), Some(9), "the server had ended before it was killed:\n{}", self.log());
     }
 
-    /// Asks it to end and waits until it has.
-    ///
-    /// # Panics
-    /// It ended in another way.
+    /// Stops the server with SIGTERM and asserts a successful exit.
     #[track_caller]
     pub fn stop(&self) {
         let status = self.end(Signal::TERM);
         assert!(status.success(), "the server ended with {status}:\n{}", self.log());
     }
 
-    /// Waits until it has ended by itself.
-    ///
-    /// # Panics
-    /// It was not started.
+    /// Waits until the server exits by itself.
     #[track_caller]
     pub fn wait(&self) -> ExitStatus {
         self.process.lock().unwrap().take().expect("the server was not started").wait().unwrap()
     }
 
-    /// Its process.
-    ///
-    /// # Panics
-    /// It does not run.
+    /// The server's process id.
     #[must_use]
     #[track_caller]
     pub fn pid(&self) -> u32 {
@@ -233,21 +203,17 @@ impl Server {
         child.wait().unwrap()
     }
 
-    /// The address of a path.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// A request that a test adds to before it is sent.
+    /// A request that the test extends before sending it.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, self.url(path))
     }
 
-    /// Sends a request and reads the answer.
-    ///
-    /// # Panics
-    /// There is none.
+    /// Sends a request and reads the response.
     #[track_caller]
     pub fn send(&self, request: RequestBuilder) -> Answer {
         let request = request.build().expect("a request");
@@ -256,26 +222,26 @@ impl Server {
         Answer::read(what, response)
     }
 
-    /// Asks for a path.
+    /// Sends a GET request.
     #[track_caller]
     pub fn get(&self, path: &str) -> Answer {
         self.send(self.request(Method::GET, path))
     }
 
-    /// Sends JSON to a path.
+    /// Posts JSON.
     #[track_caller]
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.send(self.request(Method::POST, path).json(body))
     }
 
-    /// Schedules a job.
+    /// Submits a job.
     #[track_caller]
     pub fn schedule(&self, body: &Value) -> Job<'_> {
         let answer = self.post("/schedule", body).expect(202).json();
         self.job(answer["job_id"].as_str().expect("a job_id"))
     }
 
-    /// Schedules a job of these steps.
+    /// Submits a step job.
     #[track_caller]
     pub fn schedule_steps(&self, steps: &[Value]) -> Job<'_> {
         self.schedule(&json!({"steps": steps}))
@@ -287,7 +253,7 @@ impl Server {
         Job::new(self, id.to_owned())
     }
 
-    /// Makes a bare sandbox.
+    /// Creates a bare sandbox.
     #[track_caller]
     pub fn create_sandbox(&self, body: &Value) -> Sandbox<'_> {
         let answer = self.post("/v1/sandboxes", body).expect(201).json();
@@ -301,17 +267,17 @@ impl Server {
         Sandbox::new(self, id.to_owned())
     }
 
-    /// The command lines of the launchers that this server has started; each names its sandbox.
+    /// The command lines of the launchers that this server has started; each contains its sandbox id.
     #[must_use]
     pub fn launchers(&self) -> Vec<String> {
         let folder = self.folder.path().display().to_string();
         let commands = processes::all().into_iter().map(|process| process.command);
         let ours = commands.filter(|command| command.contains("launch.jsonl") && command.contains(&folder));
-        // While it starts, a launcher has children with the same command line: one sandbox, counted once.
+        // A starting launcher has children with the same command line; the set counts that sandbox once.
         ours.collect::<BTreeSet<String>>().into_iter().collect()
     }
 
-    /// How many sandboxes of this server the kernel has stopped where they are.
+    /// How many sandboxes of this server are frozen (the cgroup freezer has stopped them).
     #[must_use]
     pub fn count_frozen(&self) -> usize {
         let folder = self.folder.path().display().to_string();
@@ -333,10 +299,7 @@ impl Server {
         }
     }
 
-    /// The processes of the newest sandbox that a follower has seen.
-    ///
-    /// # Panics
-    /// There is none.
+    /// The processes of the newest sandbox that a [`Follower`](crate::Follower) has seen.
     #[must_use]
     #[track_caller]
     pub fn newest_sandbox(&self) -> SandboxProcesses {
@@ -344,15 +307,13 @@ impl Server {
         SandboxProcesses::find(sandboxes.last().expect("no sandbox was seen"))
     }
 
-    /// Waits until no sandbox, mount, loop device, control group or process of a sandbox is left. The server stays.
-    ///
-    /// # Panics
-    /// Something is still there after a minute.
+    /// Waits until no sandbox, mount, loop device, cgroup or process of a sandbox is left; the server itself may keep
+    /// running. Panics if something is still there after a minute.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         let server = self.process.lock().unwrap().as_ref().map(Child::id);
         let own_process = format!("process {} ", server.unwrap_or_default());
-        // What a server has ready for the next sandbox goes with the server.
+        // The standby launcher and the kept disk for the next sandbox live as long as the server.
         let is_ready = |line: &String| {
             let is_launcher = line.starts_with("process ") && line.ends_with(" --stand-by");
             server.is_some() && (is_launcher || line.starts_with("loop device ") && line.ends_with(".kept"))
@@ -372,7 +333,7 @@ impl Server {
         panic!("left behind:\n  {}", found.join("\n  "));
     }
 
-    /// A mount that the test itself has made for the data folder is no leftover.
+    /// A mount that the test itself has created for the data folder is not a leftover.
     fn is_mount_of_the_test(&self, line: &str) -> bool {
         let data = self.options.data.as_ref().and_then(|data| data.to_str());
         data.is_some() && line.starts_with("mount ") && line.split(' ').nth(5) == data

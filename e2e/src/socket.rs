@@ -1,4 +1,4 @@
-//! The client's side of a WebSocket.
+//! A WebSocket client.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -9,52 +9,42 @@ use tungstenite::{HandshakeError, Message, WebSocket};
 
 use crate::server::Server;
 
-/// An open WebSocket.
 pub struct Socket {
     inner: WebSocket<TcpStream>,
 }
 
-/// What the server said.
+/// A message from the server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Said {
-    /// Text, which is always JSON.
+    /// A text message, which is always JSON.
     Text(Value),
-    /// Bytes.
     Bytes(Vec<u8>),
-    /// Goodbye, with its number.
+    /// A close frame with its code.
     Closed(Option<u16>),
 }
 
-/// All that a process did until its end.
+/// Everything a process sent until it exited.
 #[derive(Debug, Default)]
 pub struct Finished {
-    /// What it printed.
     pub stdout: Vec<u8>,
-    /// What it complained about.
     pub stderr: Vec<u8>,
-    /// What stood on its terminal.
+    /// Output of the process's terminal.
     pub terminal: Vec<u8>,
-    /// How many bytes were left out.
+    /// How many bytes the server dropped.
     pub gap: u64,
-    /// The last message.
+    /// The last text message, which tells how the process ended.
     pub end: Value,
 }
 
 impl Socket {
-    /// Opens one.
-    ///
-    /// # Panics
-    /// It is refused.
+    /// Opens a WebSocket; panics if the server rejects it.
     #[must_use]
     #[track_caller]
     pub fn open(server: &Server, path: &str) -> Self {
         Self::try_open(server, path, &[]).unwrap_or_else(|(status, body)| panic!("{path}: {status} {body}"))
     }
 
-    /// Opens one with further headers, or says how it was refused.
-    ///
-    /// # Panics
-    /// There is no answer at all.
+    /// Opens a WebSocket with additional headers; returns status and body if the server rejects it.
     pub fn try_open(
         server: &Server,
         path: &str,
@@ -77,38 +67,30 @@ impl Socket {
         }
     }
 
-    /// Sends JSON as text.
-    ///
-    /// # Panics
-    /// The server is gone.
+    /// Sends JSON as a text message.
     #[track_caller]
     pub fn send(&mut self, json: &Value) {
         self.inner.send(Message::text(json.to_string())).expect("sending text");
     }
 
-    /// Sends bytes.
-    ///
-    /// # Panics
-    /// The server is gone.
+    /// Sends a binary message.
     #[track_caller]
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.inner.send(Message::binary(bytes.to_vec())).expect("sending bytes");
     }
 
-    /// Sends bytes; whether the server still took them.
+    /// Sends a binary message; returns whether the server still accepted it.
     pub fn offer_bytes(&mut self, bytes: &[u8]) -> bool {
         self.inner.send(Message::binary(bytes.to_vec())).is_ok()
     }
 
-    /// What the server says next.
-    ///
-    /// # Panics
-    /// It says nothing for 90 seconds, or breaks the connection without a word.
+    /// The next message. Panics if the server sends nothing for 90 seconds or drops the connection without a close
+    /// frame.
     #[track_caller]
     pub fn hear(&mut self) -> Said {
         let deadline = Instant::now() + Duration::from_secs(90);
         loop {
-            // Pings come all the time.
+            // Pings keep arriving and reset the read timeout, so the deadline is checked here.
             assert!(Instant::now() < deadline, "the server said nothing for 90 seconds");
             match self.inner.read() {
                 Ok(Message::Text(text)) => {
@@ -125,10 +107,7 @@ impl Socket {
         }
     }
 
-    /// Reads on until output, on any stream, contains a text.
-    ///
-    /// # Panics
-    /// The process ends before.
+    /// Reads until the output, on any stream, contains a text. Panics if the process exits first.
     #[track_caller]
     pub fn until_output(&mut self, wanted: &str) -> String {
         let mut seen = String::new();
@@ -142,10 +121,7 @@ impl Socket {
         seen
     }
 
-    /// Reads what a shared terminal shows until this is there.
-    ///
-    /// # Panics
-    /// It is closed before.
+    /// Reads from a shared terminal until it has shown this text.
     #[track_caller]
     pub fn until_shown(&mut self, wanted: &str) {
         let mut seen = String::new();
@@ -158,10 +134,7 @@ impl Socket {
         }
     }
 
-    /// The session of a shared terminal, from its first notice.
-    ///
-    /// # Panics
-    /// It is closed before.
+    /// The session id of a shared terminal, from the server's first notice.
     #[track_caller]
     pub fn session(&mut self) -> String {
         loop {
@@ -177,10 +150,7 @@ impl Socket {
         }
     }
 
-    /// The first message: the call that was begun.
-    ///
-    /// # Panics
-    /// It is another one.
+    /// Reads the first message, `started`, and returns the call id.
     #[track_caller]
     pub fn started(&mut self) -> String {
         match self.hear() {
@@ -191,10 +161,7 @@ impl Socket {
         }
     }
 
-    /// Reads to the end of the process, and the goodbye.
-    ///
-    /// # Panics
-    /// The end is none.
+    /// Reads until the process has exited and the server has closed the socket.
     #[track_caller]
     pub fn finish(&mut self) -> Finished {
         let mut finished = Finished::default();

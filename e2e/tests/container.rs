@@ -1,5 +1,6 @@
-//! The binary in a real Docker container with Docker's own defaults, which give no namespaces: as root and as an ordinary
-//! user. The engine is the test's own; its one image is busybox and what the binary is linked with.
+//! The binary in a real Docker container with Docker's defaults, which allow no namespaces: as root and as an
+//! ordinary user. The test starts its own engine, whose one image is busybox plus the libraries that the binary is
+//! linked with.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs;
@@ -13,10 +14,10 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const USER: u32 = 1000;
-/// What the image has of busybox.
+/// The busybox applets in the image.
 const TOOLS: [&str; 8] = ["sh", "cat", "id", "ls", "grep", "sleep", "setsid", "kill"];
 
-/// A Docker engine of the test's own, with one image.
+/// A Docker engine of this test, with one image.
 struct Engine {
     folder: tempfile::TempDir,
     process: Child,
@@ -29,7 +30,7 @@ impl Engine {
         {
             assert!(find(program).is_some(), "{program} is missing: apt-get install {package}");
         }
-        // Short: sockets lie below it.
+        // The path must be short because Unix sockets are created below it.
         let folder = tempfile::Builder::new().prefix("ce-").tempdir_in("/tmp").unwrap();
         let below = |name: &str| folder.path().join(name).display().to_string();
         let log = fs::File::create(folder.path().join("dockerd.log")).unwrap();
@@ -103,12 +104,12 @@ impl Engine {
         assert!(tar.wait().unwrap().success() && imported.status.success(), "{imported:?}");
     }
 
-    /// Runs the binary in a container of its own, with Docker's defaults.
+    /// Runs the binary in a new container with Docker's defaults.
     fn caisson(&self, user: u32, arguments: &[&str]) -> Output {
         self.in_container(user, &[&["caisson"], arguments].concat())
     }
 
-    /// The same beside a server in that container.
+    /// Runs a command in a new container in which a server is already running.
     fn caisson_with_server(&self, user: u32, words: &str) -> Output {
         let script = format!(
             "caisson serve 2> /tmp/log & for _ in $(cat /given/tries); do \
@@ -140,7 +141,7 @@ impl Engine {
         self.docker(&[&fixed[..], &["caisson-test"], command].concat())
     }
 
-    /// Runs the binary in a container with what `deploy/compose/compose.yaml` gives to the server's.
+    /// Runs the binary in a container with the options of `deploy/compose/compose.yaml`.
     fn caisson_as_composed(&self, arguments: &[&str]) -> Output {
         let compose = source::root().join("deploy/compose");
         let text = fs::read_to_string(compose.join("compose.yaml")).unwrap();
@@ -181,8 +182,8 @@ impl Drop for Engine {
     }
 }
 
-/// The options of `docker run` that say the same as a compose file: rights, security, network, control groups, what is mounted.
-/// Reads this one file, not any.
+/// Translates a compose file to options of `docker run`: capabilities, security options, network, cgroups, mounts.
+/// Reads only this one file's subset of the format.
 fn options_of(compose: &str, folder: &Path) -> Vec<String> {
     let lines: Vec<&str> =
         compose.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
@@ -214,7 +215,7 @@ fn options_of(compose: &str, folder: &Path) -> Vec<String> {
     }
     items("device_cgroup_rules").into_iter().for_each(|rule| add("--device-cgroup-rule", rule));
     for volume in items("volumes") {
-        // The data are the test's own.
+        // The test has its own data volume.
         if volume.starts_with('/') {
             add("--volume", volume);
         } else if let Some(file) = volume.strip_prefix("./") {
@@ -235,7 +236,8 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Doctor tells it, a job that accepts nothing less than namespaces is told how to accept it, and one that does runs.
+/// Asserts that doctor reports the limitation, that a job which requires namespaces fails with a hint how to accept
+/// Landlock only, and that a job which accepts it runs.
 fn landlock_is_offered_by_name(user: u32) {
     let engine = Engine::start();
     let doctor = engine.caisson(user, &["doctor", "--json"]);
@@ -263,7 +265,7 @@ fn landlock_is_offered_by_name(user: u32) {
     assert!(said(&refused).contains("--isolation landlock"), "{}", said(&refused));
     assert!(said(&refused).contains("gives no namespaces"), "{}", said(&refused));
 
-    // Whoever asks for a sandbox alone is told the same: with a server, and without one.
+    // A request for a bare sandbox gets the same hint, with and without a server.
     for (words, code) in [("shell --here", 125), ("sandboxes create", 2)] {
         let refused = engine.caisson_with_server(user, words);
         assert_eq!(refused.status.code(), Some(code), "{words}: {}", said(&refused));

@@ -1,5 +1,5 @@
-//! `image/Dockerfile` and `caisson image build` give the same content. Starts an engine of its own and builds for real, from
-//! an imported base, since no registry of images is reachable in CI.
+//! `image/Dockerfile` and `caisson image build` produce the same content. The test starts its own engine and runs a
+//! real build from an imported base image, since CI cannot reach an image registry.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -13,10 +13,10 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Where Debian keeps the host's certificates.
+/// The host's CA certificates on Debian.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// A Docker engine with a folder of its own, ended with all that it has made.
+/// A Docker engine with its own folder. Dropping it removes everything it has created.
 struct Engine {
     folder: TempDir,
     process: Child,
@@ -24,7 +24,7 @@ struct Engine {
 
 impl Engine {
     fn start() -> Self {
-        // Not in /tmp, which may be a memory file system: an image of some GiB goes here.
+        // Not in /tmp, which may be a tmpfs: the image takes several GiB.
         let folder = tempfile::Builder::new().prefix("caisson-docker-").tempdir_in("/var/tmp").unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
         let log = File::create(folder.path().join("dockerd.log")).unwrap();
@@ -51,12 +51,12 @@ impl Engine {
     fn docker(&self, words: &[&str]) -> Command {
         let mut command = Command::new("docker");
         command.arg("--host").arg(format!("unix://{}", self.folder.path().join("docker.sock").display()));
-        // The builder that every engine has, without a plugin.
+        // The legacy builder, which every engine has without a plugin.
         command.args(words).env("DOCKER_BUILDKIT", "0").stdin(Stdio::null());
         command
     }
 
-    /// Runs a command that must succeed, and gives what it printed.
+    /// Runs a docker command, which must succeed, and returns its output.
     #[track_caller]
     fn run(&self, words: &[&str]) -> String {
         let output = self.docker(words).output().expect("docker is missing: apt-get install docker.io");
@@ -69,7 +69,7 @@ impl Engine {
         text
     }
 
-    /// Brings in the least Debian.
+    /// Imports a minimal Debian.
     fn import_base(&self, name: &str) {
         let archive = self.folder.path().join("base.tar");
         let included = "--include=ca-certificates,debian-archive-keyring";
@@ -83,7 +83,7 @@ impl Engine {
         fs::remove_file(archive).unwrap();
     }
 
-    /// The recipe, with what a build here needs beside it.
+    /// The build context: the recipe, plus what a build on this host needs.
     fn context(&self) -> PathBuf {
         let context = self.folder.path().join("context");
         let copied =
@@ -93,7 +93,7 @@ impl Engine {
         if Path::new(CERTIFICATES).exists() {
             fs::copy(CERTIFICATES, context.join("access/ca.crt")).unwrap();
         }
-        // What ./test has fetched for the other build needs not be fetched twice.
+        // Reuses the packages that ./test has downloaded for the other build.
         if let Some(packages) = std::env::var_os("CAISSON_TEST_PACKAGES") {
             let copied =
                 Command::new("cp").arg("-r").arg(packages).arg(context.join("access/archives")).status();
@@ -112,14 +112,14 @@ impl Drop for Engine {
         }
         let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _ = self.process.wait();
-        // The engine may leave these mounts behind; without them the folder can be removed.
+        // The engine may leave these mounts behind; they must go before the folder can be removed.
         for left in ["exec/netns/default", "data"] {
             let _ = unmount(self.folder.path().join(left), UnmountFlags::DETACH);
         }
     }
 }
 
-/// The names of a list of `name=version` lines.
+/// The names in a list of `name=version` lines.
 fn names(list: &str) -> BTreeSet<&str> {
     list.lines().filter_map(|line| line.split('=').next()).collect()
 }
@@ -128,7 +128,7 @@ fn names(list: &str) -> BTreeSet<&str> {
 fn a_folder_for_packages_may_be_empty() {
     let made = "mount -t tmpfs none /run && mkdir /run/caisson-build && cp -r \"$0\" /run/caisson-build/recipe \
         && mkdir -p /run/caisson-build/recipe/access/archives";
-    // As the Dockerfile has it.
+    // The commands that the Dockerfile runs.
     let used = ". /run/caisson-build/recipe/docker-access && echo \"$CAISSON_SECURITY_MIRROR\"";
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", &format!("{made} && {used}")])
@@ -162,7 +162,7 @@ fn docker_build_gives_the_same_packages_as_image_build() {
         let own = fs::read_to_string(root.join("usr/share/caisson").join(list)).unwrap();
         assert_eq!(inside(&format!("cat /usr/share/caisson/{list}")), own, "{list}");
     }
-    // By name: Debian's mirrors may have moved on between the two builds.
+    // Compares names only: Debian's mirrors may have changed between the two builds.
     let own = fs::read_to_string(root.join("usr/share/caisson/packages.txt")).unwrap();
     let other = inside("cat /usr/share/caisson/packages.txt");
     assert!(own.lines().count() > 100, "{own}");

@@ -1,4 +1,5 @@
-//! What a browser in the sandbox answers when it is asked for its pages. The path that is asked for next is one of a page.
+//! A sandboxed browser's answer to the request for its list of pages. The path used for the next request must be one
+//! of a page.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ mod devtools;
 
 const PORT: u16 = 9222;
 
-/// In the place of the orchestrator's own.
+/// Replaces the orchestrator's own type.
 #[allow(dead_code)]
 #[derive(Debug)]
 enum BrowserError {

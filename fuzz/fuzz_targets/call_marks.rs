@@ -1,5 +1,5 @@
-//! The environment of a process in a sandbox, in which it says itself to which call it belongs: what is taken of it can stand in a
-//! line of the list of files, and was really said.
+//! The environment of a sandboxed process, which says to which call the process belongs. The parsed mark must fit in
+//! a line of the file access log and must be what the environment contains.
 #![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;

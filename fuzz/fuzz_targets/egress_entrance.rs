@@ -1,5 +1,5 @@
-//! What a program in the sandbox says to the entrance of the network: SOCKS5, CONNECT, plain HTTP, or nothing of the kind. Under a
-//! policy that lets nothing out, nothing gets out.
+//! What a sandboxed program sends to the egress proxy: SOCKS5, CONNECT, plain HTTP, or garbage. Under a policy that
+//! denies everything, no connection is made.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;

@@ -1,4 +1,5 @@
-//! Rules, hosts and ranges of addresses as people and programs write them. What can be read is written so that it means the same.
+//! Egress rules, hosts and address ranges as users and programs write them. What parses must print to something
+//! equivalent.
 #![cfg_attr(fuzzing, no_main)]
 
 use egress::{Cidr, Host, Mode, Rule};

@@ -1,5 +1,5 @@
-//! The home of an agent as an image has it, which the server unpacks as root: entries with any name and link in any order. Nothing
-//! leaves the disk, and nothing beside it gets another mode or owner.
+//! The home directory archive of an image, which the server unpacks as root: entries with any name and link in any
+//! order. Nothing is written outside the disk, and nothing outside it changes mode or owner.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::fs;

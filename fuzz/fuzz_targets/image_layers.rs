@@ -1,4 +1,4 @@
-//! Layers of images: entries with any name, link and mark in any order. Nothing leaves the folder.
+//! Image layers: entries with any name, link and whiteout in any order. Nothing is written outside the folder.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! The documents of an image that comes in layers: each is understood or refused, and names nothing outside its folder.
+//! The JSON documents of a layered image: each is parsed or rejected, and refers to nothing outside its folder.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::fs;
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 mod oci;
 #[path = "parts/room.rs"]
 mod room;
-/// In the place of the image's own.
+/// Replaces the image crate's own module.
 mod recipe {
     pub(crate) fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,5 +1,5 @@
-//! Archives that a job brings along: zip, tar, compressed tar; as they are and with sums put right. Nothing leaves the folder, no
-//! link is made, no more comes out than may.
+//! Archives uploaded with a job: zip, tar, compressed tar; unchanged and with corrected checksums. Nothing is written
+//! outside the folder, no link is created, and no more than the limit is unpacked.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::fs;
@@ -29,7 +29,7 @@ mod upload_room;
 #[path = "../../crates/orchestrator/src/workspace_path.rs"]
 mod workspace_path;
 
-/// In the place of the orchestrator's own, which has other things beside.
+/// Replaces the orchestrator's own module, which has more in it.
 mod error {
     #[derive(Debug)]
     pub(crate) struct OrchestratorError;
@@ -51,7 +51,7 @@ mod request {
 const MOST_BYTES: u64 = 10_000;
 const MOST_ENTRIES: u64 = 300;
 
-/// The bytes and the number of all that is there.
+/// Total size and number of the files in the folder.
 fn check(folder: &Path) -> (u64, u64) {
     let (mut bytes, mut count) = (0, 0);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -77,7 +77,7 @@ fuzz_target!(|bytes: &[u8]| {
     fs::write(&archive, content).expect("writing an archive");
     let _ = unpack::unpack(&archive, kind, &folder, Room { bytes: MOST_BYTES, entries: MOST_ENTRIES });
     let (bytes, count) = check(&folder);
-    // One byte more is how it notices that there is more.
+    // The unpacker writes one byte over the limit to detect the excess.
     assert!(bytes <= MOST_BYTES + 1 && count <= MOST_ENTRIES, "{bytes} bytes in {count} entries");
     room::assert_untouched(&["archive"]);
 });

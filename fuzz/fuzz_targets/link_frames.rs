@@ -1,5 +1,5 @@
-//! What comes on one stream of the link: frames, output, records of what code shows. Whatever the guest sends, each is taken
-//! whole or refused, within its limits, and what was read is written as it was.
+//! The content of one stream of the link: frames, output, records of display data. Whatever the guest sends, each
+//! item is read completely or rejected, within its limits, and encodes to the bytes it was read from.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::BytesMut;

@@ -1,5 +1,5 @@
-//! A guest that sends what it likes: the multiplexer, the greeting, a call and a file over one real link. The host gets
-//! answers or errors, never waits for a guest that is gone, and keeps no more than was sent.
+//! A malicious guest: the multiplexer, the greeting, a call and a file over one real link. The host gets answers or
+//! errors, never waits for a guest that is gone, and buffers no more than was sent.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use protocol::{CallKey, Follow, GuestClient};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Reads what the fuzzer wrote, then the end. What is written to it is gone.
+/// Reads the fuzzer's input, then EOF. Discards what is written to it.
 struct Guest {
     said: Vec<u8>,
 }

@@ -1,4 +1,5 @@
-//! The messages of a guest: the first byte says which is expected. What can be read can be written and read again.
+//! Messages of a guest: the first byte selects the expected type. What parses must survive encoding and parsing
+//! again.
 #![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,11 +1,11 @@
-//! The decoder of the log, and the engine behind it: whatever bytes a log holds, they are an entry or an error, and a
-//! view of it stays within its budget.
+//! The decoder of the log and the context engine behind it: any bytes decode to an entry or an error, and a view of
+//! the log stays within its budget.
 #![cfg_attr(fuzzing, no_main)]
 
 use context::{Engine, Entry, Factor, Fixed, Settings};
 use libfuzzer_sys::fuzz_target;
 
-/// A log of more lines than this teaches nothing new.
+/// Longer logs find nothing new.
 const MOST_LINES: usize = 64;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(mut engine) = Engine::new(settings) else { return };
     for line in text.lines().take(MOST_LINES) {
         let Ok(entry) = Entry::decode(line) else { continue };
-        // What was read is written as it was.
+        // Encoding a decoded entry and decoding it again gives the same entry.
         let stored = entry.encode().expect("an entry that was decoded has a stored form");
         assert_eq!(Entry::decode(&stored).expect("a stored form is read"), entry);
         if engine.append(entry).is_ok() {

@@ -1,4 +1,5 @@
-//! What an MCP server offers and answers: tools, schemas, results. A tool that is offered has a name that every provider takes.
+//! Output of an MCP server: tools, schemas, results. Every tool that is passed on has a name that all model providers
+//! accept.
 #![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;

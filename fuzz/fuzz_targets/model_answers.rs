@@ -1,4 +1,4 @@
-//! What a model's server streams, in each of the four dialects, cut anywhere; and tool calls written as text.
+//! Streams of model servers in each of the four dialects, split anywhere; and tool calls written as text.
 #![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The workspace as the guest sends it at the end: a tar stream that becomes the zip of the job. No name in the zip leads out, and
-//! the zip can be read.
+//! The workspace archive that the guest sends at the end of a job: a tar stream that becomes the job's zip. No name
+//! in the zip leads outside, and the zip is readable.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::io;
@@ -18,7 +18,7 @@ mod tar_extension;
 #[path = "parts/tar.rs"]
 mod tar_parts;
 
-/// In the place of the orchestrator's own.
+/// Replaces the orchestrator's own module.
 mod event {
     pub(crate) struct Artifact {
         pub(crate) name: String,

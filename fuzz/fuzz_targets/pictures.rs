@@ -1,4 +1,4 @@
-//! Pictures that programs of the sandbox made: what is said of one is what its head says, and has bounds.
+//! Images produced by sandboxed programs: the reported format and size match the header, and have bounds.
 #![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;

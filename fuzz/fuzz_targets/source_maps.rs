@@ -1,4 +1,4 @@
-//! Files of a workspace as the map of a repository and the outline of a giant file read them, whatever is in them.
+//! Workspace files with any content, as parsed for the repository map and for the outline of a huge file.
 #![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,7 @@
-//! What a VNC viewer says, cut anywhere. With its hands tied nothing that acts on the desktop passes, however it is cut; with
-//! free hands everything passes as it came, but for the offer of longer pointers. What has passed is read once more as the desktop's
-//! server reads it, by rules of its own: it must find whole messages, and none that acts after the hands were tied.
+//! A VNC viewer's messages, split anywhere. In view-only mode, no message that acts on the desktop passes, however it
+//! is split. Otherwise everything passes unchanged, except for the offer of extended pointer events. The output is
+//! parsed again by independent rules, like the desktop's server does: it must consist of whole messages, with none
+//! that acts after the switch to view-only mode.
 #![cfg_attr(fuzzing, no_main)]
 
 use libfuzzer_sys::fuzz_target;
@@ -38,7 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
             (cut, whole) => panic!("{cut:?} and {whole:?}"),
         }
     }
-    // Who is tied in the middle of it has left nothing behind that acts later.
+    // Switching to view-only mode mid-message leaves nothing behind that acts later.
     let (mut viewer, mut server) = (Viewer::new(), Server::default());
     let Ok(free) = viewer.take(first, Hands::Free) else { return };
     server.read(&free);

@@ -1,5 +1,5 @@
-//! Hosts and origins of requests, and cookies that jobs set. A host that passes for this machine is one of its names; a cookie that
-//! passes is none of the server's and names no domain, read as a browser reads it.
+//! Hosts and origins of requests, and cookies set by jobs. A host accepted as this machine's is one of its names. An
+//! accepted cookie is not one of the server's and has no domain, when parsed as a browser does.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-/// What passes is written in one way, and is what it was read from.
+/// An accepted host is normalized and equivalent to its input.
 fn check_host(text: &str, authority: &Authority) {
     let Authority { host, port } = authority;
     let is_six = text.starts_with('[');
@@ -46,7 +46,7 @@ fn check_host(text: &str, authority: &Authority) {
     }
 }
 
-/// As browsers read it: up to the first semicolon a name and a value, then attributes.
+/// As browsers parse it: name and value up to the first semicolon, then attributes.
 fn check_cookie(cookie: &str) {
     let mut parts = cookie.split(';');
     let pair = parts.next().unwrap_or_default();

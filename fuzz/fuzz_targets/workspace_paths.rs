@@ -1,5 +1,5 @@
-//! Paths: the guest's resolver, which opens what the host names, and the host's own check of them. In a workspace full of links that
-//! lead out nothing outside is ever opened or made.
+//! Paths: the guest's resolver, which opens paths that the host names, and the host's own validation. In a workspace
+//! full of symlinks to the outside, nothing outside is ever opened or created.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ mod refusal;
 #[allow(dead_code)]
 #[path = "../../crates/guest/src/files/resolve.rs"]
 mod resolve;
-/// Where the guest has them.
+/// Mirrors the module path in the guest.
 mod files {
     pub(crate) use crate::refusal;
 }
@@ -26,7 +26,7 @@ mod files {
 #[path = "../../crates/orchestrator/src/workspace_path.rs"]
 mod workspace_path;
 
-/// The workspace, below a folder of its own in memory.
+/// The workspace, in a separate folder in memory.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = PathBuf::from(format!("/dev/shm/caisson-fuzz-{}", std::process::id()));
     let inside = folder.join("workspace");

@@ -1,4 +1,4 @@
-// The part of noVNC's interface that is used here; the package has no types of its own.
+// The part of noVNC's interface that this page uses; the package has no types.
 declare module '@novnc/novnc' {
   export default class RFB extends EventTarget {
     constructor(target: HTMLElement, url: string, options?: { shared?: boolean });

@@ -1,4 +1,4 @@
-// An OpenID provider for tests: everybody who names themselves is let in, with the groups that the name says.
+// An OpenID provider for tests: accepts every user name and derives the groups from it.
 // Usage: node provider.mjs PORT CALLBACK
 import Provider from 'oidc-provider';
 

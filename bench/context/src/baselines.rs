@@ -1,14 +1,14 @@
-//! What others do, on the same input, by the costs of the events alone: each gives the pieces of its prompt as keys and
-//! tokens, and a piece that has changed has another key.
+//! The strategies that the context engine is compared with, on the same input and by the token counts of the events
+//! only. Each produces its prompt as pieces of key and token count; a piece that changes gets another key.
 
 use context::{Entry, EntryBody};
 
-/// What a masked observation costs.
+/// Tokens of the placeholder for a masked observation.
 const MASK_TOKENS: u32 = 20;
-/// What a condenser's summary costs.
+/// Tokens of a condenser's summary.
 const SUMMARY_TOKENS: u32 = 600;
 
-/// An event as a strategy sees it.
+/// The parts of an event that a strategy looks at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
     pub(crate) tokens: u32,
@@ -21,18 +21,18 @@ impl Event {
     }
 }
 
-/// A strategy that is compared.
 #[derive(Debug, Clone)]
 pub(crate) enum Strategy {
-    /// Everything, always.
+    /// Shows everything, always.
     Raw,
-    /// Only the newest so many observations are shown.
+    /// Shows only the newest `shown` observations.
     LastObservations { shown: usize },
-    /// More events than `most` are condensed: the first few stay, then a summary, then the newer half.
+    /// Condenses the history when it has more than `most` events: keeps the first few, then a summary, then the newer
+    /// half.
     SummariseHalf { most: usize, first: usize, kept_from: usize, summaries: u32 },
 }
 
-/// A piece of a prompt: what it is, and what it costs.
+/// A piece of a prompt: its key and its tokens.
 pub(crate) type Piece = (u64, u32);
 
 impl Strategy {
@@ -46,7 +46,7 @@ impl Strategy {
         }
     }
 
-    /// The prompt after these events.
+    /// Builds the prompt after these events.
     pub(crate) fn prompt(&mut self, events: &[Event], out: &mut Vec<Piece>) {
         out.clear();
         let key = |at: usize, form: u64| (at as u64) << 2 | form;
@@ -86,18 +86,18 @@ impl Strategy {
     }
 }
 
-/// Sums over all prompts of a strategy.
+/// Token totals over all prompts of a strategy.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Cost {
     pub(crate) prompts: u64,
     pub(crate) tokens: u64,
     pub(crate) largest: u64,
-    /// Tokens that were the same prefix in the prompt before.
+    /// Tokens in the prefix shared with the previous prompt.
     pub(crate) cached: u64,
 }
 
 impl Cost {
-    /// Takes the next prompt.
+    /// Adds the next prompt to the totals.
     pub(crate) fn take(&mut self, before: &[Piece], now: &[Piece]) {
         let same = before.iter().zip(now).take_while(|(a, b)| a == b);
         self.cached += same.map(|(_, (_, tokens))| u64::from(*tokens)).sum::<u64>();
@@ -111,7 +111,7 @@ impl Cost {
         self.cached as f64 / self.tokens.max(1) as f64
     }
 
-    /// Uncached tokens and a tenth of the cached ones, in millions.
+    /// Uncached tokens plus a tenth of the cached ones, in millions.
     pub(crate) fn relative(&self) -> f64 {
         ((self.tokens - self.cached) as f64 + 0.1 * self.cached as f64) / 1e6
     }

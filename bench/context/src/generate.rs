@@ -1,5 +1,6 @@
-//! A history as agents make it: three quarters of the bytes are observations of heavy-tailed size, the same files are
-//! viewed and the same tests run again and again, and now and then an identifier comes by that never comes again.
+//! Generates a history that resembles real agents: three quarters of the bytes are observations with heavy-tailed
+//! sizes, the same files are viewed and the same tests run repeatedly, and occasionally there is an identifier that
+//! never occurs again.
 
 use std::io::Write;
 
@@ -7,7 +8,7 @@ use anyhow::Result;
 use context::{Call, CallResult, Entry, EntryBody, EventId, output};
 use serde_json::json;
 
-/// A small generator of numbers: the same seed gives the same history everywhere.
+/// A small random number generator: the same seed gives the same history on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -22,23 +23,23 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 11) as usize % end.max(1)
     }
 
-    /// From 0 to 1.
+    /// A number from 0 to 1.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A size whose logarithm is normal: many small ones, few very large ones.
+    /// A log-normally distributed size: many small ones, few very large ones.
     fn heavy(&mut self, median: f64, spread: f64) -> f64 {
         let normal: f64 = (0..12).map(|_| self.unit()).sum::<f64>() - 6.0;
         median * (spread * normal).exp()
     }
 
-    /// Small numbers far more often than large ones.
+    /// A number below `end`, small ones much more often than large ones.
     fn skewed(&mut self, end: usize) -> usize {
         let unit = self.unit();
         ((unit * unit * unit) * end as f64) as usize
@@ -53,7 +54,7 @@ const STEMS: [&str; 48] = [
     "column", "range", "level", "node", "tree",
 ];
 
-/// The workspace that the agent works in.
+/// The agent's workspace.
 struct Workspace {
     names: Vec<String>,
     files: Vec<(String, Vec<String>)>,
@@ -97,40 +98,39 @@ fn code(random: &mut Random, names: &[String]) -> String {
     }
 }
 
-/// What was generated.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Generated {
     pub(crate) tokens: u64,
     pub(crate) text_bytes: u64,
     pub(crate) observation_bytes: u64,
     pub(crate) events: u64,
-    /// Identifiers that stand in one event only, with its number.
+    /// Identifiers that occur in only one event, with its number.
     pub(crate) questions: Vec<(String, u64)>,
 }
 
-/// What a generated history is like.
+/// Parameters of a generated history.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Statistics {
     pub(crate) seed: u64,
-    /// Median and spread of an observation's lines.
+    /// Median and spread of the number of lines of an observation.
     lines: f64,
     spread: f64,
-    /// One answer in so many has parallel calls.
+    /// One in this many answers has parallel calls.
     parallel: usize,
-    /// Median of the sentences of a thought.
+    /// Median number of sentences of a thought.
     sentences: f64,
 }
 
 impl Statistics {
-    /// After real runs; the engine's constants were looked at with these.
+    /// Modelled on real runs. The engine's constants were tuned with this history.
     pub(crate) const USUAL: Self = Self { seed: 7, lines: 24.0, spread: 1.25, parallel: 12, sentences: 3.0 };
-    /// Never looked at while anything was tuned: other seed, shorter observations with a heavier tail, more parallel
-    /// calls, longer thoughts.
+    /// Held out from all tuning: another seed, shorter observations with a heavier tail, more parallel calls, longer
+    /// thoughts.
     pub(crate) const HELD_OUT: Self =
         Self { seed: 104_729, lines: 16.0, spread: 1.55, parallel: 6, sentences: 4.0 };
 }
 
-/// Writes a history of about so many tokens as JSON lines.
+/// Writes a history of about `tokens` tokens as JSON lines.
 pub(crate) fn generate(out: &mut impl Write, tokens: u64, statistics: Statistics) -> Result<Generated> {
     let mut random = Random::new(statistics.seed);
     let workspace = Workspace::new(&mut random);
@@ -159,7 +159,7 @@ pub(crate) fn generate(out: &mut impl Write, tokens: u64, statistics: Statistics
         writer.push(answer, Kind::Other)?;
         for (call, mut text, is_error) in made {
             if random.below(20) == 0 {
-                // Seen once, wanted much later.
+                // Seen once, asked for much later.
                 let rare = format!("{}_{:08x}", STEMS[random.below(48)], random.next() as u32);
                 text.push_str(&format!("request {rare} took {} ms\n", random.below(5000)));
                 writer.made.questions.push((rare, writer.made.events + 1));
@@ -227,7 +227,7 @@ fn thought(random: &mut Random, workspace: &Workspace, median: f64) -> String {
     text
 }
 
-/// A call with its output.
+/// Writes a call and its output.
 fn action(
     random: &mut Random,
     workspace: &Workspace,

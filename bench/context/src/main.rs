@@ -1,7 +1,7 @@
-//! Figures of the context engine beside its targets, on a generated history or on recorded trajectories, and beside what
-//! others do on the same input.
+//! Measures the context engine against its targets and against other strategies, on a generated history or on
+//! recorded trajectories.
 //!
-//! Each measurement runs in a process of its own (hidden sub-commands), so that memory and caches are its own.
+//! Each measurement runs in a separate process (hidden subcommands), so that it has its own memory and caches.
 
 mod baselines;
 mod generate;
@@ -69,7 +69,7 @@ struct Question {
     evidence: Vec<Evidence>,
 }
 
-/// The number of a message, as a number or as an event is written.
+/// The number of a message, as a number or in the event notation.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Evidence {
@@ -105,7 +105,7 @@ fn print(value: &impl serde::Serialize) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs one measurement as a process and reads what it prints.
+/// Runs one measurement in a child process and parses its output.
 fn work<T: DeserializeOwned>(arguments: &[&std::ffi::OsStr]) -> Result<T> {
     let program = std::env::current_exe().context("find this program")?;
     let output = Command::new(program).args(arguments).stderr(std::process::Stdio::inherit()).output()?;
@@ -153,7 +153,7 @@ fn finish(report: &Report, json: bool) -> Result<ExitCode> {
     Ok(if report.is_met() { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 
-/// All figures of one log.
+/// Runs all measurements on one log.
 fn figures(
     log: &Path,
     place: &Path,
@@ -176,7 +176,8 @@ fn figures(
     cold.sort_by(f64::total_cmp);
     eprintln!("{name}: questions");
     let answers: Answers = ask(&index, place, questions)?;
-    // Questions as people ask them are longer and of common words; they cost more and count for the time only.
+    // Questions as people ask them are longer and use common words. They are slower, so they are only used for
+    // timing.
     let prose: Vec<(String, Vec<u64>)> = prose(questions);
     let prose: Answers = ask(&index, place, &prose)?;
     eprintln!("{name}: what others do");
@@ -192,7 +193,7 @@ fn ask(index: &Path, place: &Path, questions: &[(String, Vec<u64>)]) -> Result<A
     work(&["ask".as_ref(), index.as_ref(), file.as_ref()])
 }
 
-/// Sentences around common words, with the rare one in every second.
+/// Sentences of common words, every second one with the rare word.
 fn prose(questions: &[(String, Vec<u64>)]) -> Vec<(String, Vec<u64>)> {
     let mut random = Random::new(11);
     let common =
@@ -205,7 +206,7 @@ fn prose(questions: &[(String, Vec<u64>)]) -> Vec<(String, Vec<u64>)> {
     questions.iter().enumerate().map(sentence).take(500).collect()
 }
 
-/// Turns trajectories into a log.
+/// Converts trajectories into a log.
 fn convert(source: &Path, log: &Path) -> Result<Generated> {
     let mut out = BufWriter::new(File::create(log)?);
     let mut made = Generated::default();
@@ -224,7 +225,7 @@ fn convert(source: &Path, log: &Path) -> Result<Generated> {
     Ok(made)
 }
 
-/// The second mode: questions whose answers are known.
+/// The second mode: answers questions whose evidence is known.
 fn answer(log: &Path, place: &Path, questions: &Path) -> Result<ExitCode> {
     let index = place.join("index");
     let _: Pass = work(&["pass".as_ref(), log.as_ref(), "100000".as_ref(), index.as_ref()])?;

@@ -1,5 +1,5 @@
-//! The measurements, each in a process of its own, so that its memory is its own: one pass over a log with append, count,
-//! index and view; a cold start; questions; the strategies of others.
+//! The measurements. Each runs in a separate process with its own memory: one pass over a log with append, count,
+//! index and view; a cold start; questions; the other strategies.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::baselines::{Cost, Event, Piece, Strategy};
 
-/// What a system prompt and a dozen tools cost; at most a sixth of the budget.
+/// Tokens of a system prompt and a dozen tools; at most a sixth of the budget.
 const SYSTEM_TOKENS: u32 = 1_500;
 const TOOLS_TOKENS: u32 = 2_500;
 
-/// What stands at the very end of a prompt, as an agent writes it: another one in every turn.
+/// The end of a prompt as an agent writes it; different in every turn.
 fn status(turn: u64) -> String {
     format!("[Status] 2026-11-15 10:{:02} UTC. Left: {} turns, $1.20.", turn % 60, 1_000_000 - turn)
 }
-/// In larger views only times and overruns are looked at: comparing each with the one before takes longer than all else.
+/// For larger views only times and overruns are measured: comparing each view with the previous one would dominate.
 const MOST_COMPARED: u32 = 200_000;
 
-/// How fine a view is checked: every so many turns it is counted again from its content.
+/// Every so many turns, the token count of the view is verified by counting its content again.
 const RECOUNT_TURNS: u64 = 50;
 
 pub(crate) fn settings(budget_tokens: u32) -> Settings {
@@ -36,7 +36,7 @@ pub(crate) fn settings(budget_tokens: u32) -> Settings {
     Settings { budget_tokens, factor: Factor::ONE, fixed }
 }
 
-/// Sorted times.
+/// Times in ascending order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Times {
     pub(crate) median_ms: f64,
@@ -60,7 +60,7 @@ impl Times {
     }
 }
 
-/// The outcome of one pass.
+/// The result of one pass.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Pass {
     pub(crate) budget: u32,
@@ -74,7 +74,7 @@ pub(crate) struct Pass {
     pub(crate) view: Times,
     pub(crate) cost: Cost,
     pub(crate) index_bytes: u64,
-    /// The most memory that the process ever had.
+    /// The process's peak memory.
     pub(crate) peak_mb: f64,
 }
 
@@ -84,7 +84,7 @@ fn read(log: &Path) -> Result<impl Iterator<Item = Result<Entry>>> {
     Ok(lines.map(|line| Ok(Entry::decode(&line?)?)))
 }
 
-/// One pass over a log: append, count, index, and a view before each answer. The index stays in the folder.
+/// One pass over a log: append, count, index, and a view before each answer. Keeps the index in `folder` if given.
 pub(crate) fn pass(log: &Path, budget: u32, folder: Option<&Path>) -> Result<Pass> {
     let mut engine = Engine::new(settings(budget))?;
     let mut index = folder.map(Index::open).transpose()?;
@@ -114,7 +114,8 @@ pub(crate) fn pass(log: &Path, budget: u32, folder: Option<&Path>) -> Result<Pas
         out.tokens += u64::from(entry.tokens);
         if let Some(index) = &mut index {
             index.add(&entry);
-            // The clock of the log would commit at every event; what fills up decides here.
+            // With the log's own clock, the index would commit at every event. Here only the batch size triggers a
+            // commit.
             index.commit_if_due(time_ms / 1_000_000)?;
         }
         engine.append(entry)?;
@@ -143,7 +144,7 @@ fn is_over(view: &View, is_counted: bool) -> bool {
     counted > view.budget || view.tokens > view.budget
 }
 
-/// A view as keys and tokens, as the strategies of others are compared by.
+/// Converts a view to pieces, as for the other strategies.
 fn pieces(view: &View, out: &mut Vec<Piece>) {
     out.clear();
     out.extend(view.segments.iter().map(|segment| {
@@ -164,7 +165,7 @@ fn pieces(view: &View, out: &mut Vec<Piece>) {
     }));
 }
 
-/// The most memory that this process ever had, in megabytes.
+/// The peak memory of this process, in megabytes.
 fn peak_mb() -> Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -172,10 +173,10 @@ fn peak_mb() -> Result<f64> {
     Ok(kilobytes * 1024.0 / 1e6)
 }
 
-/// A view from nothing: read the log from disk, fold it, make the view; the vocabulary is loaded too.
+/// A cold start: reads the log from disk, folds it and makes a view, including loading the vocabulary.
 pub(crate) fn cold(log: &Path, budget: u32) -> Result<f64> {
     let start = Instant::now();
-    // As the server does it: the vocabulary is loaded while the log is read.
+    // As in the server: the vocabulary loads while the log is read.
     tokens::prepare();
     let entries: Vec<Entry> = read(log)?.collect::<Result<_>>()?;
     let engine = Engine::from_log(settings(budget), entries)?;
@@ -185,19 +186,19 @@ pub(crate) fn cold(log: &Path, budget: u32) -> Result<f64> {
     Ok(elapsed)
 }
 
-/// How well and how fast questions are answered.
+/// Recall and latency of questions.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Answers {
     pub(crate) questions: usize,
-    /// The share of evidence found among the first 1, 5, 10, 20, 50.
+    /// The share of evidence found among the first 1, 5, 10, 20, 50 results.
     pub(crate) recall: Vec<(usize, f64)>,
     pub(crate) time: Times,
 }
 
-/// Where a question looks for its answers.
+/// The result counts at which recall is measured.
 pub(crate) const DEPTHS: [usize; 5] = [1, 5, 10, 20, 50];
 
-/// Asks the index all questions.
+/// Runs all questions against the index.
 pub(crate) fn ask(folder: &Path, questions: &[(String, Vec<u64>)]) -> Result<Answers> {
     let index = Index::open(folder)?;
     let mut found = [0.0_f64; DEPTHS.len()];
@@ -217,7 +218,7 @@ pub(crate) fn ask(folder: &Path, questions: &[(String, Vec<u64>)]) -> Result<Ans
     Ok(Answers { questions: questions.len(), recall, time: Times::of(times) })
 }
 
-/// The strategies of others over a log.
+/// Runs the other strategies over a log.
 pub(crate) fn compare(log: &Path) -> Result<Vec<(String, Cost)>> {
     let mut strategies = [
         Strategy::Raw,
@@ -250,7 +251,7 @@ pub(crate) fn compare(log: &Path) -> Result<Vec<(String, Cost)>> {
     Ok(out)
 }
 
-/// Words that stand in exactly one event and look like identifiers, spread over the log.
+/// Words that occur in exactly one event and look like identifiers, spread over the log.
 pub(crate) fn rare_words(log: &Path, most: usize) -> Result<Vec<(String, Vec<u64>)>> {
     let mut seen: std::collections::HashMap<String, Option<EventId>> = std::collections::HashMap::new();
     for entry in read(log)? {

@@ -1,4 +1,4 @@
-//! The table: each figure with its target, then the strategies side by side.
+//! The tables: each result with its target, then all strategies side by side.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use crate::baselines::Cost;
 use crate::measure::{Answers, Pass};
 
-/// From here on a history counts as large.
+/// A history of at least this many tokens counts as large.
 const LARGE: u64 = 9_000_000;
 const MEDIUM: u64 = 900_000;
 
-/// All figures of one history.
+/// All results for one history.
 #[derive(Debug, Serialize)]
 pub(crate) struct History {
     pub(crate) name: String,
@@ -24,22 +24,21 @@ pub(crate) struct History {
     pub(crate) others: Vec<(String, Cost)>,
 }
 
-/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) histories: Vec<History>,
 }
 
-/// A figure beside its target.
+/// A result and its target.
 struct Line {
     what: String,
     figure: String,
     target: String,
-    /// `None` where there is no target for this size.
+    /// `None` if there is no target for this size.
     is_met: Option<bool>,
 }
 
-/// A number with a sign between thousands.
+/// Formats a number with a thousands separator.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let start = digits.len() % 3;
@@ -95,7 +94,7 @@ impl History {
             };
             let what = format!("prefix hit, budget {}", thousands(pass.budget.into()));
             let target = least.map_or(String::new(), |least| format!(">= {least:.2}"));
-            // With less history than a few epochs the figure says nothing.
+            // With less history than a few epochs the hit rate means little.
             line(&what, format!("{hit:.3}"), &target, least.filter(|_| is_medium).map(|least| hit >= least));
         }
         let recall =
@@ -121,7 +120,7 @@ impl History {
 
     fn render(&self, out: &mut String) {
         let Some(main) = self.passes.first() else { return };
-        // Writing to a string cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(
             out,
             "## {}\n\n{} tokens, {} events, {} turns, {:.1} MB of text, {:.0} % of it observations\n",
@@ -155,7 +154,7 @@ impl History {
 
 fn write_cost(out: &mut String, name: &str, cost: &Cost, bounded: &str) {
     let mean = cost.tokens as f64 / cost.prompts.max(1) as f64 / 1e3;
-    // Writing to a string cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(
         out,
         "| {name} | {mean:.0} / {:.1} | {:.3} | {:.1} | {bounded} |",
@@ -165,11 +164,11 @@ fn write_cost(out: &mut String, name: &str, cost: &Cost, bounded: &str) {
     );
 }
 
-/// Recall of questions with evidence.
+/// Formats the recall for questions with evidence.
 pub(crate) fn answers(answers: &Answers) -> String {
     let mut out = format!("{} questions, p99 {:.2} ms\n", answers.questions, answers.time.p99_ms);
     for (depth, share) in &answers.recall {
-        // Writing to a string cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(out, "recall@{depth}: {share:.4}");
     }
     out

@@ -1,4 +1,4 @@
-//! Recorded trajectories: JSON lines of `role`, `content` and optional `tool_calls`, as chat interfaces have them.
+//! Reads recorded trajectories: JSON lines with `role`, `content` and optional `tool_calls`, as in chat APIs.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use context::{Call, CallResult, EntryBody, output};
 use serde_json::Value;
 
-/// The bodies of all trajectories of a folder, file by file in the order of their names, as one session. Each has the number
-/// of its message, counted from 1 over all messages, also those that are no history.
+/// Reads all trajectories of a folder in the order of their file names and joins them to one session. Each body comes
+/// with the number of its message, counted from 1 over all messages, including those that are not history.
 pub(crate) fn read_folder(folder: &Path) -> Result<Vec<(u64, EntryBody)>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for file in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
@@ -33,7 +33,7 @@ pub(crate) fn read_folder(folder: &Path) -> Result<Vec<(u64, EntryBody)>> {
     Ok(bodies)
 }
 
-/// One message. System prompts are the caller's part of a prompt, not history.
+/// Converts one message. System prompts are supplied by the caller, so they are not history.
 fn body(message: &Value, waiting: &mut Vec<String>, number: usize) -> Option<EntryBody> {
     let text = content(&message["content"]);
     match message["role"].as_str()? {
@@ -64,12 +64,12 @@ fn body(message: &Value, waiting: &mut Vec<String>, number: usize) -> Option<Ent
     }
 }
 
-/// Whether a message of the user's role is the result of a call. A person may also speak while calls are under way.
+/// Whether a message with the user's role is the result of a call. Users may also write messages while calls run.
 fn is_result(message: &Value) -> bool {
     call_of(message).is_some() || parts(message).any(|part| part["type"] == "tool_result")
 }
 
-/// The call that a result names.
+/// The id of the call that a result refers to.
 fn call_of(message: &Value) -> Option<&str> {
     message["tool_call_id"].as_str().or_else(|| parts(message).find_map(|part| part["tool_use_id"].as_str()))
 }
@@ -78,7 +78,7 @@ fn parts(message: &Value) -> impl Iterator<Item = &Value> {
     message["content"].as_array().into_iter().flatten()
 }
 
-/// Calls of joined trajectories may have equal ids, so that the number of the message is put behind them.
+/// Appends the message's number to call ids, because joined trajectories may have equal ids.
 fn to_call(call: &Value, number: usize, at: usize) -> Call {
     let function = if call["function"].is_object() { &call["function"] } else { call };
     let arguments = match &function["arguments"] {

@@ -1,4 +1,4 @@
-//! The benchmark on recorded trajectories, and with questions whose answers are known: a small sample of each.
+//! Runs both modes of the benchmark on small samples: recorded trajectories, and questions with known evidence.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 
-/// A trajectory in which each port is named once.
+/// Writes a trajectory in which each port occurs once.
 fn write_trajectory(folder: &Path) {
     let mut lines = vec![json!({"role": "system", "content": "You are an agent."})];
     lines.push(json!({"role": "user", "content": "Find out which ports are used."}));

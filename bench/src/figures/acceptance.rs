@@ -1,4 +1,4 @@
-//! How many step jobs a server accepts durably in a second.
+//! How many step jobs per second a server accepts durably.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,16 +19,16 @@ const JOB: &str = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
 const LONG_JOB: &str = r#"{"steps":[{"tool":"shell","command":"sleep 3000","timeout_s":3600}]}"#;
 const PAGE: usize = 1000;
 
-/// What the scheduler does while jobs are handed in.
+/// What the scheduler does while jobs are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
-    /// One long job holds the only place: nothing but acceptance is measured.
+    /// One long job occupies the only slot, so that only acceptance is measured.
     Waits,
-    /// It runs what comes, one job at a time.
+    /// The scheduler runs the submitted jobs, one at a time.
     Runs,
 }
 
-/// What one load came to.
+/// The results of one load test.
 struct Load {
     rates: Samples,
     docker: Samples,
@@ -36,13 +36,13 @@ struct Load {
     seconds: f64,
 }
 
-/// Measures twice: with a scheduler that waits and with one that runs jobs on the same processors.
+/// Measures twice: with a blocked scheduler, and with one that runs jobs on the same CPUs.
 pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for meanwhile in [Meanwhile::Waits, Meanwhile::Runs] {
         let server = Server::start(stage, SETTINGS).await?;
         let loaded = load_and_count(stage, &server, meanwhile).await;
-        // Killed, not stopped: what was accepted must be there all the same.
+        // Killed, not stopped: accepted jobs must survive that.
         let server = server.crash_and_restart(stage).await?;
         let counted = count_jobs(&server).await;
         server.remove(stage).await?;
@@ -111,7 +111,7 @@ async fn load_and_count(stage: &Stage, server: &Server, meanwhile: Meanwhile) ->
     Ok(load)
 }
 
-/// Lets one job sleep in the only place; gives how many jobs that were.
+/// Occupies the only slot with a sleeping job; returns the number of jobs submitted for that.
 async fn hold_the_place(server: &Server) -> Result<u64> {
     let id = submit(&mut Connection::open(server.address).await?, LONG_JOB).await?;
     let follower = Connection::open(server.address).await?;
@@ -119,7 +119,7 @@ async fn hold_the_place(server: &Server) -> Result<u64> {
     Ok(1)
 }
 
-/// Hands a job in; gives its id.
+/// Submits a job; returns its id.
 pub(super) async fn submit(connection: &mut Connection, job: &str) -> Result<String> {
     let request = connection.post_bytes("/schedule", job);
     let (status, body) = connection.ask(&request).await?;
@@ -128,7 +128,7 @@ pub(super) async fn submit(connection: &mut Connection, job: &str) -> Result<Str
     Ok(answer["job_id"].as_str().context("the answer has no job_id")?.to_owned())
 }
 
-/// Hands jobs in over all connections for a while; gives how many were accepted.
+/// Submits jobs over all connections for one time slice; returns how many were accepted.
 async fn one_slice(stage: &Stage, connections: Vec<Connection>) -> Result<(u64, Vec<Connection>)> {
     let stop = Arc::new(AtomicBool::new(false));
     let count = Arc::new(AtomicU64::new(0));
@@ -151,7 +151,7 @@ async fn one_slice(stage: &Stage, connections: Vec<Connection>) -> Result<(u64, 
     Ok((count.load(Ordering::Relaxed), connections))
 }
 
-/// How many jobs `/v1/jobs` lists, page by page.
+/// The number of jobs that `/v1/jobs` lists over all pages.
 async fn count_jobs(server: &Server) -> Result<u64> {
     let mut connection = Connection::open(server.address).await?;
     let (mut count, mut before) = (0, String::new());

@@ -1,4 +1,4 @@
-//! What asking for a key costs a request, and what wrong keys cost the server.
+//! What checking a key costs per request, and what wrong keys cost the server.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::measure::{Samples, milliseconds};
 use crate::report::{Beside, Figure, Target, Unit};
 use crate::server::Server;
 
-/// Keys that a server has.
+/// The number of keys of the server.
 const KEYS: usize = 1000;
-/// Requests of one measurement: one alone is shorter than what a scheduler does in between.
+/// Requests per measurement: a single one is shorter than the scheduler's noise.
 const BATCH: u32 = 50;
-/// The cheapest request that passes the check: what it takes is the way there and back.
+/// The cheapest request that requires a key: nearly all of its time is the round trip.
 const PATH: &str = "/v1/defaults";
 
-/// Both.
+/// Measures both.
 pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
     let open = Server::start(stage, "").await?;
     let keyed = Server::start(stage, "").await?;
@@ -39,7 +39,7 @@ async fn on(stage: &Stage, open: &Server, keyed: &Server) -> Result<Vec<Figure>>
     for run in 0..=stage.plan.short_runs {
         let (one, other) = (without.batch(200).await?, with.batch(200).await?);
         let no = wrongly.batch(401).await?;
-        // The first one opens what is opened once.
+        // The first run opens connections and files.
         if run > 0 {
             plain.add(milliseconds(one));
             asked.add(milliseconds(other));
@@ -86,7 +86,7 @@ async fn on(stage: &Stage, open: &Server, keyed: &Server) -> Result<Vec<Figure>>
     ])
 }
 
-/// One request, sent again and again.
+/// One request, sent repeatedly.
 struct Asking {
     connection: Connection,
     request: Vec<u8>,
@@ -99,7 +99,7 @@ impl Asking {
         Ok(Self { connection: Connection::open(server.address).await?, request })
     }
 
-    /// What one of a batch took.
+    /// The average duration of a request in a batch.
     async fn batch(&mut self, expected: u16) -> Result<Duration> {
         let start = Instant::now();
         for _ in 0..BATCH {
@@ -110,7 +110,7 @@ impl Asking {
     }
 }
 
-/// Makes all keys; gives the secret of the last one.
+/// Creates all keys; returns the secret of the last one.
 async fn make_keys(server: &Server) -> Result<String> {
     let mut connection = Connection::open(server.address).await?;
     let first = connection.post_bytes("/v1/keys", r#"{"name": "root", "role": "admin"}"#);

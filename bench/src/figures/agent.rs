@@ -1,4 +1,4 @@
-//! What the loop of an agent costs beside the model and the tools: with a model server that answers at once.
+//! The overhead of the agent loop beside model and tools, measured with a model server that answers immediately.
 
 use std::time::{Duration, Instant};
 
@@ -17,15 +17,15 @@ use crate::server::Server;
 const MEGABYTE: f64 = 1e6;
 const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Jobs at once.
+/// The number of concurrent jobs.
 const CROWD: u32 = 100;
-/// Calls of an answer that makes the log long, and events that such a turn writes: three a call and two more.
+/// The number of calls in an answer that makes the log long. Such a turn writes three events per call plus two.
 const MANY_CALLS: usize = 40;
 const MANY_EVENTS: usize = 3 * MANY_CALLS + 2;
-/// Events that a turn with one call writes.
+/// The number of events that a turn with one call writes.
 const FEW_EVENTS: usize = 5;
 
-/// Three figures: the loop with a short and a long log, a call on its way, a hundred agents.
+/// Three results: the loop with a short and a long log, the start of a call, a hundred agents.
 pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
     let mut figures = turns(stage).await?;
     figures.push(start_of_a_call(stage).await?);
@@ -41,7 +41,7 @@ fn finish() -> Calls {
     vec![("finish", json!({"summary": "done"}))]
 }
 
-/// One conversation: some turns of one call, many of many calls, some of one call again.
+/// One conversation: some turns with one call, many with many calls, some with one call again.
 async fn turns(stage: &Stage) -> Result<Vec<Figure>> {
     let short = 100 / FEW_EVENTS;
     let measured = stage.plan.runs.max(10);
@@ -60,7 +60,7 @@ async fn turns(stage: &Stage) -> Result<Vec<Figure>> {
     ran?;
     let exchanges = model.exchanges();
     ensure!(exchanges.len() > end + measured, "only {} turns were made", exchanges.len());
-    // A turn from the end of an answer to the next request: the log, the tool (which does nothing), the prompt.
+    // The time from the end of an answer to the next request: the log, the tool (which does nothing), the prompt.
     let gaps = |from: usize| -> Samples {
         let mut samples = Samples::default();
         for pair in exchanges[from..=from + measured].windows(2) {
@@ -89,12 +89,12 @@ async fn turns(stage: &Stage) -> Result<Vec<Figure>> {
     ])
 }
 
-/// From the last byte of an answer until the shell that it asked for runs in the sandbox.
+/// The time from the last byte of an answer until the shell that it called runs in the sandbox.
 async fn start_of_a_call(stage: &Stage) -> Result<Figure> {
     const SHOW_TIME: &str = "echo at=$EPOCHREALTIME=";
     let turns = stage.plan.runs.max(10);
     let model = InstantModel::start(move |_, number| {
-        // A different line each time: an agent that repeats itself is stopped.
+        // A different command each time, because an agent that repeats itself is stopped.
         let command = format!("{SHOW_TIME}; # {number}");
         if number < turns { vec![("shell", json!({"command": command}))] } else { finish() }
     })
@@ -143,7 +143,7 @@ fn start_of(exchange: &Exchange) -> Result<f64> {
     printed.and_then(|text| text.parse().ok()).with_context(|| format!("no time in {}", exchange.result))
 }
 
-/// A hundred agents at once: all complete, and what the server takes for each.
+/// A hundred agents at once: all must complete; measures the server's resource usage per agent.
 async fn crowd(stage: &Stage) -> Result<Figure> {
     let model = InstantModel::start(|turn, _| match turn {
         0 => vec![("plan", json!({"items": ["look", "write"]}))],
@@ -189,7 +189,7 @@ async fn run_job(server: &Server, complete: u32) -> Result<f64> {
     run_jobs(server, 1, complete).await
 }
 
-/// Hands jobs in and waits until all are complete; gives the most memory of the server meanwhile.
+/// Submits jobs and waits until all are complete; returns the server's peak memory.
 async fn run_jobs(server: &Server, jobs: u32, complete: u32) -> Result<f64> {
     let mut connection = Connection::open(server.address).await?;
     let body = json!({"task": "work", "budget": {"turns": 10_000, "tool_calls": 1_000_000}}).to_string();

@@ -1,4 +1,4 @@
-//! A Python cell in a warm kernel through the API, beside Python's own client on the same kernel.
+//! A Python cell in a warm kernel through the API, compared with Python's own client on the same kernel.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use crate::measure::{Samples, milliseconds};
 use crate::report::{Beside, Figure, Target, Unit};
 use crate::server::Server;
 
-/// The most that ours may take beside the direct way.
+/// The target: the maximum ratio of our time to the direct client's time.
 const AT_MOST: f64 = 1.5;
-/// Cells in a row, so that the other side's start is not measured.
+/// The number of cells in a row, so that the client's start is not measured.
 const CELLS: usize = 20;
 /// Runs cells over ZMQ and prints how long each took, in milliseconds.
 const DIRECT: &str = r#"
@@ -35,7 +35,7 @@ for _ in range(3): cell()
 print(json.dumps([cell() for _ in range(int(sys.argv[1]))]))
 "#;
 
-/// Measures in turns: cells through the API, cells by Python's client in the same sandbox.
+/// Alternates: cells through the API, cells by Python's client in the same sandbox.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let images = stage.images.as_ref().context("--images with the image `default` is needed for this")?;
     let server = Server::start(stage, &format!("images = {:?}\n", images.display().to_string())).await?;

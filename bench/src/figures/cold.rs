@@ -9,13 +9,13 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::Sandboxes;
 use crate::{Stage, bare, server};
 
-/// Measures in turns: ours, docker, bwrap, a plain process.
+/// Alternates: a sandbox, docker, bwrap, a plain process.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let sandboxes = Sandboxes::new(stage, &folder.path().join("s"))?;
     let (mut ours, mut docker) = (Samples::default(), Samples::default());
     let (mut bubblewrap, mut plain) = (Samples::default(), Samples::default());
-    // The first one makes the image and the first disks, once for the life of a data folder.
+    // The first sandbox prepares the image and the first disks, which happens once per data folder.
     let first = sandboxes.start().await?;
     sandboxes.destroy(first.id).await?;
     stage.docker.run_true()?;

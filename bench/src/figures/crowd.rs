@@ -11,12 +11,12 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::{Living, Sandboxes};
 use crate::{Stage, server};
 
-/// So many sandboxes at once.
+/// The number of concurrent sandboxes.
 const SANDBOXES: u32 = 100;
-/// So many containers at once; more would only take longer.
+/// The number of concurrent containers; more would only take longer.
 const CONTAINERS: u32 = 20;
 
-/// Measures in turns: all sandboxes, all containers.
+/// Alternates: all sandboxes, all containers.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let sandboxes = Arc::new(Sandboxes::new(stage, &folder.path().join("s"))?);
@@ -49,7 +49,8 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     })
 }
 
-/// Starts all, asks each once more when all are there, ends them; gives the time to the last first answer, per sandbox.
+/// Starts all sandboxes, runs a command in each once all are running, and destroys them. Returns the time until the
+/// last first answer, per sandbox.
 async fn start_sandboxes(sandboxes: &Arc<Sandboxes>) -> Result<f64> {
     let start = Instant::now();
     let starts = (0..SANDBOXES).map(|_| {
@@ -58,7 +59,7 @@ async fn start_sandboxes(sandboxes: &Arc<Sandboxes>) -> Result<f64> {
     });
     let crowd: Result<Vec<Living>> = try_join_all(starts).await?.into_iter().collect();
     let each = milliseconds(start.elapsed()) / f64::from(SANDBOXES);
-    // Whatever went wrong, nothing is left behind.
+    // Clean up even after an error.
     let alive = match crowd {
         Ok(mut crowd) => try_join_all(crowd.iter_mut().map(Living::run_true)).await.map(drop),
         Err(error) => Err(error),
@@ -74,7 +75,7 @@ async fn start_containers(stage: &Stage) -> Result<f64> {
     Ok(milliseconds(start.elapsed()) / f64::from(CONTAINERS))
 }
 
-/// Runs so many containers at once, each with `true`, and waits for all.
+/// Runs `count` containers at once, each with `true`, and waits for all.
 pub(super) async fn run_containers(stage: &Stage, count: u32) -> Result<()> {
     let runs = (0..count).map(|_| {
         let docker = stage.docker.clone();

@@ -1,4 +1,4 @@
-//! The desktop: from its first use until VNC answers, what it costs in memory, and a picture of it.
+//! The desktop: the time from first use until VNC answers, its memory, and the time of a screenshot.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -15,11 +15,10 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::server::Server;
 
 const SANDBOX: &str = r#"{"image":"default"}"#;
-/// Adds up what the processes of the desktop have for themselves, in kilobytes.
+/// Sums the proportional memory (PSS) of the desktop's processes, in kilobytes.
 const MEMORY: &str =
     "for p in $(pidof Xvnc icewm); do grep ^Pss: /proc/$p/smaps_rollup; done | awk '{s+=$2} END {print s}'";
 
-/// What was measured.
 #[derive(Default)]
 struct Measured {
     start: Samples,
@@ -29,7 +28,7 @@ struct Measured {
     bytes: usize,
 }
 
-/// Measures one new sandbox after another; pictures and `scrot` in turns.
+/// Measures new sandboxes one after another; alternates between screenshots and `scrot`.
 pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
     let images = stage.images.as_ref().context("--images with the image `default` is needed for this")?;
     let server = Server::start(stage, &format!("images = {:?}\n", images.display().to_string())).await?;
@@ -52,7 +51,7 @@ async fn measure_one(address: SocketAddr, measured: &mut Measured, pictures: usi
     let (_, made) = ask(&mut connection, "/v1/sandboxes", SANDBOX).await?;
     let id = made["sandbox_id"].as_str().context("no sandbox")?.to_owned();
     let below = format!("/v1/sandboxes/{id}");
-    // Warm: the first exec of a sandbox is not what is measured.
+    // Warm-up: the first exec of a sandbox is not part of this measurement.
     exec(&mut connection, &below, "true").await?;
     let start = Instant::now();
     greet(address, &below).await?;
@@ -93,7 +92,7 @@ async fn exec(connection: &mut Connection, below: &str, command: &str) -> Result
     Ok(answer["stdout"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Opens the desktop's WebSocket and waits until VNC has said its first word: there is a window manager then.
+/// Opens the desktop's WebSocket and waits for the first VNC message; by then a window manager runs.
 async fn greet(address: SocketAddr, below: &str) -> Result<()> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!(

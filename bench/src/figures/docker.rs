@@ -1,4 +1,5 @@
-//! A container as a sandbox: from `create` until the guest has answered an exec of `true`, beside a plain `docker run`.
+//! A container as a sandbox: from `create` until the guest has answered an exec of `true`, compared with plain
+//! `docker run`.
 
 use std::time::Instant;
 
@@ -9,15 +10,15 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::Sandboxes;
 use crate::{Stage, server};
 
-/// The most that a sandbox may take beside a plain container.
+/// The target: the maximum ratio of a sandbox's time to a plain container's.
 const AT_MOST: f64 = 1.15;
 
-/// Measures in turns: ours, then docker's command line, with the same engine and the same image.
+/// Alternates: a sandbox, then docker's command line, with the same engine and the same image.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let sandboxes = Sandboxes::in_docker(stage, &folder.path().join("s"))?;
     let (mut ours, mut plain) = (Samples::default(), Samples::default());
-    // The first one makes the image ready and the first disks, once for the life of a data folder.
+    // The first sandbox prepares the image and the first disks, which happens once per data folder.
     let first = sandboxes.start().await?;
     sandboxes.destroy(first.id).await?;
     for number in 0..stage.plan.runs {

@@ -1,7 +1,8 @@
-//! The way out of a sandbox beside a plain CONNECT proxy: throughput, set-up of a connection, memory of many.
+//! Outgoing connections of a sandbox compared with a plain CONNECT proxy: throughput, connection setup, memory of
+//! many connections.
 //!
-//! One program in Python is the client of both: inside a sandbox through the guest, the link and the policy of ours, and
-//! as a plain process through tinyproxy on loopback. The server that they reach is this process.
+//! Both use the same Python client: inside a sandbox through the guest, the link and the egress policy, and as a
+//! plain process through tinyproxy on loopback. This process is the server they connect to.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -22,15 +23,17 @@ use crate::sandboxes::proportional_bytes;
 use crate::server::{Server, short_folder};
 
 const SETTINGS: &str = "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n";
-/// How much one download carries.
+/// The size of one download.
 const DOWNLOAD_BYTES: u64 = 128 * 1024 * 1024;
-/// Connections that stand at once: two sandboxes with half of them each, since one has at most 512.
+/// The number of concurrent connections, half of them in each of two sandboxes, because one sandbox may have at most
+/// 512.
 const OPEN: usize = 1000;
 const MEGABYTE: f64 = 1e6;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The client. `download` prints milliseconds for the bytes asked for, `setup` those until a tunnel stands, for each of
-/// so many, `direct` those of plain connections; `hold` keeps so many tunnels open.
+/// The client. `download` prints the milliseconds for the requested bytes. `setup` prints the milliseconds until a
+/// tunnel is established, for each of `count` tunnels, and `direct` the same for plain connections. `hold` keeps
+/// `count` tunnels open.
 const CLIENT: &str = r#"
 import json, socket, sys, time
 what, proxy, server, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -70,7 +73,7 @@ else:
     time.sleep(3600)
 "#;
 
-/// Measures in turns: ours, tinyproxy.
+/// Alternates: a sandbox, tinyproxy.
 pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
     let origin = serve_bytes().await?;
     let other = Tinyproxy::start().await?;
@@ -160,7 +163,7 @@ async fn measure_memory(
     let sandboxes = [first, second.as_str()];
     let before = memory_of(server)?;
     for below in sandboxes {
-        // Held by a process that outlives its exec.
+        // A background process holds the connections, because they must outlive the exec.
         let command = format!(
             "cat > /tmp/client.py && (setsid python3 /tmp/client.py hold 3128 {} {} > /tmp/held 2>&1 &) && \
              until [ -s /tmp/held ]; do sleep 0.05; done; cat /tmp/held",
@@ -176,7 +179,7 @@ async fn measure_memory(
     Ok(samples)
 }
 
-/// The server and everything below its run directory that a sandbox of it is: launchers and guests.
+/// The memory of the server and of its sandboxes' processes: launchers and guests.
 fn memory_of(server: &Server) -> Result<f64> {
     let mut total = proportional_bytes(server.pid()?)?;
     for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -210,7 +213,7 @@ async fn run_inside(
 }
 
 async fn run_here(what: &str, proxy: u16, origin: SocketAddr, count: u64) -> Result<Vec<f64>> {
-    // The same interpreter that a sandbox on the host's image finds.
+    // The same interpreter that a sandbox on the host image uses.
     let output = Command::new("/usr/bin/python3")
         .args(["-c", CLIENT, what, &proxy.to_string(), &origin.port().to_string(), &count.to_string()])
         .output()
@@ -228,7 +231,7 @@ async fn ask(connection: &mut Connection, path: &str, body: &Value) -> Result<Va
     Ok(answer)
 }
 
-/// Sends as many bytes as the eight that come say.
+/// A server that sends as many bytes as the client's eight-byte request says.
 async fn serve_bytes() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -251,7 +254,7 @@ async fn send_bytes(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A plain CONNECT proxy on loopback, ended with this value.
+/// A plain CONNECT proxy on loopback; stopped on drop.
 struct Tinyproxy {
     port: u16,
     _process: Child,

@@ -1,4 +1,4 @@
-//! An exec in a sandbox that lives, above a plain process.
+//! The overhead of an exec in a running sandbox over a plain process.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::Sandboxes;
 use crate::{Stage, bare, server};
 
-/// Measures in turns: an exec over the link, a plain process. Ours is the difference within each pair.
+/// Alternates: an exec over the link, a plain process. The result is the difference within each pair.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let sandboxes = Sandboxes::new(stage, &folder.path().join("s"))?;

@@ -1,5 +1,5 @@
-//! What it costs to list the files that a job touches: a medium npm project (our own page, with what it depends on) unpacked and built in a
-//! sandbox whose files are listed and in one whose files are not.
+//! The cost of logging the files that a job accesses: a medium npm project (this repository's web page with its
+//! dependencies) is unpacked and built in a sandbox with the log and in one without.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::{Stage, server};
 const WORK: &str =
     "mkdir p && tar xf project.tar -C p && cd p && node node_modules/vite/bin/vite.js build --logLevel error";
 
-/// Measures in turns: listed, not listed.
+/// Alternates: with the log, without it.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let archive = folder.path().join("project.tar");
@@ -25,7 +25,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let unlisted = Sandboxes::with_list(stage, &folder.path().join("u"), FileAuditing::Off)?;
     let (mut with, mut without) = (Samples::default(), Samples::default());
     let mut lines = 0;
-    // The first of each warms the page cache.
+    // The first run of each warms the page cache.
     for turn in 0..=stage.plan.runs.clamp(1, 7) {
         for (sandboxes, samples) in [(&listed, &mut with), (&unlisted, &mut without)] {
             let mut living = sandboxes.start().await?;
@@ -63,7 +63,7 @@ fn pack(target: &Path) -> Result<()> {
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../web");
     ensure!(web.join("node_modules/vite").is_dir(), "web/node_modules is missing: run ./build-web first");
     let status = Command::new("tar")
-        // Only the one at the top: packages have folders of that name too.
+        // Excludes only the top-level folder: packages have folders of that name too.
         .args(["--anchored", "--exclude=./dist", "-cf"])
         .arg(target)
         .arg("-C")

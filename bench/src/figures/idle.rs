@@ -1,4 +1,4 @@
-//! What a server without work costs in memory.
+//! The memory of an idle server.
 
 use anyhow::{Context, Result};
 
@@ -9,10 +9,10 @@ use crate::sandboxes::proportional_bytes;
 use crate::server::Server;
 
 const MEGABYTE: f64 = 1e6;
-/// Few: each is a whole start of a server, and they hardly differ.
+/// Few runs: each is a full server start, and they hardly differ.
 const RUNS: usize = 5;
 
-/// Measures a server that has just become ready, and beside it the Docker engine that runs all the time.
+/// Measures a server that has just become ready, and the running Docker engine for comparison.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let (mut ours, mut docker) = (Samples::default(), Samples::default());
     for _ in 0..RUNS {

@@ -1,4 +1,4 @@
-//! What the full image costs a job that only uses the shell: nothing that it has may run before it is used.
+//! What the full image costs a job that only uses the shell: nothing in it may start before it is used.
 
 use anyhow::{Context, Result};
 
@@ -8,10 +8,10 @@ use crate::sandboxes::{Sandboxes, family, proportional_bytes};
 use crate::{Stage, server};
 
 const MEGABYTE: f64 = 1e6;
-/// The most that it may cost above an empty sandbox.
+/// The target: the maximum difference to an empty sandbox.
 const AT_MOST: f64 = 10.0;
 
-/// Measures in turns: a sandbox on the full image after a command, an empty one on the host's own programs.
+/// Alternates: a sandbox on the full image after a command, an empty one on the host image.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let images = stage.images.as_ref().context("--images with the image `default` is needed for this")?;
     let folder = server::short_folder()?;

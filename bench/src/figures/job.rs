@@ -1,4 +1,4 @@
-//! A whole step job over HTTP: handed in, followed by its events, complete with its zip.
+//! A whole step job over HTTP: submitted, its events followed, complete with its zip.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::server::Server;
 
 const JOB: &str = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
 
-/// Measures in turns: a job, `docker run` alone.
+/// Alternates: a job, `docker run` alone.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let server = Server::start(stage, "").await?;
     let measured = in_turns(stage, &server).await;

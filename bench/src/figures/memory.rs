@@ -1,4 +1,4 @@
-//! What an idle sandbox costs in memory.
+//! The memory of an idle sandbox.
 
 use anyhow::Result;
 
@@ -9,8 +9,8 @@ use crate::{Stage, server};
 
 const MEGABYTE: f64 = 1e6;
 
-/// Measures in turns: guest and launcher of a sandbox, first process and shim of a container. One lives at a time, so
-/// that nothing is shared with another of its kind.
+/// Alternates: guest and launcher of a sandbox, first process and shim of a container. Only one runs at a time, so
+/// that it shares no memory with another of its kind.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let sandboxes = Sandboxes::new(stage, &folder.path().join("s"))?;

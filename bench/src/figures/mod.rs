@@ -1,4 +1,4 @@
-//! One file a figure. Each measures ours and the others in turns and gives back one [`Figure`].
+//! One file per benchmark. Each alternates between our product and its baselines, and returns [`Figure`]s.
 
 mod acceptance;
 mod access;
@@ -28,7 +28,7 @@ use anyhow::{Context, Result};
 use crate::Stage;
 use crate::report::Figure;
 
-/// All figures, in the order in which they are measured.
+/// All benchmarks, in the order in which they run.
 const NAMES: [&str; 20] = [
     "cold",
     "exec",
@@ -52,7 +52,7 @@ const NAMES: [&str; 20] = [
     "access",
 ];
 
-/// Measures all figures whose name contains a text.
+/// Runs all benchmarks whose name contains `only`.
 pub(crate) async fn all(stage: Stage, only: String) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for name in NAMES {

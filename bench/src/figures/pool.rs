@@ -9,7 +9,7 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::sandboxes::Sandboxes;
 use crate::{Stage, server};
 
-/// Measures in turns: one that stands frozen is handed out, one is made from nothing.
+/// Alternates: a frozen sandbox is handed out, a sandbox is created from scratch.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let sandboxes = Sandboxes::new(stage, &folder.path().join("s"))?;

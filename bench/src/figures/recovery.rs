@@ -16,12 +16,12 @@ use crate::report::{Beside, Figure, Target, Unit};
 use crate::{Stage, server};
 
 const EVENTS: usize = 10_000;
-/// How many events are appended at a time.
+/// The number of events per append.
 const BATCH: usize = 500;
-/// Events of one step: its start, what it printed, its end.
+/// Events of one step: its start, its output, its end.
 const EVENTS_OF_A_STEP: usize = 50;
 
-/// Measures in turns: the store, a flat file of JSON lines.
+/// Alternates: the store, a flat file of JSON lines.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let (database, lines) = (folder.path().join("caisson.db"), folder.path().join("events.jsonl"));
@@ -83,7 +83,7 @@ fn read_lines(job: JobId, path: &Path) -> Result<JobView> {
     JobView::of_log(job, &events).context("the log has no creation")
 }
 
-/// Writes a job whose log has [`EVENTS`] entries; gives the log.
+/// Writes a job whose log has [`EVENTS`] entries; returns the log.
 async fn write(database: &Path, job: JobId) -> Result<Vec<Event>> {
     let steps = vec![r#"{"tool":"shell","command":"make test"}"#; EVENTS / EVENTS_OF_A_STEP].join(",");
     let request: NewJob = serde_json::from_str(&format!("{{\"steps\":[{steps}]}}"))?;

@@ -1,4 +1,4 @@
-//! `caisson run` of one step from a cold process, with its server inside.
+//! `caisson run` of one step from a cold process, with its in-process server.
 
 use std::process::Command;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::{Stage, bare, server};
 
 const STEPS: &str = r#"[{"tool":"shell","command":"true"}]"#;
 
-/// Measures in turns: `caisson run`, `docker run`.
+/// Alternates: `caisson run`, `docker run`.
 pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
     let folder = server::short_folder()?;
     let steps = folder.path().join("steps.json");
@@ -21,7 +21,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
         command.arg("run").arg("--steps").arg(&steps).env("CAISSON_DATA", folder.path().join("data"));
         bare::run(command.env_remove("CAISSON_URL").current_dir(folder.path()))
     };
-    // The first one writes the two programs and the image, once for the life of a data folder.
+    // The first run writes the two programs and the image, which happens once per data folder.
     let start = Instant::now();
     run()?;
     let first_ms = crate::measure::milliseconds(start.elapsed());

@@ -1,4 +1,4 @@
-//! A thousand jobs in the queue, twenty at a time.
+//! A thousand queued jobs, twenty at a time.
 
 use std::time::{Duration, Instant};
 
@@ -20,27 +20,28 @@ const JOB: &str = r#"{"steps":[{"tool":"shell","command":"echo one line"}]}"#;
 const PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(300);
 const MEGABYTE: f64 = 1e6;
-/// A multiple of three: memory after the first third is what memory at the end is compared with.
+/// A multiple of three: memory at the end is compared with memory after the first third.
 const ROUNDS: u32 = 6;
-/// What memory may grow from the first third to the end. What a server keeps for each job would show here.
+/// The target: how much memory may grow from the first third to the end. Memory that the server keeps per job would
+/// show here.
 const FLAT: f64 = 1.1;
-/// How many of these the kernel counts in a second of processor time.
+/// Clock ticks per second of CPU time.
 const TICKS: f64 = 100.0;
 
-/// What was measured, round by round.
+/// Measurements per round.
 #[derive(Default)]
 struct Rounds {
     ours: Samples,
     docker: Samples,
     /// Resident memory of the server after each round.
     memory: Vec<f64>,
-    /// Milliseconds of processor time that a job took in each round.
+    /// CPU milliseconds per job in each round.
     processor: Samples,
-    /// Percent of the processors' time that the machine's own host gave to others in each round.
+    /// Steal time in each round, in percent of CPU time.
     stolen: Samples,
 }
 
-/// Measures in turns: a thousand jobs, twenty containers at once.
+/// Alternates: a thousand jobs, twenty containers at once.
 pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
     let server = Server::start(stage, SETTINGS).await?;
     let measured = in_turns(stage, &server).await;
@@ -119,14 +120,14 @@ async fn in_turns(stage: &Stage, server: &Server) -> Result<Rounds> {
     Ok(rounds)
 }
 
-/// Processor time of the whole machine since it was started, in ticks. A launcher is nobody's child whose time the server
-/// would be told.
+/// CPU time of the whole machine since boot, in ticks. The server's own child times are not enough, because launchers
+/// are not its children.
 struct ProcessorTime {
-    /// By all that ran.
+    /// Used by any process.
     used: f64,
-    /// In which something wanted to run, and the host of a virtual machine let others.
+    /// Stolen by the host of a virtual machine while a process was ready to run.
     stolen: f64,
-    /// With what nobody used.
+    /// Including idle time.
     all: f64,
 }
 
@@ -143,7 +144,7 @@ impl ProcessorTime {
     }
 }
 
-/// Hands all in and waits for their end; gives the seconds.
+/// Submits all jobs and waits for their end; returns the seconds.
 async fn one_round(server: &Server, complete: u32) -> Result<f64> {
     let mut connection = Connection::open(server.address).await?;
     let start = Instant::now();

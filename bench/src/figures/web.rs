@@ -1,5 +1,5 @@
-//! The web page in a real Chromium: how much its first view weighs, when one can type, how soon an event is shown, and the
-//! longest frame while a long timeline is scrolled.
+//! The web page in a real Chromium: transfer size of the first view, time until one can type, latency of a live
+//! event, and the longest frame while scrolling through a long timeline.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,23 +20,23 @@ const LINES: usize = 40;
 /// Calls of the long timeline; each is two events.
 const CALLS: usize = 2500;
 
-/// Notes when the field for a task is there and the browser has drawn it.
+/// Records when the task input exists and the browser has drawn it.
 const NOTE_READY: &str = "new MutationObserver((_, watcher) => { if (document.querySelector('#task')) { watcher.disconnect(); \
     requestAnimationFrame(() => setTimeout(() => { globalThis.readyAt = performance.now(); })); } })\
     .observe(document, { childList: true, subtree: true });";
 
-/// Notes when each line of output is there.
+/// Records when each line of output appears.
 const NOTE_LINES: &str = "globalThis.seen = {}; new MutationObserver(() => { const now = Date.now(); \
     for (const found of document.body.textContent.matchAll(/mark-(\\d+)-/g)) globalThis.seen[found[1]] ??= now; })\
     .observe(document, { childList: true, subtree: true, characterData: true });";
 
-/// Scrolls from the top to the end and tells the longest frame.
+/// Scrolls from top to bottom and reports the longest frame.
 const SCROLL: &str = "new Promise(done => { const scroller = document.querySelector('[data-scroller]'); scroller.scrollTop = 0; \
     let before = performance.now(), longest = 0, frames = 0; const step = () => { const now = performance.now(); \
     if (frames > 2) longest = Math.max(longest, now - before); before = now; frames += 1; scroller.scrollTop += 900; \
     if (frames > 150) done(longest); else requestAnimationFrame(step); }; requestAnimationFrame(step); })";
 
-/// All four.
+/// Measures all four.
 pub(crate) async fn measure(stage: &Stage) -> Result<Vec<Figure>> {
     let server = Server::start(stage, "").await?;
     let measured = on(stage, &server).await;
@@ -95,7 +95,7 @@ async fn on(stage: &Stage, server: &Server) -> Result<Vec<Figure>> {
     ])
 }
 
-/// The weight in megabytes and the time until one can type, a new page each.
+/// The transfer size in megabytes and the time until one can type, on a new page each time.
 fn first_view(stage: &Stage, browser: &Browser, start: &str) -> Result<(Samples, Samples)> {
     let (mut weight, mut ready) = (Samples::default(), Samples::default());
     let mut page = browser.open("about:blank");
@@ -111,7 +111,7 @@ fn first_view(stage: &Stage, browser: &Browser, start: &str) -> Result<(Samples,
             "['navigation', 'resource'].flatMap(kind => performance.getEntriesByType(kind)).filter(entry => entry.startTime < globalThis.readyAt && !entry.name.includes('/v1/')).reduce((sum, entry) => sum + entry.transferSize, 0)",
         )?;
         ensure!(bytes > 1000.0, "the browser tells no sizes");
-        // The first one starts the browser's own machinery.
+        // The first run starts the browser's own processes.
         if run > 0 {
             weight.add(bytes / 1e6);
             ready.add(number(&mut page, "globalThis.readyAt")?);
@@ -120,7 +120,7 @@ fn first_view(stage: &Stage, browser: &Browser, start: &str) -> Result<(Samples,
     Ok((weight, ready))
 }
 
-/// How long after its event each line of a job was on the page.
+/// The delay between the event of each line and its appearance on the page.
 async fn live(server: &Server, browser: &Browser, start: &str) -> Result<Samples> {
     let command = format!(
         "until [ -e go ]; do sleep 0.05; done; for n in $(seq {LINES}); do echo mark-$n-; sleep 0.15; done"
@@ -133,7 +133,7 @@ async fn live(server: &Server, browser: &Browser, start: &str) -> Result<Samples
         page.ask("Page.addScriptToEvaluateOnNewDocument", &json!({"source": NOTE_LINES}));
         page.ask("Page.navigate", &json!({"url": address}));
         page.wait_for("the command is shown", "document.querySelector('.call') !== null");
-        // The words of the command itself are not output.
+        // Ignores the command itself, which is not output.
         page.evaluate("globalThis.seen = {}; 0");
         page.evaluate(&format!("fetch('/v1/jobs/{id}/files/go', {{method: 'PUT', body: ''}}).then(() => 0)"));
         page.wait_for("the job is over", "document.body.innerText.includes('Complete')");

@@ -1,4 +1,4 @@
-//! Whether a call may run: there is such a tool, the plan is accepted, the rules and the people allow it.
+//! Decides whether a tool call may run: the tool exists, the plan is accepted, and the rules and the user allow it.
 
 use std::sync::Arc;
 
@@ -14,30 +14,28 @@ use crate::rules::{Approval, Decision, Judgement};
 use crate::tool::{AnyTool, Effect};
 use crate::tools;
 
-/// Tools that may be called before a plan is accepted although they change something.
+/// State-changing tools that the model may call before the plan is accepted.
 const BEFORE_THE_PLAN: [&str; 4] = ["plan", "ask_user", "finish", "notes"];
-/// How much of one argument of a call a person is shown, of its beginning and of its end.
+/// How many characters of the beginning and end of one argument an approval request shows.
 const SHOWN_HEAD: usize = 800;
 const SHOWN_TAIL: usize = 400;
 
-/// What is to be done with a call.
 pub(crate) enum Admission<'a> {
     Run(&'a Arc<dyn AnyTool>),
     Refuse(Box<ToolEnd>),
     Ask(Box<PersonRequest>),
 }
 
-/// What a call is about, in the words of who is asked.
+/// A call as the approval request describes it.
 struct Matter {
     /// `command` or `tool`.
     noun: &'static str,
-    /// A command line, or a tool with what it is given.
+    /// A command line, or a tool name with its arguments.
     shown: String,
     judgement: Judgement,
 }
 
 impl Agent {
-    /// Whether a call may run.
     pub(crate) fn admit(&self, host: &dyn Host, call: &ToolCall) -> Admission<'_> {
         let refuse = |text: String| Admission::Refuse(Box::new(ToolEnd::failed(text)));
         let Some(tool) = self.toolbox.find(&call.name) else {
@@ -84,12 +82,12 @@ impl Agent {
         }
     }
 
-    /// Whether the rules want a person to be asked.
+    /// Whether the rules require a person's approval for this call.
     pub(crate) fn is_asked_about(&self, call: &ToolCall) -> bool {
         self.settings.approval == Approval::Ask && self.judge(call).judgement.decision == Decision::Ask
     }
 
-    /// What the rules say of a call: of its command where it runs one, of its tool in every case; the stricter of both.
+    /// Judges a call by its tool and, if it runs one, by its command line. The stricter of the two applies.
     fn judge(&self, call: &ToolCall) -> Matter {
         let rules = &self.settings.commands;
         let by_tool = rules.judge_tool(&call.name);
@@ -108,7 +106,7 @@ fn verb(noun: &str) -> &'static str {
     if noun == "command" { "run" } else { "use" }
 }
 
-/// A tool with what it is given: every argument by its name, the short ones first, so that a long one hides no other.
+/// Renders a tool call with its arguments, shortest argument first, so that a long one does not hide the others.
 fn describe(call: &ToolCall) -> String {
     let Value::Object(arguments) = &call.arguments else {
         return format!("{} {}", call.name, shorten(&call.arguments.to_string()));
@@ -122,7 +120,7 @@ fn describe(call: &ToolCall) -> String {
     format!("{} {{{}}}", call.name, shown.join(","))
 }
 
-/// The beginning and the end of a text, and how much is between them.
+/// Keeps the beginning and the end of a text and states how much is left out between them.
 fn shorten(text: &str) -> String {
     let length = text.chars().count();
     let left_out = length.saturating_sub(SHOWN_HEAD + SHOWN_TAIL);
@@ -134,7 +132,7 @@ fn shorten(text: &str) -> String {
     format!("{head} ... ({left_out} characters are left out) ... {tail}")
 }
 
-/// A hint at the tool that was perhaps meant.
+/// Suggests the tool that the model probably meant.
 fn nearest(name: &str, names: &[String]) -> String {
     let meant = match name.to_lowercase().as_str() {
         "bash" | "sh" | "exec" | "run" | "terminal" | "execute" | "run_command" | "run_shell" => {

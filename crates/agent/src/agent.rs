@@ -1,4 +1,4 @@
-//! One turn after another: prompt, model, tool calls, until the work is over or must wait.
+//! The agent loop: build the prompt, ask the model, run the tool calls, repeat until the work ends or must wait.
 
 mod asking;
 
@@ -25,53 +25,47 @@ use crate::stuck::Verdict;
 use crate::tool::Toolbox;
 use crate::window::{self, Offer, Room};
 
-/// Where the work stands when the agent returns.
+/// Why [`Agent::run`] returned.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
-    /// It is over.
     Finished(Finished),
-    /// The agent turned in circles, also after a nudge.
+    /// The agent kept repeating itself, even after a nudge.
     Stuck(String),
-    /// A person must answer first.
+    /// The job waits for a person's answer.
     Waiting(PersonRequest),
-    /// Something must change first.
+    /// The job is paused until something changes, such as its budget.
     Paused {
-        /// For programs.
+        /// Machine-readable code.
         code: String,
-        /// For people.
+        /// Human-readable reason.
         reason: String,
-        /// Where it may help to go on by itself: how long at least, as far as the provider says.
+        /// Minimum delay before an automatic retry, if one can help and the provider gives a delay.
         retry_after: Option<Duration>,
     },
 }
 
-/// What an agent is made of.
 pub struct AgentParts {
-    /// What holds for the job.
     pub settings: AgentSettings,
-    /// Who answers.
     pub model: Arc<dyn Model>,
-    /// The tools that the image can serve, the most needed first.
+    /// Tools that the image supports, most important first.
     pub toolbox: Toolbox,
-    /// Tools from elsewhere, as far as they are known at the start.
+    /// External tools that are known at the start.
     pub extra: ExtraTools,
-    /// What the job's egress policy is, in words.
+    /// The job's egress policy in words, for the system prompt.
     pub egress: String,
-    /// The same in all requests of a job.
+    /// Identical in all requests of a job, so that the provider can reuse its prompt cache.
     pub cache_key: String,
-    /// Finds earlier events.
+    /// Searches earlier events.
     pub recall: Recall,
-    /// Who writes summaries.
     pub summaries: SummaryMode,
 }
 
-/// The agent of one job.
 pub struct Agent {
     pub(crate) settings: AgentSettings,
     pub(crate) toolbox: Toolbox,
-    /// All tools of ours that the job may have.
+    /// All built-in tools that the job may use.
     all_tools: Toolbox,
-    /// Those that fit.
+    /// The built-in tools that fit into the window.
     own_tools: Toolbox,
     egress: String,
     extra_version: Option<u64>,
@@ -82,13 +76,13 @@ pub struct Agent {
     model: Arc<dyn Model>,
     system: Arc<str>,
     window: Window,
-    /// The window that was written down last.
+    /// The window that was last written to the log.
     named: Option<Window>,
     specs: Arc<[ToolSpec]>,
     messages: Messages,
     cache_key: String,
     overflows: u32,
-    /// The pictures that the model looks at, by digest.
+    /// The images in the current prompt, by digest.
     pictures: HashMap<String, Image>,
     pub(crate) recall: Recall,
     summary_mode: SummaryMode,
@@ -97,10 +91,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that goes on where the log ends.
+    /// Creates an agent that continues where the log ends.
     ///
     /// # Errors
-    /// The model's window is too small for anything.
+    /// The model's window is too small to work with, or the log cannot be read.
     pub fn new(parts: AgentParts, past: &[Logged]) -> Result<Self, AgentError> {
         let AgentParts { settings, model, mut toolbox, extra, egress, cache_key, recall, summaries } = parts;
         let limits = model.limits();
@@ -151,8 +145,8 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Chooses the tools again where what refused prompts and the provider's usage have taught leaves less room than they
-    /// take. Says whether they have changed.
+    /// Selects the tools again if refused prompts or the provider's reported usage have left less room than the
+    /// tools take. Returns whether the selection changed.
     fn fit_again(&mut self, extra: &ExtraTools) -> bool {
         let room = Room::of_model(&*self.model).taught(&*self.model, self.conversation.engine());
         if room.holds(&self.window) {
@@ -176,7 +170,7 @@ impl Agent {
         true
     }
 
-    /// Writes down what prompts are made for, where that has changed. Says whether it has.
+    /// Logs the current window if it changed. Returns whether it did.
     async fn name_window(&mut self, host: &dyn Host) -> Result<bool, Stopped> {
         if self.named.as_ref() == Some(&self.window) {
             return Ok(false);
@@ -186,7 +180,7 @@ impl Agent {
         Ok(true)
     }
 
-    /// Takes in which tools there are from elsewhere, where that has changed.
+    /// Applies changes in the set of external tools.
     fn take_extra(&mut self, extra: &ExtraTools) {
         if self.extra_version == Some(extra.version) {
             return;
@@ -199,23 +193,22 @@ impl Agent {
         self.extra_notes = notes;
     }
 
-    /// What happened so far.
     #[must_use]
     pub fn conversation(&self) -> &Conversation {
         &self.conversation
     }
 
-    /// Works until it is over or must wait. May be called again when what it waited for has come.
+    /// Works until the job ends or must wait. Call it again once the agent has what it waited for.
     ///
     /// # Errors
-    /// The host wants it to stop.
+    /// [`Stopped`] when the host stops the work.
     pub async fn run(&mut self, host: &dyn Host) -> Result<Ending, Stopped> {
         let ending = self.work(host).await;
-        // What was asked for must be paid for, though nobody reads it any more.
+        // Record the cost of unfinished summaries even though their results are no longer needed.
         let left = self.summaries.abandon();
         if !left.is_empty() {
             let recorded = host.record(left).await;
-            // Why the work has stopped matters more than that this could not be written down.
+            // The reason why the work stopped takes precedence over this write error.
             let ending = ending?;
             recorded?;
             self.take_news(host).await?;
@@ -290,7 +283,7 @@ impl Agent {
         )))
     }
 
-    /// The ending when not even the fewest tools leave room for the task.
+    /// The ending for a window in which even the minimal set of tools leaves no room for the task.
     fn too_small(&self) -> Ending {
         let engine = self.conversation.engine();
         let reason = format!(
@@ -303,13 +296,13 @@ impl Agent {
         Ending::Paused { code: "window_too_small".into(), reason, retry_after: None }
     }
 
-    /// What is left of the time that the job may work; nothing where that is not limited.
+    /// The remaining working time of the job; `None` if it is not limited.
     pub(crate) fn time_left(&self, host: &dyn Host) -> Option<Duration> {
         let limit = Duration::from_secs(self.conversation.budget().wall_s?);
         Some(limit.saturating_sub(host.worked()))
     }
 
-    /// The ending when that time is over in the middle of something.
+    /// The ending when the time limit passes during a model request or a tool call.
     pub(crate) fn time_is_over(&self, host: &dyn Host) -> Ending {
         let limit = self.conversation.budget().wall_s.unwrap_or_default();
         self.budget_ending(host).unwrap_or_else(|| {
@@ -319,7 +312,8 @@ impl Agent {
         })
     }
 
-    /// What is due before the model is asked: summaries that have come, a fresh map. Says whether something was written.
+    /// Collects finished summaries and a fresh repository map before the model is asked. Returns whether it logged
+    /// anything.
     async fn prepare(&mut self, host: &dyn Host) -> Result<bool, Stopped> {
         let mut events = self.summaries.finished();
         events.extend(self.mapper.refresh(host, &self.conversation).await?);
@@ -330,7 +324,7 @@ impl Agent {
         if self.summary_mode == SummaryMode::Model {
             self.summaries.begin(&self.model, &self.conversation, &self.cache_key);
         }
-        // As long as everything is in view there is nothing to find.
+        // While everything is still in view, there is nothing to search for.
         if self.conversation.engine().epochs() > 0 {
             self.recall.follow(self.conversation.records(), host.now_ms());
         }
@@ -338,7 +332,6 @@ impl Agent {
     }
 }
 
-/// A job that waits for a larger budget.
 fn out_of_budget(reason: String) -> Ending {
     Ending::Paused { code: "budget".into(), reason, retry_after: None }
 }

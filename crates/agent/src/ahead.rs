@@ -1,5 +1,5 @@
-//! Summaries ahead of time: a model sums up, beside the work, what the next epoch will fold. What comes of it, and what it
-//! cost, is an event like any other; without it the engine's own extract serves.
+//! Background summaries: while the agent works, a model summarizes what the next epoch will fold. The result and its
+//! cost are logged as an event. Without a summary, the context engine uses its own extract.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,29 +12,29 @@ use crate::allowance;
 use crate::conversation::Conversation;
 use crate::event::{AgentEvent, SummaryMade};
 
-/// How long a model may take for one.
+/// Time limit for one summary request.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Room for what a model thinks before it writes.
+/// Output token limit, including the model's reasoning.
 const MOST_OUTPUT_TOKENS: u32 = 4_000;
-/// A summary is asked for only while so many times what it costs are left of the job's tokens and money.
+/// A summary is requested only while the remaining budget is at least this many times its cost.
 const RESERVE: u32 = 4;
-/// After so many in a row that could not be used the model is not asked any more: it cannot do it.
+/// After this many consecutive unusable summaries, the model is not asked again: it is not capable of it.
 const MOST_FAILURES: u32 = 3;
-/// Where nothing was due, the view must grow by so much before it is worth looking again.
+/// If nothing was due, look again only after the view has grown by this many tokens.
 const LOOK_AGAIN_TOKENS: u32 = 500;
 
-/// Asks for summaries, one at a time.
+/// Requests summaries, one at a time.
 #[derive(Default)]
 pub(crate) struct Summaries {
     running: JoinSet<SummaryMade>,
-    /// What must be paid for at least where it does not come to its end.
+    /// What to record as the minimum cost if the running request does not finish.
     asked: Option<SummaryMade>,
     /// The epoch and the size of the view when nothing was due.
     nothing_due: Option<(u32, u32)>,
 }
 
 impl Summaries {
-    /// Asks for the next summary that is due, if none is being made.
+    /// Requests the next due summary unless one is already in progress.
     pub(crate) fn begin(&mut self, model: &Arc<dyn Model>, conversation: &Conversation, cache_key: &str) {
         if !self.running.is_empty() || conversation.failed_summaries() >= MOST_FAILURES {
             return;
@@ -67,7 +67,7 @@ impl Summaries {
         self.running.spawn(make(Arc::clone(model), task, format!("{cache_key}-summary")));
     }
 
-    /// Gives up what has not come, and says what it has cost.
+    /// Aborts the running request and returns the events that record its cost.
     pub(crate) fn abandon(&mut self) -> Vec<AgentEvent> {
         let mut events = self.finished();
         if let Some(asked) = self.asked.take() {
@@ -79,7 +79,7 @@ impl Summaries {
         events
     }
 
-    /// What has come since.
+    /// Returns the events of the requests that have finished since the last call.
     pub(crate) fn finished(&mut self) -> Vec<AgentEvent> {
         let mut events = Vec::new();
         while let Some(joined) = self.running.try_join_next() {
@@ -92,7 +92,7 @@ impl Summaries {
     }
 }
 
-/// Asks for one summary, and once more with what was wrong with it.
+/// Requests one summary. If it fails the checks, asks once more and includes the problems.
 async fn make(model: Arc<dyn Model>, task: SummaryTask, cache_key: String) -> SummaryMade {
     let since = Instant::now();
     let mut made = asked_of(&*model, &task);
@@ -104,7 +104,7 @@ async fn make(model: Arc<dyn Model>, task: SummaryTask, cache_key: String) -> Su
     made
 }
 
-/// Before anything has come.
+/// The event before any answer has arrived.
 fn asked_of(model: &dyn Model, task: &SummaryTask) -> SummaryMade {
     SummaryMade {
         range: task.range,
@@ -152,7 +152,7 @@ async fn ask_twice(model: &dyn Model, task: &SummaryTask, cache_key: String, mad
     }
 }
 
-/// Asks; what is lost where no answer comes is paid for all the same.
+/// Asks the model. Usage lost on a failed attempt is added to the cost.
 async fn ask(
     model: &dyn Model,
     request: ModelRequest,

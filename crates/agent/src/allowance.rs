@@ -1,14 +1,14 @@
-//! What a question to the model may cost: nothing is asked that the budget does not pay for. Pure.
+//! Checks that the budget covers a model request before it is sent. Pure functions.
 
 use model::{Money, Usage};
 
 use crate::budget::{Budget, Spent};
 
-/// An answer with less room than this is not worth asking for.
+/// If the budget leaves fewer output tokens than this, the request is not sent.
 const LEAST_ANSWER_TOKENS: u32 = 200;
 
-/// How many tokens an answer may have: nothing where the budget sets no limit to it; or why nobody is to be asked. `cost` tells
-/// what a request of so many tokens costs at most.
+/// The output token limit: `None` if the budget does not restrict it, or an error text if the request must not be
+/// sent. `cost` returns the maximum cost of a request with a given usage.
 pub(crate) fn answer_tokens(
     budget: &Budget,
     spent: &Spent,
@@ -38,7 +38,7 @@ pub(crate) fn answer_tokens(
                 "${left:.4} of ${limit:.4} are left, too little for the next question to the model, which may cost {least}"
             ));
         }
-        // The price of what is written goes by how much was read: asked for, not computed.
+        // Output prices can depend on the number of input tokens, so the price is queried instead of computed.
         let million = asked(1_000_000).dollars() - asked(0).dollars();
         if million > 0.0 {
             let room = (left - asked(0).dollars()) / million * 1e6;
@@ -54,7 +54,7 @@ pub(crate) fn answer_tokens(
     Ok(most)
 }
 
-/// Whether so many times what a request needs are left of the tokens and of the money.
+/// Whether the remaining tokens and money cover `times` such requests.
 pub(crate) fn affords(
     budget: &Budget,
     spent: &Spent,
@@ -73,7 +73,7 @@ pub(crate) fn affords(
 mod tests {
     use super::*;
 
-    /// A dollar for a thousand tokens that are read, two for a thousand that are written.
+    /// One dollar per thousand input tokens, two per thousand output tokens.
     fn cost(usage: &Usage) -> Option<Money> {
         Some(Money::from_nanodollars(usage.input * 1_000_000 + usage.output * 2_000_000))
     }

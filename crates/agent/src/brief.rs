@@ -1,4 +1,5 @@
-//! A tool that the model is told of in few words: for windows that have no room for more. It does the same.
+//! Wraps a tool so that the model gets a short description of it, for windows with little room. Its behaviour is
+//! unchanged.
 
 use std::sync::Arc;
 
@@ -42,7 +43,8 @@ fn first_sentence(text: &str) -> &str {
     text.split_once(". ").map_or(text, |(first, _)| first)
 }
 
-/// Names and types say enough. A property that is called `description` is an object, and stays.
+/// Drops descriptions: names and types are enough. A property that is itself named `description` is an object and
+/// stays.
 fn leave_out_words(schema: &mut Value) {
     match schema {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! What a job may spend, what it has spent, and what is left. Pure.
+//! A job's budget, what it has spent and what is left. Pure.
 
 use std::fmt::Write as _;
 
@@ -50,13 +50,11 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// Tokens read and written.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// US dollars.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a sum of money that a double holds exactly enough")]
     pub fn money_usd(&self) -> f64 {
@@ -64,16 +62,15 @@ impl Spent {
     }
 }
 
-/// What the money budget counts as, for values that cannot be.
 const MOST_MONEY_USD: f64 = 1_000_000.0;
-/// The longest time of work, 30 days: as long as a job may live.
+/// The maximum working time, 30 days: the maximum lifetime of a job.
 const MOST_WALL_S: u64 = 30 * 24 * 3600;
 
 impl Budget {
-    /// Checks what a caller wrote.
+    /// Validates a user-supplied budget.
     ///
     /// # Errors
-    /// The field and what is allowed.
+    /// The invalid field and the allowed range.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if let Some(money) = self.money_usd
             && !(0.0..=MOST_MONEY_USD).contains(&money)
@@ -88,7 +85,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Fields of `over` win; what it leaves out is taken from here.
+    /// Merges two budgets: fields that are set in `over` win.
     #[must_use]
     pub fn overridden_by(self, over: Self) -> Self {
         Self {
@@ -100,7 +97,7 @@ impl Budget {
         }
     }
 
-    /// The limit that is reached, as text for people; `None` while there is something left of everything.
+    /// The first limit that is reached, as human-readable text; `None` while no limit is reached.
     #[must_use]
     pub fn reached(&self, spent: &Spent, worked_s: u64) -> Option<String> {
         if let Some(money) = self.money_usd
@@ -119,13 +116,12 @@ impl Budget {
         })
     }
 
-    /// How many more calls of tools may be begun.
     #[must_use]
     pub fn tool_calls_left(&self, spent: &Spent) -> u64 {
         self.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(spent.tool_calls))
     }
 
-    /// What is left, as a line for the model; empty where nothing is limited.
+    /// What is left, as one line for the model; empty if nothing is limited.
     #[must_use]
     pub fn left_text(&self, spent: &Spent, worked_s: u64) -> String {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Runs the calls of an answer: those that only look at the same time, the others one after another.
+//! Runs the tool calls of an answer: read-only calls in parallel, the others one after another.
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +14,26 @@ use crate::host::{Host, Stopped};
 use crate::request::PersonRequest;
 use crate::tool::{Begun, CallContext, Effect, ToolFlow, ToolOutput};
 
-/// How many calls run at the same time.
+/// Maximum number of parallel calls.
 const MOST_PARALLEL: usize = 8;
-/// How long calls may take to return after the job's time of work is over; then they stay as they are, begun.
+/// How long running calls may take to return after the job's working time is over. After that they stay open in the
+/// log.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What came of one call.
 enum Outcome {
     Ended,
     Waiting(PersonRequest),
 }
 
 impl Agent {
-    /// Runs the next calls. `Some` when the job must wait.
+    /// Runs the next calls. Returns `Some` if the job must wait.
     pub(crate) async fn run_calls(&mut self, host: &dyn Host) -> Result<Option<Ending>, Stopped> {
         let open: Vec<OpenCall> = self.conversation.open_calls().cloned().collect();
         let group = match open.iter().take_while(|call| self.only_looks(&call.call)).count() {
             0 => 1,
             count => count.min(MOST_PARALLEL),
         };
-        // Calls that have begun are seen to their end; new ones need something left in the budget.
+        // Calls that were already started are completed; new ones need remaining budget.
         let is_new = open.first().is_some_and(|call| call.stage == Stage::Waiting);
         let left = self.conversation.budget().tool_calls_left(self.conversation.spent());
         if is_new && left == 0 {
@@ -46,7 +46,7 @@ impl Agent {
         let running = open.iter().take(group).map(|call| self.run_call(host, call));
         let outcomes = match self.time_left(host) {
             None => try_join_all(running).await?,
-            // A call that is left here goes on when the job does, like one whose server died.
+            // An abandoned call continues when the job does, like one whose server was killed.
             Some(left) => match tokio::time::timeout(left.saturating_add(GRACE), try_join_all(running)).await
             {
                 Ok(outcomes) => outcomes?,
@@ -60,7 +60,7 @@ impl Agent {
         Ok(waiting)
     }
 
-    /// Those that a person is asked about come one after another, so that there is one question at a time.
+    /// Calls that need approval run one after another, so that only one request is open at a time.
     fn only_looks(&self, call: &ToolCall) -> bool {
         !self.is_asked_about(call)
             && self.toolbox.find(&call.name).is_some_and(|tool| tool.effect() == Effect::ReadOnly)
@@ -72,7 +72,7 @@ impl Agent {
         let admitted = match self.admit(host, call) {
             Admission::Run(tool) => Ok(tool),
             Admission::Refuse(end) => Err(end),
-            // It has not begun before somebody allows it: what was begun is not begun again.
+            // A call is logged as started only after it was approved: a started call is not started again.
             Admission::Ask(request) => return self.wait_for(host, call, *request).await,
         };
         if open.stage == Stage::Waiting {
@@ -112,7 +112,8 @@ impl Agent {
         }
     }
 
-    /// Keeps an output that is too large for the log, and leaves the model its head, its tail and how to read the rest.
+    /// Stores an output that is too large for the log and leaves the model its head, its tail and how to read the
+    /// rest.
     async fn cap(&self, host: &dyn Host, call: &ToolCall, end: &mut ToolEnd) -> Result<(), Stopped> {
         let limits = Limits::for_budget(self.conversation.engine().policy().budget);
         if limits.fit(&end.text) {
@@ -125,7 +126,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Asks a person, once.
+    /// Opens a request for a person unless it is already open.
     async fn wait_for(
         &self,
         host: &dyn Host,

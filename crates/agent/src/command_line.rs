@@ -1,41 +1,40 @@
-//! Takes a shell command line apart into its simple commands, well enough to compare their first words with rules.
-//! Characters become words in [`crate::shell_words`]; programs that start others, and their options, are known in
-//! [`crate::wrapper`].
+//! Splits a shell command line into its simple commands, precisely enough to compare their first words with rules.
+//! [`crate::shell_words`] turns characters into words; [`crate::wrapper`] knows the programs that start other
+//! programs, and their options.
 
 use crate::shell_words::{Command, Reader};
 use crate::wrapper;
 
-/// Words of the shell's grammar that a command may follow, or that end what began with one.
+/// Shell keywords that a command may follow, or that end a compound command.
 const KEYWORDS: [&str; 13] =
     ["if", "then", "else", "elif", "while", "until", "do", "!", "{", "}", "fi", "done", "esac"];
-/// Words of the shell's grammar that are followed by names and values, not by a command.
+/// Shell keywords that are followed by names and values instead of a command.
 const HEADS: [&str; 3] = ["for", "select", "case"];
-/// Shells: `-c` takes a command line, and so does what they read.
+/// Shells: `-c` takes a command line, and so does their standard input.
 const SHELLS: [&str; 5] = ["bash", "sh", "dash", "zsh", "ksh"];
 /// Other programs whose `-c` takes a command line.
 const WITH_LINES: [&str; 3] = ["su", "runuser", "script"];
 /// Options of `find` that are followed by a command.
 const FIND_COMMANDS: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
-/// How deep `$(...)` and `bash -c` are followed.
+/// Maximum nesting depth of `$(...)` and `bash -c`.
 const MAX_DEPTH: usize = 8;
 
-/// A simple command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SimpleCommand {
-    /// Its words without quotes, assignments and redirections.
+    /// The words without quotes, assignments and redirections.
     pub(crate) words: Vec<String>,
-    /// Whether it only starts another one, such as `sudo`, which stands in the list too.
+    /// Whether the command only starts another one, as `sudo` does. The started command is in the list too.
     pub(crate) is_wrapper: bool,
 }
 
-/// The simple commands of a line; `None` where the line cannot be understood.
+/// The simple commands of a line; `None` if the line cannot be parsed.
 pub(crate) fn simple_commands(line: &str) -> Option<Vec<SimpleCommand>> {
     let mut found = Vec::new();
     collect(line, 0, &mut found)?;
     Some(found)
 }
 
-/// Whether what is typed into this command line may be read by a shell.
+/// Whether text that is typed into this command line's process may be read by a shell.
 pub(crate) fn starts_shell(line: &str) -> bool {
     let is_shell =
         |command: &SimpleCommand| command.words.first().is_some_and(|word| SHELLS.contains(&base_name(word)));
@@ -56,7 +55,7 @@ fn collect(line: &str, depth: usize, found: &mut Vec<SimpleCommand>) -> Option<(
     Some(())
 }
 
-/// Adds a command, and those that it starts.
+/// Adds a command and the commands that it starts.
 fn look_into(command: Command, depth: usize, found: &mut Vec<SimpleCommand>) -> Option<()> {
     let plain = wrapper::plain_words(unwrap(command.words, found));
     let Some((first, rest)) = plain.split_first() else { return Some(()) };
@@ -77,7 +76,7 @@ fn look_into(command: Command, depth: usize, found: &mut Vec<SimpleCommand>) -> 
         is_wrapper = true;
         collect(&wrapper::watched(rest).join(" "), depth + 1, found)?;
     } else if is_line_option(first) {
-        // `flock file -c 'a line'`
+        // For example `flock file -c 'a line'`.
         is_wrapper = true;
         collect(rest.first()?, depth + 1, found)?;
     } else if name == "find" {
@@ -94,7 +93,7 @@ fn look_into(command: Command, depth: usize, found: &mut Vec<SimpleCommand>) -> 
     Some(())
 }
 
-/// `-c`, also with letters before it.
+/// `-c`, also with other letters before the `c`.
 fn is_line_option(word: &str) -> bool {
     word == "--command" || word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
 }
@@ -103,7 +102,7 @@ pub(crate) fn base_name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// Without assignments, keywords, and programs that only start another one; those are found too.
+/// Strips assignments, keywords and programs that only start another one; adds those programs to `found`.
 fn unwrap(mut words: Vec<String>, found: &mut Vec<SimpleCommand>) -> Vec<String> {
     loop {
         let Some(first) = words.first() else { return words };

@@ -1,4 +1,4 @@
-//! The state of an agent: a fold over the log. The same events give the same state, after any restart.
+//! The state of an agent: a fold over the log. The same events produce the same state, also after a restart.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,55 +16,48 @@ use crate::request::{PersonAnswer, PersonRequest, RequestKind};
 use crate::stuck::{CallSort, StuckWatch};
 use crate::tools;
 
-/// Whether the model sees pictures.
+/// Whether the model accepts images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// It does.
     Sees,
-    /// It does not: it reads what the tools say in words.
+    /// The model does not accept images; it reads the tools' text descriptions instead.
     Blind,
 }
 
 impl Sight {
-    /// That of the model whose window this is.
     #[must_use]
     pub fn of(window: &Window) -> Self {
         if window.sees_pictures { Self::Sees } else { Self::Blind }
     }
 }
 
-/// A call of the newest answer.
+/// A tool call of the newest answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenCall {
-    /// What the model wants.
     pub call: ToolCall,
-    /// How far it is.
     pub stage: Stage,
 }
 
-/// How far a call is.
+/// The progress of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Nothing was done.
+    /// Not started.
     Waiting,
-    /// It is in the log as begun.
+    /// Logged as started.
     Started,
-    /// It is over.
     Ended,
 }
 
-/// What became of a request to a person.
+/// The state of a request to a person.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// Nobody has answered yet.
     Open,
-    /// Nobody answered in time.
+    /// Nobody answered before the deadline.
     TooLate,
-    /// The answer.
     Answered(PersonAnswer),
 }
 
-/// The state of an agent.
 pub struct Conversation {
     engine: Engine,
     turn: u64,
@@ -84,12 +77,12 @@ pub struct Conversation {
     last_had_calls: bool,
     asked: Option<String>,
     summed_up: HashSet<String>,
-    /// How many summaries in a row could not be used.
+    /// Consecutive summaries that were unusable.
     failed_summaries: u32,
 }
 
 impl Conversation {
-    /// The state before anything happened.
+    /// The state before the first event.
     #[must_use]
     pub fn new(engine: Engine, budget: Budget, sight: Sight) -> Self {
         Self {
@@ -115,7 +108,7 @@ impl Conversation {
         }
     }
 
-    /// Takes one more event in.
+    /// Applies one event.
     pub fn apply(&mut self, logged: &Logged) {
         let record = |kind, text: &str| Record::new(logged.sequence, logged.time_ms, kind, text.to_owned());
         match &logged.event {
@@ -181,14 +174,14 @@ impl Conversation {
         self.enter_counted(logged, None, body);
     }
 
-    /// Takes an entry in; what was counted when it was written down is not counted again.
+    /// Adds an entry to the prompt. A token count from the log is used as it is instead of being counted again.
     fn enter_counted(&mut self, logged: &Logged, tokens: Option<u32>, body: EntryBody) {
         self.asked = None;
         let tokens = tokens.unwrap_or_else(|| context::tokens::count_body(&body));
         let entry = Entry::counted(EventId(logged.sequence), logged.time_ms, tokens, body);
         match self.engine.append(entry) {
             Ok(Appended::Grown | Appended::Epoch) => {}
-            // The log has each event once and in order; anything else is a bug that must not end the job.
+            // The log has each event exactly once and in order. Anything else is a bug, but it must not end the job.
             Err(error) => tracing::error!(%error, "an event is missing in the prompt"),
         }
     }
@@ -237,7 +230,7 @@ impl Conversation {
             ToolStatus::Failed | ToolStatus::Interrupted => CallSort::Failed,
             ToolStatus::Malformed => CallSort::Malformed,
         };
-        // Waiting for what still runs is no circle, however quiet it is: turns and time bound it.
+        // Waiting for a running process is not a loop, however quiet the process is. Turns and time limit it.
         let only_waits =
             tool == tools::PROCESS && end.process.as_ref().is_some_and(|process| process.is_running);
         if !only_waits {
@@ -293,7 +286,7 @@ impl Conversation {
                 self.stuck.nudged();
             }
             NoticeCode::SandboxLost => {
-                // What ran there is gone.
+                // The processes of the lost sandbox are gone.
                 self.processes.clear();
                 self.stuck.reset();
                 self.tell(logged, &notice.text);
@@ -315,54 +308,52 @@ impl Conversation {
         }
     }
 
-    /// The calls of the newest answer that are not over, in order.
+    /// The calls of the newest answer that have not ended, in order.
     pub fn open_calls(&self) -> impl Iterator<Item = &OpenCall> {
         self.calls.iter().filter(|open| open.stage != Stage::Ended)
     }
 
-    /// The request that a call has made of a person, and what became of it.
+    /// The request that a call has made of a person, and its state.
     #[must_use]
     pub fn request_of(&self, call: &str) -> Option<&(PersonRequest, Reply)> {
         self.requests.get(call)
     }
 
-    /// How many requests there were.
     #[must_use]
     pub fn request_count(&self) -> usize {
         self.requests.len()
     }
 
-    /// The prompt so far.
+    /// The context engine, which holds the prompt so far.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// What stood at the very end of the prompt that the model is thinking about; nothing while it is not asked.
+    /// The status text at the end of the pending prompt; `None` while no model request is pending.
     #[must_use]
     pub fn asked(&self) -> Option<&str> {
         self.asked.as_deref()
     }
 
-    /// Whether a model was asked before to sum this up, whatever came of it.
+    /// Whether a summary with this input hash was requested before, successfully or not.
     #[must_use]
     pub fn was_summed_up(&self, input_hash: &str) -> bool {
         self.summed_up.contains(input_hash)
     }
 
-    /// How many summaries in a row a model was asked for in vain.
+    /// The number of consecutive failed summary requests.
     #[must_use]
     pub fn failed_summaries(&self) -> u32 {
         self.failed_summaries
     }
 
-    /// How many turns have begun.
+    /// The number of turns started.
     #[must_use]
     pub fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// The plan.
     #[must_use]
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()
@@ -374,57 +365,53 @@ impl Conversation {
         self.is_plan_accepted
     }
 
-    /// Processes that go on, by handle.
+    /// Background processes, by handle.
     #[must_use]
     pub fn processes(&self) -> &BTreeMap<String, ProcessState> {
         &self.processes
     }
 
-    /// What may be spent.
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// What was spent.
     #[must_use]
     pub fn spent(&self) -> &Spent {
         &self.spent
     }
 
-    /// The watch for circles.
     #[must_use]
     pub fn stuck(&self) -> &StuckWatch {
         &self.stuck
     }
 
-    /// What the model must be told in the next turn alone.
+    /// Notices that only the next prompt includes.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// Everything that happened, for searching and for `memory.json`.
+    /// The complete history, for searching and for `memory.json`.
     #[must_use]
     pub fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// How the work ended, once it has.
     #[must_use]
     pub fn finished(&self) -> Option<&Finished> {
         self.finished.as_ref()
     }
 
-    /// Whether the newest answer called a tool.
+    /// Whether the newest answer contained tool calls.
     #[must_use]
     pub fn last_had_calls(&self) -> bool {
         self.last_had_calls
     }
 }
 
-/// An answer as it is read again: what the model thought, said, and asked for. Its own looking back comes last, where no
-/// search finds it.
+/// Renders an answer as a searchable record: reasoning, text and tool calls. Calls of the history tools come last,
+/// outside the part that searches cover.
 fn said(logged: &Logged, answered: &ModelAnswered, text: &str) -> Record {
     let mut said = String::new();
     for part in &answered.answer.parts {
@@ -445,7 +432,7 @@ fn said(logged: &Logged, answered: &ModelAnswered, text: &str) -> Record {
     Record { found_bytes, ..record }
 }
 
-/// An answer as the prompt has it.
+/// An answer as a prompt entry.
 pub(crate) fn answer_body(answer: &Answer) -> EntryBody {
     let calls = answer.tool_calls().map(|call| Call {
         id: call.id.clone(),
@@ -459,7 +446,7 @@ pub(crate) fn answer_body(answer: &Answer) -> EntryBody {
     }
 }
 
-/// What the result of a call costs in prompts, without pictures.
+/// The token count of a call's result, without images.
 pub(crate) fn result_tokens(call: &str, text: &str) -> u32 {
     let result = CallResult { call: call.to_owned(), text: text.to_owned(), ..CallResult::default() };
     context::tokens::count_body(&EntryBody::Result(result))

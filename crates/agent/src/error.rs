@@ -1,8 +1,7 @@
-//! What can go wrong before an agent works.
+//! Errors that prevent an agent from starting.
 
 use context::ContextError;
 
-/// Why there is no agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The model's window is too small, or the log cannot be read.

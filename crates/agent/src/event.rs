@@ -1,5 +1,5 @@
-//! What happens to an agent, as it is logged. The orchestrator stores these among its own events and hands them back in
-//! the order of the log; the state of an agent ([`crate::Conversation`]) is a fold over them.
+//! The agent's events. The orchestrator stores them among its own events and returns them in log order. The state of
+//! an agent ([`crate::Conversation`]) is a fold over them.
 
 use context::{Blob, EntryBody};
 use model::{Answer, Money, ToolCall, Usage};
@@ -12,80 +12,65 @@ use crate::picture::Picture;
 use crate::plan::Plan;
 use crate::request::{PersonAnswer, PersonRequest};
 
-/// An event with its place in the log.
+/// An event with its position in the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logged {
-    /// Its number.
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: i64,
-    /// What happened.
     pub event: AgentEvent,
 }
 
-/// What happens to an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentEvent {
-    /// The model is about to be asked.
+    /// A model request is about to be sent.
     TurnStarted(TurnStarted),
-    /// The model has answered.
     ModelAnswered(Box<ModelAnswered>),
-    /// Answers broke off, none came, and what came must be paid for.
+    /// The model request failed, but the provider still bills for partial answers.
     AnswerLost(Box<AnswerLost>),
-    /// A tool is about to be run.
+    /// A tool is about to run.
     CallStarted {
-        /// The call, such as `turn-3-1`.
+        /// Call id, such as `turn-3-1`.
         call: String,
-        /// The tool.
         tool: String,
-        /// What it was given.
         input: Value,
     },
-    /// A tool has ended.
+    /// A tool call has ended.
     CallEnded {
-        /// The call.
         call: String,
-        /// How.
         end: ToolEnd,
     },
-    /// There is a new plan.
     PlanChanged {
-        /// The plan.
         plan: Plan,
-        /// Who wrote it.
         by: Author,
     },
-    /// The agent has written something down for itself.
+    /// The agent has written or removed a note.
     NoteKept {
-        /// Its name.
         name: String,
-        /// What it says; empty where it was removed.
+        /// The note's text; empty if the note was removed.
         text: String,
     },
-    /// A person says something.
+    /// A person has sent a message.
     MessageReceived {
-        /// What.
         text: String,
     },
-    /// Something waits for a person.
+    /// A person must answer before the call can continue.
     RequestOpened(PersonRequest),
-    /// A person has answered, or the time for it is over.
+    /// A person has answered, or the deadline has passed.
     RequestAnswered {
-        /// Which request.
+        /// Id of the request.
         id: String,
-        /// The answer; `None` when nobody answered in time.
+        /// The answer; `None` if nobody answered before the deadline.
         answer: Option<PersonAnswer>,
     },
-    /// What the job may spend was changed.
     BudgetChanged {
-        /// What it may spend now.
         budget: Budget,
     },
-    /// The model is told something by the machinery.
+    /// The system has sent the model a notice.
     Told(Notice),
-    /// Something for the context engine that no other event carries.
+    /// A context engine entry that no other event carries.
     ContextChanged(EntryBody),
-    /// A model was asked to sum up older events, ahead of time.
+    /// A background summary request has ended, with or without a summary.
     SummaryMade(Box<SummaryMade>),
     /// The agent has ended its work.
     Finished(Finished),
@@ -105,149 +90,137 @@ pub struct TurnStarted {
     pub status: String,
 }
 
-/// The model has answered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelAnswered {
     /// Counts from 1.
     pub turn: u64,
-    /// The answer. Ids of its calls are ours.
+    /// The answer, with its call ids replaced by ours.
     pub answer: Answer,
     /// Tokens of the prompt, by our count.
     #[serde(default)]
     pub prompt_tokens: u32,
-    /// What the answer costs in later prompts, by our count; logs that are older than this do not say.
+    /// Tokens that the answer takes in later prompts, by our count. Absent in older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u32>,
-    /// From asking to the end of the answer.
+    /// Time from sending the request to the end of the answer.
     pub duration_ms: u64,
-    /// Whether the answer is a recording.
+    /// Whether the answer was replayed from a recording.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
 }
 
 impl ModelAnswered {
-    /// The calls with their ids.
     pub fn calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.answer.tool_calls()
     }
 }
 
-/// Answers broke off, none came, and what came must be paid for.
+/// The model request failed, but the provider still bills for partial answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnswerLost {
-    /// The turn, counted from 1.
+    /// Turn number, from 1.
     pub turn: u64,
-    /// Who was asked.
     pub model: String,
-    /// Tokens that it took.
     pub usage: Usage,
-    /// What it cost, where that is known.
+    /// The cost, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Money>,
     /// Why there is no answer.
     pub problem: String,
 }
 
-/// What came of asking a model to sum up events.
+/// The outcome of a request for a summary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SummaryMade {
-    /// The events.
+    /// The events to summarize.
     pub range: context::EventRange,
-    /// Names what was to be summed up.
+    /// Hash of the content to summarize.
     pub input_hash: String,
-    /// Who was asked.
     pub model: String,
-    /// Tokens that it took.
     pub usage: Usage,
-    /// What it cost, where that is known.
+    /// The cost, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Money>,
-    /// From asking to the end of the answer.
+    /// Time from sending the request to the end of the answer.
     pub duration_ms: u64,
-    /// The summary, where it passed the checks.
+    /// The summary, if it passed the checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<context::Summary>,
-    /// Why there is none; an extract by rules serves instead.
+    /// Why there is no summary. The rule-based extract is used instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Whether the work stopped before it came. The usage is what was sent, by our count.
+    /// Whether the work stopped before the answer arrived. The usage is then the prompt that was sent, by our count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub abandoned: bool,
 }
 
-/// The id of a call: unique in the job, whatever the model calls it.
+/// Makes a call id that is unique within the job, whatever id the model uses.
 #[must_use]
 pub fn call_id(turn: u64, number: usize) -> String {
     format!("turn-{turn}-{number}")
 }
 
-/// How a tool has ended.
+/// The outcome of a tool call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolEnd {
-    /// Whether it did what was asked.
     pub status: ToolStatus,
-    /// What the model reads.
+    /// The text that the model reads.
     pub text: String,
-    /// Where the whole output is, if `text` shows a part of it.
+    /// Where the complete output is stored, if `text` shows only part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<Blob>,
-    /// What that costs in prompts, by our count and without pictures; logs that are older than this do not say.
+    /// Tokens that `text` takes in prompts, by our count and without images. Absent in older logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u32>,
-    /// Pictures for models that see, and for people; they lie in the store.
+    /// Images for people and for models that accept them. Their contents are in the host's store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<Picture>,
-    /// Exit code, where a process has ended.
+    /// The exit code, if a process has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// A process that goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessState>,
-    /// From start to end.
     #[serde(default)]
     pub duration_ms: u64,
 }
 
-/// Whether a tool did what was asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolStatus {
-    /// It did.
     #[default]
     Done,
-    /// It did not; the text says why.
+    /// The tool failed; the text says why.
     Failed,
-    /// There is no such tool, or its input does not fit.
+    /// There is no such tool, or its input is invalid.
     Malformed,
-    /// Its sandbox was lost, or the server that ran it; nobody knows how far it came.
+    /// The sandbox or the server was lost during the call; how far it got is unknown.
     Interrupted,
 }
 
-/// Where a process stands whose call has returned.
+/// State of a process that outlives the call that started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessState {
-    /// The call that started it; the model's handle.
+    /// The call that started it; the handle that the model uses.
     pub handle: String,
-    /// The first piece of output that the model has not seen.
+    /// The first output chunk that the model has not seen.
     pub next_chunk: u64,
-    /// Whether it still runs.
     pub is_running: bool,
-    /// The command, for the list of what runs.
+    /// The command line, for the list of running processes.
     pub command: String,
 }
 
 impl ToolEnd {
-    /// It did what was asked.
+    /// A successful result.
     pub fn done(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// It did not.
+    /// A failed result.
     pub fn failed(text: impl Into<String>) -> Self {
         Self { status: ToolStatus::Failed, text: text.into(), ..Self::default() }
     }
 
-    /// It could not be understood.
+    /// The result for a call with an unknown tool or invalid input.
     pub fn malformed(text: impl Into<String>) -> Self {
         Self { status: ToolStatus::Malformed, text: text.into(), ..Self::default() }
     }

@@ -1,4 +1,5 @@
-//! Tools that come from elsewhere, such as an MCP server, and may come and go while the job runs. The host runs them.
+//! External tools, such as those of an MCP server. They may appear and disappear while the job runs. The host runs
+//! them.
 
 use async_trait::async_trait;
 use model::ToolSpec;
@@ -8,30 +9,27 @@ use crate::event::ToolEnd;
 use crate::host::{Ability, Stopped};
 use crate::tool::{AnyTool, CallContext, Effect, ToolFlow};
 
-/// The most tools that every provider takes in one request.
+/// The maximum number of tools that every provider accepts in one request.
 const MOST_TOOLS: usize = 128;
-/// Tokens that are kept for tools that come later, and the share of what is known now that is kept on top.
+/// The minimum number of tokens reserved for external tools.
 const LEAST_RESERVE: u32 = 2_000;
 
-/// A tool from elsewhere.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExtraTool {
-    /// What the model is told.
     pub spec: ToolSpec,
-    /// Whether it changes anything.
     pub effect: Effect,
 }
 
-/// The tools from elsewhere at this moment.
+/// The external tools that are available at this moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExtraTools {
-    /// Grows with every change.
+    /// Increases with every change.
     pub version: u64,
-    /// Whether there may ever be any.
+    /// Whether the job can have external tools at all.
     pub is_expected: bool,
-    /// The tools, the most needed first.
+    /// The tools, most important first.
     pub tools: Vec<ExtraTool>,
-    /// What the model must know of those that are missing.
+    /// What to tell the model about missing tools.
     pub notes: Vec<String>,
 }
 
@@ -66,7 +64,7 @@ impl AnyTool for ExtraTool {
 }
 
 impl ExtraTools {
-    /// How many tokens to keep for them, of those that all tools may take.
+    /// How many tokens to reserve for external tools, out of `allowance` tokens for all tools.
     pub(crate) fn reserve(&self, allowance: u32) -> u32 {
         if !self.is_expected {
             return 0;
@@ -75,7 +73,7 @@ impl ExtraTools {
         (known.saturating_mul(3) / 2).max(LEAST_RESERVE).min(allowance / 2)
     }
 
-    /// Those that fit, and what the model must know of the others.
+    /// The tools that fit into `reserve` tokens, and notes for the model about the rest.
     pub(crate) fn fitting(&self, reserve: u32, own_tools: usize) -> (Vec<ExtraTool>, Vec<String>) {
         let mut left = reserve;
         let mut fitting = Vec::new();

@@ -1,5 +1,5 @@
-//! What the agent needs of whoever runs it: a durable log, a computer, a clock. The orchestrator gives it one; the tests
-//! of this crate another. The agent knows no store, no sandbox and no HTTP.
+//! The agent's interface to its environment: a durable log, a sandbox and a clock. The orchestrator implements it;
+//! the tests of this crate have their own implementation. The agent knows nothing about storage, sandboxes or HTTP.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::event::{AgentEvent, Logged, ToolEnd};
 use crate::extra::ExtraTools;
 use crate::picture::Picture;
 
-/// The work must stop now; the host knows why and what comes of it.
+/// The work must stop now. The payload is the host's reason, which the agent passes through.
 pub struct Stopped(pub Box<dyn Any + Send>);
 
 impl std::fmt::Debug for Stopped {
@@ -24,248 +24,229 @@ impl std::fmt::Debug for Stopped {
     }
 }
 
-/// A process to run, or to go on with.
+/// A process to start or to keep following.
 #[derive(Debug, Clone)]
 pub struct ExecOrder {
     /// The call under which its output is logged.
     pub call: String,
-    /// Names the process; the same key never runs twice.
+    /// Identifies the process. A process with the same key never runs twice.
     pub key: CallKey,
-    /// What to start; `None` follows a process that was started before.
+    /// What to start; `None` follows a process that was started earlier.
     pub start: Option<ExecStart>,
-    /// The first piece of output that is wanted.
+    /// The first output chunk to return.
     pub from_chunk: u64,
-    /// How long to wait for its end.
+    /// How long to wait for the process to end.
     pub wait: Duration,
 }
 
-/// How to start a process.
 #[derive(Debug, Clone)]
 pub struct ExecStart {
-    /// What to run.
     pub program: Program,
-    /// Standard input.
     pub stdin: Option<String>,
-    /// Leaves standard input open, to type into later.
+    /// Keeps stdin open for later input.
     pub keep_stdin_open: bool,
-    /// Ends it after this time.
+    /// Kills the process after this time.
     pub timeout: Option<Duration>,
-    /// Variables beside the job's own.
+    /// Environment variables in addition to the job's own.
     pub environment: BTreeMap<String, String>,
 }
 
 impl ExecStart {
-    /// A command line without input.
+    /// A command line without stdin.
     #[must_use]
     pub fn shell(command: impl Into<String>) -> Self {
         Self::program(Program::Shell(command.into()))
     }
 
-    /// A program without input.
+    /// A program without stdin.
     #[must_use]
     pub fn program(program: Program) -> Self {
         Self { program, stdin: None, keep_stdin_open: false, timeout: None, environment: BTreeMap::new() }
     }
 }
 
-/// What came of a process.
+/// What a process has done so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecReport {
-    /// How it ended; `None` while it runs.
+    /// `None` while the process runs.
     pub end: Option<ExecEnd>,
-    /// All that it printed, both streams in order; what nobody has kept is said.
+    /// Everything it printed, both streams in order. Gaps in the kept output are marked in the text.
     pub output: String,
-    /// Pictures that it showed, where a kernel ran it.
+    /// Images that it displayed, if a kernel ran it.
     pub images: Vec<model::Image>,
-    /// The first piece of output after these.
+    /// The first output chunk after this report.
     pub next_chunk: u64,
-    /// How long it has run.
+    /// How long the process has run.
     pub duration_ms: u64,
 }
 
-/// How a process ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecEnd {
-    /// Its exit code; 128 and the signal's number where one ended it.
+    /// The exit code; 128 plus the signal number if a signal ended the process.
     pub exit_code: Option<i32>,
-    /// Why it did not succeed, for people; `None` for exit code 0.
+    /// Human-readable failure; `None` for exit code 0.
     pub problem: Option<String>,
 }
 
 impl ExecReport {
-    /// Whether it has ended with exit code 0.
+    /// Whether the process has ended with exit code 0.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end.problem.is_none())
     }
 }
 
-/// A language that code can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Language {
-    /// Python.
     Python,
-    /// TypeScript.
     TypeScript,
 }
 
-/// Code to run.
 #[derive(Debug, Clone)]
 pub struct CodeOrder {
-    /// The call.
     pub call: String,
-    /// In which language.
     pub language: Language,
-    /// The code.
     pub code: String,
-    /// Ends it after this time.
+    /// Stops the code after this time.
     pub timeout: Duration,
 }
 
-/// What came of code.
 #[derive(Debug, Clone, Default)]
 pub struct CodeReport {
-    /// What it printed and its last value.
+    /// What the code printed, and the value of its last expression.
     pub output: String,
-    /// Pictures that it showed.
+    /// Images that it displayed.
     pub images: Vec<model::Image>,
-    /// Why it did not succeed.
+    /// Why it failed; `None` on success.
     pub problem: Option<String>,
-    /// Something about how it was run.
+    /// A remark about how the code was run.
     pub note: Option<String>,
 }
 
-/// What came of something done on the desktop.
+/// The result of a desktop action.
 #[derive(Debug, Clone, Default)]
 pub struct DesktopReport {
-    /// What it gave.
     pub reply: GuiReply,
-    /// The picture, where one was taken.
+    /// The screenshot, if one was taken.
     pub image: Option<model::Image>,
 }
 
-/// What came of something done in the browser.
+/// The result of a browser action.
 #[derive(Debug, Clone, Default)]
 pub struct BrowserReport {
-    /// What it gave.
+    /// The action's result as JSON.
     pub facts: Value,
-    /// The picture, where one was taken.
+    /// The screenshot, if one was taken.
     pub image: Option<model::Image>,
 }
 
-/// What a sandbox's image has; tools that need something else are not offered.
+/// What a sandbox image can provide. Tools that need something else are not offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ability {
-    /// Python code.
     Python,
-    /// TypeScript code.
     TypeScript,
-    /// `curl`.
     Curl,
-    /// `rg`.
     Ripgrep,
-    /// A desktop to look at and to click on.
+    /// A desktop for screenshots, mouse and keyboard.
     Desktop,
-    /// A web browser.
     Browser,
 }
 
-/// Whether a text has reached a process.
+/// Whether input has reached a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Typed {
-    /// It was sent.
     Surely,
-    /// The connection broke while it was sent.
+    /// The connection broke during the write; the input may or may not have arrived.
     Perhaps,
 }
 
-/// What the agent needs of whoever runs it.
+/// What the agent needs from its environment.
 #[async_trait]
 pub trait Host: Send + Sync {
-    /// Writes events to the log; they are durable when this returns, and come back by [`Host::news`].
+    /// Appends events to the log. They are durable when this returns, and [`Host::news`] returns them later.
     async fn record(&self, events: Vec<AgentEvent>) -> Result<(), Stopped>;
 
-    /// The events that were not handed out yet, in the order of the log: the agent's own, and those of people.
+    /// Events since the last call, in log order: the agent's own and those of people.
     async fn news(&self) -> Result<Vec<Logged>, Stopped>;
 
-    /// Stops the work between two calls when somebody wants it to wait or to end.
+    /// Called between tool calls; fails if the job was paused or cancelled.
     async fn check(&self) -> Result<(), Stopped>;
 
-    /// Returns when the work must end at once, in the middle of whatever it does.
+    /// Returns when the work must end immediately, even in the middle of a call.
     async fn must_stop(&self) -> Stopped;
 
-    /// Does a file operation; one with a key is done once, however often it is asked for.
+    /// Runs a file operation. An operation with a key runs once, however often it is requested.
     async fn file(
         &self,
         key: Option<CallKey>,
         operation: FileOperation,
     ) -> Result<Result<FileReply, FileError>, Stopped>;
 
-    /// What came of a file operation that was done under this key, if it was.
+    /// The result of the file operation that ran under this key, if any.
     async fn finished_file(&self, key: CallKey) -> Result<Option<Result<FileReply, FileError>>, Stopped>;
 
-    /// Runs a process, or goes on with one, for at most the time to wait.
+    /// Starts a process, or follows a running one, for at most the wait time.
     async fn execute(&self, order: ExecOrder) -> Result<ExecReport, Stopped>;
 
-    /// Types into a process, at most once. The inner error is for the model.
+    /// Writes to a process's stdin, at most once. The inner error is for the model.
     async fn type_into(&self, key: CallKey, text: &str) -> Result<Result<Typed, String>, Stopped>;
 
-    /// Ends a process with all it has started. The inner error is for the model.
+    /// Kills a process and all its descendants. The inner error is for the model.
     async fn kill(&self, key: CallKey) -> Result<Result<(), String>, Stopped>;
 
-    /// Runs code, in a live kernel where the image has one.
+    /// Runs code, in a live kernel if the image has one.
     async fn run_code(&self, order: CodeOrder) -> Result<CodeReport, Stopped>;
 
-    /// Does something on the desktop, which is started where needed; what has a key is done once. The inner error is for
-    /// the model.
+    /// Performs a desktop action and starts the desktop if necessary. An action with a key runs once. The inner
+    /// error is for the model.
     async fn desktop(
         &self,
         key: Option<CallKey>,
         action: GuiAction,
     ) -> Result<Result<DesktopReport, String>, Stopped>;
 
-    /// Does something in the browser, which is started where needed; written like a step of a job. The inner error is
-    /// for the model.
+    /// Performs a browser action and starts the browser if necessary. `action` has the form of a job step. The inner
+    /// error is for the model.
     async fn browse(&self, action: Value) -> Result<Result<BrowserReport, String>, Stopped>;
 
-    /// Keeps a picture; it is durable when this returns.
+    /// Stores an image. It is durable when this returns.
     async fn keep_picture(&self, image: model::Image) -> Result<Picture, Stopped>;
 
-    /// The content of a picture that was kept; `None` where it is there no more.
+    /// The content of a stored image; `None` if it no longer exists.
     async fn picture(&self, digest: &str) -> Result<Option<Vec<u8>>, Stopped>;
 
-    /// Keeps a text that is too large for the log; it is durable when this returns. The text as it was kept, without the
-    /// values of secrets, and its name.
+    /// Stores a text that is too large for the log. It is durable when this returns. Returns the text as stored,
+    /// with secret values redacted, and its blob.
     async fn keep_text(&self, text: String) -> Result<(String, context::Blob), Stopped>;
 
-    /// A text that was kept; `None` where it is there no more.
+    /// A stored text; `None` if it no longer exists.
     async fn kept_text(&self, digest: &str) -> Result<Option<String>, Stopped>;
 
-    /// Writes a file that is no text into the workspace. The inner error is for the model.
+    /// Writes a binary file to the workspace. The inner error is for the model.
     async fn save_file(&self, path: &str, bytes: &[u8]) -> Result<Result<(), String>, Stopped>;
 
-    /// All that the log has of a call's output between two events, for logs of before whole outputs were kept; `None`
-    /// where there is none.
+    /// Everything that the log has of a call's output between two events, for old logs without stored outputs;
+    /// `None` if there is nothing.
     async fn output_of(&self, call: &str, after: u64, until: u64) -> Result<Option<String>, Stopped>;
 
-    /// What the model says, as it comes; for who watches, and in no log.
+    /// Streams model output to live viewers. It is not logged.
     fn hear(&self, turn: u64, event: &model::ModelEvent);
 
-    /// Tools from elsewhere, as they are at this moment.
+    /// The external tools that are available at this moment.
     fn extra_tools(&self) -> ExtraTools {
         ExtraTools::default()
     }
 
-    /// Calls a tool from elsewhere. A call that was begun before a restart is never made again.
+    /// Calls an external tool. A call that was started before a restart is never repeated.
     async fn call_extra(&self, tool: &str, _input: Value, _call: &str) -> Result<ToolEnd, Stopped> {
         Ok(ToolEnd::failed(format!("there is no tool `{tool}`")))
     }
 
-    /// What the model sees next, and what happened so far, for the files `context.txt` (see [`crate::context_text`]) and
+    /// Publishes the current prompt and history, for the files `context.txt` (see [`crate::context_text`]) and
     /// `memory.json`.
     fn show(&self, request: Arc<ModelRequest>, conversation: &crate::conversation::Conversation);
 
-    /// How long the job has worked, without waiting for people.
+    /// How long the job has worked, without the time spent waiting for people.
     fn worked(&self) -> Duration;
 
     /// Milliseconds since 1970.

@@ -1,8 +1,9 @@
-//! The agent of a job: one turn after another, prompt, model, tool calls.
+//! The agent of a job: a loop of prompt, model answer and tool calls.
 //!
-//! The loop ([`Agent`]) knows no store, no sandbox and no HTTP: it works through a [`Host`], which writes to the log
-//! and does what tools ask for. Every answer of the model and every result of a tool is in the log before it is acted
-//! on, and the state ([`Conversation`]) is a fold over the log: an agent that was killed anywhere goes on from there.
+//! The loop ([`Agent`]) knows nothing about storage, sandboxes or HTTP. It works through a [`Host`], which writes to
+//! the log and does what tools request. Every model answer and every tool result is logged before the agent acts on
+//! it, and the state ([`Conversation`]) is a fold over the log. An agent that was killed at any point therefore
+//! continues from there.
 
 mod admission;
 mod agent;

@@ -1,5 +1,5 @@
-//! The map of the repository in the workspace: made when work begins and after each epoch, of the files that have changed.
-//! Bounded: so many files, so many bytes, and only what is new is read again.
+//! The map of the repository in the workspace. It is built when work begins and updated after each epoch. The number
+//! of files and bytes is limited, and only changed files are read again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,30 +14,29 @@ use crate::event::AgentEvent;
 use crate::host::{Host, Stopped};
 use crate::tools::is_generated;
 
-/// The most that is looked at.
+/// Limits of one scan.
 const MOST_ENTRIES: u32 = 20_000;
 const MOST_DEPTH: u32 = 12;
 const MOST_FILES: usize = 500;
 const MOST_FILE_BYTES: u64 = 128 * 1024;
 const MOST_BYTES: u64 = 6 * 1024 * 1024;
-/// Files that are read at the same time.
+/// Maximum number of parallel reads.
 const AT_ONCE: usize = 8;
-/// Where there was no code, it is looked for again after so many turns.
+/// If the workspace had no code, look again after this many turns.
 const LOOK_AGAIN: u64 = 8;
-/// A map in fewer tokens says nothing.
+/// A map with a smaller token budget is not useful.
 const LEAST_TOKENS: u32 = 100;
 
-/// Makes maps.
 #[derive(Default)]
 pub(crate) struct Mapper {
-    /// What was read, by path, with the size and the time that it had.
+    /// The files read so far, by path, with their size and modification time.
     read: HashMap<String, (u64, i64, Arc<str>)>,
     shown: Option<String>,
     next_turn: u64,
 }
 
 impl Mapper {
-    /// A fresh map, where one is wanted and differs from the one before.
+    /// Builds a map if the engine wants one. Returns `None` if it equals the previous map.
     pub(crate) async fn refresh(
         &mut self,
         host: &dyn Host,
@@ -81,7 +80,7 @@ impl Mapper {
             .filter(|entry| map::is_code(&entry.path) && !is_generated(&entry.path))
             .map(|entry| (entry.path, entry.stat.size, entry.stat.modified_ms))
             .collect();
-        // What lies near the top says more than what lies deep.
+        // Files near the root are more informative than deeply nested ones.
         wanted.sort_by_key(|(path, ..)| (path.matches('/').count(), path.clone()));
         wanted.truncate(MOST_FILES);
         wanted.retain(|(_, size, _)| {

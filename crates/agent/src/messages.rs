@@ -1,7 +1,7 @@
-//! The messages of a request, made from what the model is to see.
+//! Builds the messages of a model request from the context engine's view.
 //!
-//! From one turn to the next most of it stays: what the last request had at its start is taken over as it is, not made
-//! again.
+//! Most messages stay the same from one turn to the next, so the unchanged prefix of the last request is reused
+//! instead of being built again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,21 +10,20 @@ use context::{Content, Segment};
 use model::{Image, Message, Opaque, Part, Reasoning, ResultPart, Role, ToolCall, ToolResult};
 use serde_json::{Value, json};
 
-/// The messages of the last request.
 #[derive(Default)]
 pub(crate) struct Messages {
-    /// What they were made from.
+    /// The segments that the messages were built from.
     segments: Vec<Segment>,
-    /// In which segment each of them begins.
+    /// Index of the segment in which each message begins.
     starts: Vec<usize>,
     messages: Vec<Arc<Message>>,
 }
 
 impl Messages {
-    /// Makes the messages of these segments.
+    /// Builds the messages for these segments and reuses those of the unchanged prefix.
     pub(crate) fn renew(&mut self, segments: Vec<Segment>, pictures: &HashMap<String, Image>) {
         let same = self.segments.iter().zip(&segments).take_while(|(old, new)| is_same(old, new)).count();
-        // The last message that begins in what is the same may go on differently.
+        // The last message that begins in the unchanged prefix may continue differently.
         let kept = self.starts.partition_point(|start| *start < same).saturating_sub(1);
         let from = self.starts.get(kept).copied().unwrap_or(0);
         self.starts.truncate(kept);
@@ -63,12 +62,12 @@ impl Messages {
         self.messages.clone()
     }
 
-    /// Whether the last message is one that the next request will not have.
+    /// Whether the last message is volatile, so that the next request will not contain it.
     pub(crate) fn end_with_status(&self) -> bool {
         self.segments.last().is_some_and(Segment::is_volatile)
     }
 
-    /// The last message that the next request will have too.
+    /// The last message that the next request will contain too.
     pub(crate) fn last_stable(&self) -> Option<usize> {
         let is_stable =
             |segment: &Segment| !segment.is_volatile() && !matches!(segment.content, Content::Fixed);
@@ -77,7 +76,7 @@ impl Messages {
     }
 }
 
-/// Whether both are the same thing, not only alike: what stays in view is shared between views.
+/// Whether both segments are the same object, not merely equal: views share the segments that stay.
 fn is_same(old: &Segment, new: &Segment) -> bool {
     old.is_volatile() == new.is_volatile()
         && match (&old.content, &new.content) {
@@ -124,8 +123,8 @@ fn found<'a>(
     images.iter().filter_map(|image| pictures.get(&image.digest)).cloned()
 }
 
-/// Words of a person follow each other in one message; the volatile end stands alone, so that what is before it can be
-/// cached. Gives the message if it is a new one.
+/// Adds user text. Consecutive user segments share one message. The volatile end gets its own message, so that
+/// everything before it can be cached. Returns the message if it is a new one.
 fn add_words(messages: &mut [Message], parts: Vec<Part>, is_volatile: bool) -> Option<Message> {
     match messages.last_mut() {
         Some(last) if last.role == Role::User && !is_volatile && !is_of_results(last) => {
@@ -136,7 +135,7 @@ fn add_words(messages: &mut [Message], parts: Vec<Part>, is_volatile: bool) -> O
     }
 }
 
-/// Results of one answer stand in one message. Gives the message if it is a new one.
+/// Adds a tool result. The results of one answer share one message. Returns the message if it is a new one.
 fn add_result(messages: &mut [Message], result: ToolResult) -> Option<Message> {
     match messages.last_mut() {
         Some(last) if is_of_results(last) => {
@@ -151,13 +150,13 @@ fn is_of_results(message: &Message) -> bool {
     matches!(message.parts.first(), Some(Part::ToolResult(_)))
 }
 
-/// The parts of an answer as they came: what was thought, said and called in the order that [`kept_for_provider`] wrote down,
-/// which is the usual one where it says nothing else.
+/// The parts of an answer in their original order. [`kept_for_provider`] recorded that order if it is not the
+/// default: reasoning, text, calls.
 fn assistant_parts(kept: &[Value], text: &str, calls: &[context::Call]) -> Vec<Part> {
     let mut parts = Vec::new();
     let (mut rest, mut waiting) = (text, calls);
     let mut say = |parts: &mut Vec<Part>, bytes: usize| {
-        // A text that was cut since has other places.
+        // In a text that was shortened since, recorded positions may not be valid.
         let (piece, after) = rest.split_at(if rest.is_char_boundary(bytes) { bytes } else { rest.len() });
         if !piece.is_empty() {
             parts.push(Part::Text(piece.to_owned()));
@@ -184,7 +183,7 @@ fn assistant_parts(kept: &[Value], text: &str, calls: &[context::Call]) -> Vec<P
     say(&mut parts, usize::MAX);
     parts.extend(waiting.iter().map(|call| call_part(call, None)));
     if parts.is_empty() {
-        // Providers refuse a message without content.
+        // Providers reject a message without content.
         parts.push(Part::Text("(no answer)".into()));
     }
     parts
@@ -199,11 +198,11 @@ fn call_part(call: &context::Call, opaque: Option<Opaque>) -> Part {
     })
 }
 
-/// How many bytes of the text stand at this place of the answer.
+/// JSON key: how many bytes of the text come next at this position of the answer.
 const TEXT_BYTES: &str = "text_bytes";
 
-/// What is kept of an answer beside its text and its calls: what the provider wants back, its reasoning and what it put at
-/// calls, and the order of all parts where it is not reasoning, then text, then calls.
+/// What to keep of an answer besides its text and calls: the reasoning and the call metadata that the provider needs
+/// back, and the order of all parts if it is not reasoning, text, calls.
 pub(crate) fn kept_for_provider(parts: &[Part]) -> Vec<Value> {
     let rank = |part: &Part| match part {
         Part::Reasoning(_) => 0,
@@ -255,7 +254,7 @@ mod tests {
         }
     }
 
-    /// Entries of a log: after an answer with calls come results, sometimes late, sometimes never.
+    /// Log entries: an answer with calls is followed by its results, sometimes late, sometimes never.
     fn entries(kinds: &[(u8, u8)]) -> Vec<EntryBody> {
         let mut bodies = vec![EntryBody::User { text: "the task".into(), images: Vec::new() }];
         for (number, (kind, results)) in kinds.iter().enumerate() {
@@ -332,7 +331,7 @@ mod tests {
                 .collect();
             let kept = kept_for_provider(&parts);
             assert_eq!(assistant_parts(&kept, &text, &calls), parts);
-            // Of a text that was cut since nothing is lost or said twice.
+            // If the text was shortened since, nothing is lost or repeated.
             let cut: String = text.chars().take(3).collect();
             let again = assistant_parts(&kept, &cut, &calls);
             let said = again

@@ -1,26 +1,24 @@
-//! Reads unified diffs as models write them, and applies them by content: line numbers are a hint alone.
+//! Parses unified diffs as models write them and applies them by content. Line numbers are only a hint.
 
 use serde_json::{Value, json};
 
-/// What a patch does to one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FilePatch {
-    /// The file before; `None` for one that is made.
+    /// Path before the change; `None` for a new file.
     pub(crate) old_path: Option<String>,
-    /// The file after; `None` for one that is removed.
+    /// Path after the change; `None` for a deleted file.
     pub(crate) new_path: Option<String>,
     hunks: Vec<Hunk>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Hunk {
-    /// Line of the old file where it should be, from 0.
+    /// Expected line in the old file, from 0.
     at: Option<usize>,
     old: Vec<String>,
     new: Vec<String>,
 }
 
-/// Reads a patch.
 pub(crate) fn parse(text: &str) -> Result<Vec<FilePatch>, String> {
     let mut files: Vec<FilePatch> = Vec::new();
     let mut old_path: Option<Option<String>> = None;
@@ -87,14 +85,14 @@ fn read_hunk(head: &str, lines: &[&str]) -> (Hunk, usize) {
                 hunk.old.push(line[1..].to_owned());
                 hunk.new.push(line[1..].to_owned());
             }
-            // An empty line whose space was lost, or a line without its mark.
+            // An empty line that lost its leading space, or a line without a diff marker.
             _ => {
                 hunk.old.push((*line).to_owned());
                 hunk.new.push((*line).to_owned());
             }
         }
     }
-    // Empty lines at the end stem from how the patch was quoted.
+    // Trailing empty lines come from the way the patch was quoted.
     while hunk.old.last().is_some_and(String::is_empty) && hunk.new.last().is_some_and(String::is_empty) {
         hunk.old.pop();
         hunk.new.pop();
@@ -103,19 +101,19 @@ fn read_hunk(head: &str, lines: &[&str]) -> (Hunk, usize) {
 }
 
 impl FilePatch {
-    /// The name for people.
+    /// The path to show to people.
     pub(crate) fn shown_path(&self) -> &str {
         self.new_path.as_deref().or(self.old_path.as_deref()).unwrap_or_default()
     }
 
-    /// The change of the file at this path, for programs that apply it.
+    /// The change of the file at this path, as JSON for a script that applies it.
     pub(crate) fn to_json(&self, path: &str) -> Value {
         let hunk = |hunk: &Hunk| json!({"at": hunk.at, "old": hunk.old, "new": hunk.new});
         let hunks: Vec<Value> = self.hunks.iter().map(hunk).collect();
         json!({"path": path, "made": self.old_path.is_none(), "removed": self.new_path.is_none(), "hunks": hunks})
     }
 
-    /// The content after the change.
+    /// Applies the patch to the file's content.
     pub(crate) fn apply(&self, content: &str) -> Result<String, String> {
         let mut lines: Vec<String> = content.lines().map(ToOwned::to_owned).collect();
         let mut from = 0;
@@ -141,7 +139,8 @@ impl FilePatch {
 }
 
 impl Hunk {
-    /// Where the old lines stand: as near as can be to where they should be, white space at line ends aside if need be.
+    /// Finds the old lines, as close to the expected line as possible. Ignores trailing white space if there is no
+    /// exact match.
     fn find(&self, lines: &[String], from: usize) -> Option<usize> {
         if self.old.is_empty() {
             return Some(self.at.map_or(lines.len(), |at| at.max(from).min(lines.len())));

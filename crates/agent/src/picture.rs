@@ -1,50 +1,48 @@
-//! Pictures that tools show. They lie in the store of whoever runs the agent; events and results name them by digest, so
-//! that a log with a hundred screenshots stays small and only what the model looks at is in memory.
+//! Images from tools. The host stores their contents; events and results refer to them by digest. A log with a
+//! hundred screenshots therefore stays small, and only the images in the current prompt are in memory.
 
 use model::Image;
 use serde::{Deserialize, Serialize};
 
-/// Tokens that a picture is taken to cost where its size is not known, and the most that providers count: they make
-/// larger ones smaller.
+/// The token estimate for an image of unknown size, and the most tokens that providers charge: they scale larger
+/// images down.
 const MOST_TOKENS: u32 = 1_600;
-/// Pixels for one token.
 const PIXELS_A_TOKEN: u64 = 750;
-/// Providers refuse a request with a picture that has more pixels on a side, or more bytes.
+/// Providers reject a request that contains an image with more pixels per side or more bytes.
 const MOST_PIXELS: u32 = 7_900;
 const MOST_BYTES: u64 = 3_500_000;
 
-/// A picture that is kept.
+/// An image in the host's store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Picture {
-    /// Names it in the store.
+    /// Content digest; the key in the store.
     pub digest: String,
     /// Such as `image/png`.
     pub media_type: String,
-    /// Its size.
     pub bytes: u64,
-    /// Pixels; 0 where nobody knows.
+    /// Pixels; 0 if unknown.
     #[serde(default)]
     pub width: u32,
-    /// Pixels; 0 where nobody knows.
+    /// Pixels; 0 if unknown.
     #[serde(default)]
     pub height: u32,
 }
 
 impl Picture {
-    /// What is known of a picture that is kept under this digest.
+    /// The metadata of an image that is stored under this digest.
     #[must_use]
     pub fn of(image: &Image, digest: String) -> Self {
         let (width, height) = size_of_png(&image.bytes).unwrap_or_default();
         Self { digest, media_type: image.media_type.clone(), bytes: image.bytes.len() as u64, width, height }
     }
 
-    /// Whether a provider takes it; one that it refuses would end the conversation.
+    /// Whether providers accept the image. An image that they reject would end the conversation.
     #[must_use]
     pub fn can_be_sent(&self) -> bool {
         self.bytes <= MOST_BYTES && self.width <= MOST_PIXELS && self.height <= MOST_PIXELS
     }
 
-    /// Tokens that it is taken to cost.
+    /// Estimated token cost.
     pub(crate) fn tokens(&self) -> u32 {
         let pixels = u64::from(self.width) * u64::from(self.height);
         match u32::try_from(pixels / PIXELS_A_TOKEN) {
@@ -53,7 +51,7 @@ impl Picture {
         }
     }
 
-    /// How it is named in a result.
+    /// The placeholder text for the image in a result.
     pub(crate) fn text(&self) -> String {
         match (self.width, self.height) {
             (0, _) | (_, 0) => format!("[picture, {} bytes]", self.bytes),
@@ -62,7 +60,7 @@ impl Picture {
     }
 }
 
-/// Width and height as the file's head has them.
+/// Reads width and height from the PNG header.
 fn size_of_png(bytes: &[u8]) -> Option<(u32, u32)> {
     let number = |at: usize| {
         let four: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;

@@ -1,4 +1,4 @@
-//! The task list of a job: the model edits it, people see it everywhere, it is pinned in the prompt.
+//! A job's task list. The model edits it, people see it, and it is pinned in the prompt.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The most points of one plan.
 const MAX_PLAN_ITEMS: usize = 100;
-/// The longest point.
 const MAX_ITEM_CHARACTERS: usize = 500;
 
 /// What is to be done, point by point.
@@ -49,10 +47,10 @@ pub enum PlanStatus {
 }
 
 impl Plan {
-    /// Checks what a model or a person wrote.
+    /// Validates a plan written by a model or a person.
     ///
     /// # Errors
-    /// What is wrong and what is allowed.
+    /// What is invalid and what is allowed.
     pub fn check(&self) -> Result<(), String> {
         if self.items.is_empty() {
             return Err("the plan has no items; give at least one".into());
@@ -74,13 +72,12 @@ impl Plan {
         Ok(())
     }
 
-    /// How many points are done with.
+    /// The number of items that are done or skipped.
     #[must_use]
     pub fn done(&self) -> usize {
         self.items.iter().filter(|item| matches!(item.status, PlanStatus::Done | PlanStatus::Skipped)).count()
     }
 
-    /// The plan as lines of text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! From the state to what the model is asked: the system prompt, the status line at the end.
+//! Builds the system prompt, and the status text at the end of each request, from the agent's state.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::messages::Messages;
 use crate::settings::AgentSettings;
 use crate::tool::Toolbox;
 
-/// Who the model is to be. Short: small models read it too.
+/// The model's role. Short, because small models read it too.
 const SYSTEM: &str = "\
 You are an agent that does a task for somebody, on a Linux computer of your own: a sandbox made for this task. Nobody \
 sees your words while you work, so act: every answer calls at least one tool.
@@ -20,16 +20,14 @@ How to work:
 - The line that begins with [Status] comes from this program, not from the person.
 ";
 
-/// How much a prompt says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// All of it.
     Full,
-    /// What a very small window has room for.
+    /// A short version for very small windows.
     Brief,
 }
 
-/// How to work, by the tool that a line speaks of; lines without one are for everybody who has room for them.
+/// Working habits by the tool they are about. Lines without a tool go to every model with room for them.
 const HABITS: [(Option<&str>, &str); 8] = [
     (Some("plan"), "Start with `plan`: a few short points. Keep it current as you go on: mark what is done."),
     (None, "Look before you change: list and read files, then edit. Prefer small edits to rewriting a file."),
@@ -55,10 +53,10 @@ const HABITS: [(Option<&str>, &str); 8] = [
     ),
 ];
 
-/// Stands after the status for a small model, which does the same again and again when it is not told that it may end.
+/// Follows the status for a small model, which otherwise repeats the same work because nothing tells it that it may
+/// finish.
 pub(crate) const WEAK_STATUS: &str = "\nDo the next thing that the task still needs, with a tool. If nothing is missing any more, call `finish`.";
 
-/// The system prompt of a job.
 pub(crate) fn system_prompt(
     settings: &AgentSettings,
     egress: &str,
@@ -87,7 +85,7 @@ pub(crate) fn system_prompt(
     text
 }
 
-/// What stands at the very end of the prompt, made anew in every turn.
+/// The text at the end of the prompt, rebuilt in every turn.
 pub(crate) fn status_text(
     conversation: &Conversation,
     settings: &AgentSettings,
@@ -124,7 +122,6 @@ pub(crate) fn status_text(
     text
 }
 
-/// The request.
 pub(crate) fn request_of(messages: &Messages, system: &Arc<str>, tools: &Arc<[ToolSpec]>) -> ModelRequest {
     ModelRequest {
         system: Arc::clone(system),

@@ -1,82 +1,77 @@
-//! The history as people and the history tools read it: `memory.json`, `history_search`, `history_read`.
+//! The history as people and the history tools read it: `memory.json`, `history_search` and `history_read`.
 
 use context::Blob;
 use serde::Serialize;
 
-/// One thing that happened.
+/// One entry of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Record {
-    /// Its number in the log.
+    /// Sequence number in the log.
     #[serde(rename = "event")]
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: i64,
-    /// The call that it is the result of.
+    /// The call that this is the result of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// What it is.
     pub kind: RecordKind,
-    /// What was said; of an output that is too large for the log, what the model reads of it.
+    /// The text. If an output is too large for the log, this is the part that the model reads.
     pub text: String,
-    /// Where the whole output is, if `text` is not.
+    /// Where the complete output is stored, if `text` is only part of it.
     #[serde(skip)]
     pub whole: Option<Blob>,
-    /// So many bytes of the text are searched: a search does not find earlier searches.
+    /// How many bytes of the text a search covers. A search does not find earlier searches.
     #[serde(skip)]
     pub found_bytes: usize,
 }
 
 impl Record {
-    /// Something that is found by all of its text.
+    /// A record whose whole text can be found.
     #[must_use]
     pub fn new(sequence: u64, time_ms: i64, kind: RecordKind, text: String) -> Self {
         let found_bytes = text.len();
         Self { sequence, time_ms, call: None, kind, text, whole: None, found_bytes }
     }
 
-    /// The part of the text that is searched.
+    /// The part of the text that a search covers.
     #[must_use]
     pub fn found_by(&self) -> &str {
         self.text.get(..self.found_bytes).unwrap_or(&self.text)
     }
 }
 
-/// Whether a tool only tells what was told before.
+/// Whether a tool only repeats what is already in the history.
 pub(crate) fn is_recall(tool: &str) -> bool {
     matches!(tool, "history_search" | "history_read")
 }
 
-/// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordKind {
-    /// The task, or a message of a person.
+    /// The task, or a message from a person.
     Person,
-    /// An answer of the model with the calls that it asked for.
+    /// A model answer with its tool calls.
     Answer,
-    /// The result of a call.
+    /// The result of a tool call.
     Result,
-    /// A plan.
     Plan,
-    /// A note.
     Note,
-    /// Something that the machinery told the model.
+    /// A notice from the system to the model.
     Notice,
 }
 
-/// A record that fits a search.
+/// A search hit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found<'a> {
-    /// The record.
     pub(crate) record: &'a Record,
-    /// The line that fits best, shortened.
+    /// The best matching line, shortened.
     pub(crate) line: String,
 }
 
-/// The longest line of a search result.
+/// Maximum length of a line in a search result, in characters.
 const MAX_LINE: usize = 240;
 
-/// Records that hold the words, the ones with the most words first, newer before older.
+/// Records that contain the words: those with the most words first, then newest first.
 pub(crate) fn search<'a>(records: &'a [Record], query: &str, limit: usize) -> Vec<Found<'a>> {
     let words: Vec<String> = query.split_whitespace().map(str::to_lowercase).collect();
     if words.is_empty() {
@@ -101,7 +96,7 @@ fn best_line(text: &str, words: &[String]) -> String {
         let lower = line.to_lowercase();
         words.iter().filter(|word| lower.contains(word.as_str())).count()
     };
-    // The first of the best, so that the same search gives the same line.
+    // Take the first of equally good lines, so that the result is deterministic.
     let line = text.lines().rev().max_by_key(|line| score(line)).unwrap_or_default().trim();
     line.chars().take(MAX_LINE).collect()
 }

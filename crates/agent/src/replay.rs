@@ -1,4 +1,4 @@
-//! The state of an agent out of a log alone: for looking at what its model saw, at any event.
+//! Rebuilds an agent's state from a log alone, to show what its model saw at any event.
 
 use context::{Engine, EntryBody, Settings, Window};
 
@@ -7,10 +7,10 @@ use crate::conversation::{Conversation, Sight};
 use crate::error::AgentError;
 use crate::event::{AgentEvent, Logged};
 
-/// The state after these events. `None` as long as no model was about to be asked: nobody knows its window.
+/// The state after these events. `None` before the first model request, because the window is unknown until then.
 ///
 /// # Errors
-/// A window in the log that nothing can work with; rules that this program does not know.
+/// The log has a window that is too small to work with, or a rules version that this program does not know.
 pub fn replay(log: &[Logged]) -> Result<Option<Conversation>, AgentError> {
     let Some(window) = first_window(log) else { return Ok(None) };
     check_versions(log)?;
@@ -22,12 +22,12 @@ pub fn replay(log: &[Logged]) -> Result<Option<Conversation>, AgentError> {
     Ok(Some(conversation))
 }
 
-/// The window that the engine of this log starts with.
+/// The window that the log's context engine starts with.
 pub(crate) fn first_window(log: &[Logged]) -> Option<&Window> {
     windows(log).next()
 }
 
-/// Refuses a log that was written by newer rules than this program knows.
+/// Rejects a log that was written with newer rules than this program knows.
 pub(crate) fn check_versions(log: &[Logged]) -> Result<(), AgentError> {
     windows(log).try_for_each(|window| Ok(window.check_version()?))
 }

@@ -1,4 +1,5 @@
-//! What waits for a person: a question, a plan, a command, a connection. One list, one way to answer.
+//! Input requests: a question, plan, command or connection that waits for a person. All are listed and answered in
+//! the same way.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -66,7 +67,7 @@ pub enum RequestKind {
 }
 
 impl RequestKind {
-    /// The code of a job that waits for it.
+    /// The pause code of a job that waits for this kind of request.
     #[must_use]
     pub fn pause_code(self) -> &'static str {
         match self {
@@ -105,20 +106,19 @@ pub struct PersonAnswer {
     pub scope: Option<Scope>,
 }
 
-/// An answer that does not fit its request.
+/// An answer that does not match its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnfitAnswer {
-    /// Which field.
     pub field: &'static str,
-    /// What is wrong and what is wanted.
+    /// What is wrong and what is expected.
     pub problem: String,
 }
 
 impl PersonAnswer {
-    /// Checks that it answers the request.
+    /// Validates the answer against the request.
     ///
     /// # Errors
-    /// The field that is missing or wrong.
+    /// The missing or invalid field.
     pub fn check(&self, request: &PersonRequest) -> Result<(), UnfitAnswer> {
         let unfit =
             |field: &'static str, problem: &str| Err(UnfitAnswer { field, problem: problem.to_owned() });
@@ -150,7 +150,7 @@ impl PersonAnswer {
         }
     }
 
-    /// Whether a plan or a command is accepted; an edited plan is.
+    /// Whether a plan or command is accepted. Sending an edited plan accepts it.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.accept.unwrap_or(self.plan.is_some())

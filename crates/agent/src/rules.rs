@@ -1,26 +1,27 @@
-//! Which commands `shell` may run and which tools may be used: rules as data with examples that are checked when they
-//! load.
+//! Rules for the commands that `shell` may run and the tools that may be used. They are data with examples, which
+//! are checked when the rules load.
 //!
-//! A command line is taken apart into its simple commands, also those inside `$(...)`, backquotes and `bash -c`. Of the
-//! rules whose words a simple command starts with, the one with the most words decides; of equals the strictest; of
-//! several simple commands the strictest. Text that cannot be taken apart is judged by the words that stand in it.
+//! A command line is split into its simple commands, including those inside `$(...)`, backquotes and `bash -c`. For
+//! each simple command, the rule with the longest matching prefix decides; among equally long ones, the strictest.
+//! Of several simple commands, the strictest decision applies. A line that cannot be parsed is judged by the words
+//! it contains.
 //!
-//! Rules for tools go by name, also for those of MCP servers: `hub__send`, or `hub__*` for all that begin so. Of those that
-//! fit, the longest decides, and of equals the strictest. What a call of `shell` may do is the stricter of both.
+//! Rules for tools match by name, including MCP tools: `hub__send`, or `hub__*` for a prefix. The longest match
+//! decides; among equally long ones, the strictest. For a call of `shell`, the stricter of the command rule and the
+//! tool rule applies.
 //!
-//! This is a limit for an agent that means well, not a wall: the sandbox is the wall.
+//! The rules restrict a cooperative agent. They are not a security boundary: the sandbox is.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::command_line::{SimpleCommand, simple_commands};
 
-/// Rules that are there when a job asks for approvals without rules of its own.
+/// The rules of a job that asks for approvals but brings no rules.
 const STANDARD: &str = include_str!("standard_rules.json");
-/// The most rules of one job.
 const MAX_RULES: usize = 500;
 
-/// Without these a job could neither go on nor end.
+/// Tools that no rule can deny, because a job could neither continue nor end without them.
 const ALWAYS_ALLOWED: [&str; 6] = ["finish", "ask_user", "plan", "notes", "history_search", "history_read"];
 
 /// What to do with a command.
@@ -84,34 +85,34 @@ pub enum Approval {
     Ask,
 }
 
-/// What was decided about a command line.
+/// The decision about a command line or a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
-    /// What to do.
     pub decision: Decision,
-    /// The words of the rule, or `None` where no rule fits.
+    /// The words of the deciding rule; `None` if no rule matches.
     pub rule: Option<String>,
-    /// What the rule says of itself.
+    /// The rule's `reason`.
     pub reason: Option<String>,
-    /// Which of the simple commands of a line decided; `None` where there is but the line, or a tool.
+    /// The simple command that decided; `None` for a tool, or if the whole line was judged.
     pub about: Option<String>,
 }
 
 impl CommandRules {
-    /// The rules for a job that asks for approvals and brings none: what leaves the sandbox is asked about.
+    /// The rules of a job that asks for approvals but brings none. They ask about everything that leaves the
+    /// sandbox.
     ///
     /// # Errors
-    /// The shipped rules are wrong, which a test excludes.
+    /// The shipped rules are invalid; a test rules this out.
     pub fn standard() -> Result<Self, String> {
         let rules: Self = serde_json::from_str(STANDARD).map_err(|error| error.to_string())?;
         rules.check()?;
         Ok(rules)
     }
 
-    /// Checks the rules and their examples.
+    /// Validates the rules and their examples.
     ///
     /// # Errors
-    /// The rule that is wrong, and why.
+    /// The invalid rule, and why.
     pub fn check(&self) -> Result<(), String> {
         if self.rules.len() > MAX_RULES {
             return Err(format!("{} rules are more than {MAX_RULES}", self.rules.len()));
@@ -128,7 +129,7 @@ impl CommandRules {
         Ok(())
     }
 
-    /// What to do with a command line.
+    /// Judges a command line.
     #[must_use]
     pub fn judge(&self, line: &str) -> Judgement {
         let judgements = match simple_commands(line) {
@@ -139,7 +140,7 @@ impl CommandRules {
         strictest.unwrap_or(Judgement { decision: Decision::Allow, rule: None, reason: None, about: None })
     }
 
-    /// What to do with a simple command. Of what only starts another one, nothing but a rule that limits it counts.
+    /// Judges a simple command. For a command that only starts another one, only restricting rules count.
     fn judge_command(&self, command: &SimpleCommand) -> Option<Judgement> {
         let about = Some(command.words.join(" "));
         let judgement = Judgement { about, ..self.judge_words(&command.words, CommandRule::fits) };
@@ -147,7 +148,8 @@ impl CommandRules {
         counts.then_some(judgement)
     }
 
-    /// What to do with a tool. `otherwise` is for commands alone, and what a job cannot do without is always allowed.
+    /// Judges a tool. `otherwise` applies to commands only, and the tools that a job cannot do without are always
+    /// allowed.
     #[must_use]
     pub fn judge_tool(&self, name: &str) -> Judgement {
         let fitting = self.rules.iter().filter(|rule| rule.fits_tool(name));
@@ -180,7 +182,7 @@ impl CommandRules {
 }
 
 impl CommandRule {
-    /// Whether it says what it is about, in a way that something could fit.
+    /// Checks that the rule has a subject and that something can match it.
     fn check_form(&self) -> Result<(), String> {
         let is_plain = |name: &str| {
             let name = name.strip_suffix('*').unwrap_or(name);
@@ -211,7 +213,7 @@ impl CommandRule {
         self.tool.is_none()
             && words.len() >= self.prefix.len()
             && self.prefix.iter().zip(words).enumerate().all(|(index, (wanted, word))| {
-                // `/usr/bin/git` is `git`.
+                // `/usr/bin/git` counts as `git`.
                 let name = if index == 0 && !wanted.contains('/') {
                     word.rsplit('/').next().unwrap_or(word)
                 } else {
@@ -221,7 +223,7 @@ impl CommandRule {
             })
     }
 
-    /// For text that cannot be taken apart: a loosening rule must not fit by accident.
+    /// For text that cannot be parsed: an allowing rule must not match by accident.
     fn fits_anywhere(&self, words: &[String]) -> bool {
         self.decision != Decision::Allow && words.windows(self.prefix.len()).any(|window| self.fits(window))
     }

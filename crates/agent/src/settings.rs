@@ -1,4 +1,4 @@
-//! What a job asks of its agent, checked, as it is stored with the job.
+//! The validated agent settings of a job, as they are stored with it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,30 +9,27 @@ use crate::rules::{Approval, CommandRules};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SummaryMode {
-    /// The job's model, ahead of time; an extract by rules where it fails.
+    /// The job's model, in the background. If that fails, a rule-based extract.
     #[default]
     Model,
-    /// An extract by rules, which costs nothing.
+    /// A rule-based extract, which costs nothing.
     Extract,
 }
 
-/// What holds for the agent of one job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentSettings {
-    /// The model; the server's own when absent.
+    /// The model; the server's default if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Commands that must succeed before `finish` counts.
+    /// Commands that must succeed before the job counts as finished.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub acceptance: Vec<String>,
-    /// Whether a person must accept the plan before anything is changed.
+    /// Whether a person must accept the plan before the agent changes anything.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub approve_plan: bool,
-    /// Whether people are asked before commands.
     pub approval: Approval,
-    /// Which commands may run.
     pub commands: CommandRules,
-    /// What the job may spend at first; a person may change it later.
+    /// The initial budget. It can be changed later.
     pub budget: Budget,
 }

@@ -1,52 +1,51 @@
-//! From the characters of a shell command line to the words of its commands: quotes, redirections, here documents, and the
-//! command lines inside `$(...)` and backquotes.
+//! Tokenizes a shell command line: quotes, redirections, here-documents, and the command lines inside `$(...)` and
+//! backquotes.
 
-/// A command as it is written.
+/// A command as written.
 #[derive(Debug, Default)]
 pub(crate) struct Command {
-    /// Its words without quotes and redirections.
+    /// The words without quotes and redirections.
     pub(crate) words: Vec<String>,
-    /// What here documents and here strings give it to read.
+    /// The contents of its here-documents and here-strings.
     pub(crate) input: Vec<String>,
 }
 
-/// What the next word is.
+/// The role of the next word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// A word of the command.
     Own,
     /// The file of a redirection.
     File,
-    /// What the command reads.
+    /// The text of a here-string.
     Input,
 }
 
-/// The end of a here document that starts at the next line.
+/// A here-document that starts on the next line.
 struct HereEnd {
     word: String,
-    /// Whether `$(...)` in it is run.
+    /// Whether the shell expands `$(...)` in it.
     is_open: bool,
-    /// Which command reads it.
+    /// Index of the command that reads it.
     command: usize,
 }
 
-/// Reads a line.
+/// The tokenizer.
 pub(crate) struct Reader {
     characters: Vec<char>,
     at: usize,
-    /// Command lines inside `$(...)` and backquotes.
+    /// The command lines inside `$(...)` and backquotes.
     pub(crate) inner: Vec<String>,
     here: Vec<HereEnd>,
     commands: Vec<Command>,
     command: Command,
     word: Option<String>,
     next: Next,
-    /// How many brackets are open.
+    /// The number of open parentheses.
     brackets: usize,
 }
 
 impl Reader {
-    /// Reads this line.
     pub(crate) fn new(line: &str) -> Self {
         Self {
             characters: line.chars().collect(),
@@ -61,7 +60,7 @@ impl Reader {
         }
     }
 
-    /// The commands, in order; `None` where a quote or a bracket is not closed.
+    /// The commands, in order; `None` if a quote or parenthesis is not closed.
     pub(crate) fn read(&mut self) -> Option<Vec<Command>> {
         while let Some(character) = self.peek(0) {
             self.at += 1;
@@ -133,7 +132,7 @@ impl Reader {
         self.end_word();
         match character {
             '(' => self.brackets += 1,
-            // What stands before a bracket that nothing has opened is a pattern of `case`.
+            // Text before an unmatched closing parenthesis is a pattern of `case`.
             ')' if self.brackets == 0 => self.command.words.clear(),
             ')' => self.brackets -= 1,
             _ => {}
@@ -144,13 +143,13 @@ impl Reader {
         }
     }
 
-    /// `>`, `2>>`, `<&`, `<<word`, `<<<`; what follows is no word of the command.
+    /// `>`, `2>>`, `<&`, `<<word`, `<<<`. The next word is not part of the command.
     fn redirection(&mut self, character: char) {
         if self.word.as_ref().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
             self.word = None;
         }
         self.end_word();
-        // `<(...)` and `>(...)` are words, and commands inside.
+        // `<(...)` and `>(...)` are words that contain commands.
         if self.peek(0) == Some('(') {
             return;
         }
@@ -183,14 +182,14 @@ impl Reader {
                 let text = self.escaped()?;
                 self.push(&text);
             }
-            // The same as without it, but for languages.
+            // `$"..."` is a translated string; otherwise it equals `"..."`.
             Some('"') => {}
             _ => self.push("$"),
         }
         Some(())
     }
 
-    /// `$(...)` is a command line; `$((...))` a sum, in which command lines may stand.
+    /// `$(...)` is a command line. `$((...))` is an arithmetic expression, which may contain command lines.
     fn substitution(&mut self, text: String) {
         if is_sum(&text) {
             self.inner_of(&text);
@@ -199,11 +198,11 @@ impl Reader {
         }
     }
 
-    /// Finds what is run inside of text that is no command itself.
+    /// Finds the commands that run inside text that is not itself a command.
     fn inner_of(&mut self, text: &str) {
         let mut reader = Self::new(&(text.replace(['"', '\\'], "") + "\""));
         if reader.double_quoted().is_none() {
-            // Not understood: then what is in it is looked at as a command line.
+            // If the text cannot be parsed, treat it as a command line.
             return self.inner.push(text.to_owned());
         }
         self.inner.append(&mut reader.inner);
@@ -257,7 +256,7 @@ impl Reader {
         }
     }
 
-    /// The rest of `$'...'`, in which signs may be written by number.
+    /// The rest of `$'...'`, in which characters may be given by number.
     fn escaped(&mut self) -> Option<String> {
         let mut text = String::new();
         loop {
@@ -332,7 +331,7 @@ impl Reader {
     }
 }
 
-/// Whether the inside of `$(...)` is bracketed as a whole.
+/// Whether the content of `$(...)` is parenthesized as a whole.
 fn is_sum(text: &str) -> bool {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

@@ -1,15 +1,16 @@
-//! Notices an agent that turns in circles: the same call with the same result, the same error, two to four calls in turn, talk
-//! without action, calls that cannot be understood. First a nudge, then the end. Pure: a fold over the log.
+//! Detects an agent that makes no progress: the same call with the same result, the same error, two to four calls in
+//! rotation, text without action, invalid calls. The agent first gets a nudge; if that does not help, the job ends.
+//! Pure: a fold over the log.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// How many calls are remembered: enough for the longest pattern.
+/// How many calls are kept: enough for the longest pattern.
 const REMEMBERED: usize = 24;
-/// How many calls a circle has.
+/// How many calls a repeating cycle has.
 const PERIODS: std::ops::RangeInclusive<usize> = 2..=4;
 
-/// A pattern, and after how many repetitions somebody speaks up.
+/// The repetition counts of a pattern at which the agent is nudged and at which the job ends.
 struct Pattern {
     nudge_at: usize,
     end_at: usize,
@@ -22,25 +23,22 @@ const TALK: Pattern = Pattern { nudge_at: 1, end_at: 5 };
 const SILENCE: Pattern = Pattern { nudge_at: 1, end_at: 4 };
 const BAD_CALLS: Pattern = Pattern { nudge_at: 3, end_at: 7 };
 
-/// What the watch says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is well, or a nudge was given and has not failed yet.
+    /// No problem, or the agent was nudged and may still recover.
     Fine,
-    /// The model should be told this.
+    /// The agent should get this nudge.
     Nudge(String),
-    /// It does not get out by itself: why, for people.
+    /// The agent does not recover; the reason, for people.
     Stuck(String),
 }
 
-/// How a call went, as far as patterns are concerned.
+/// The outcome of a call, as far as the patterns need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallSort {
-    /// It did something.
     Done,
-    /// It failed.
     Failed,
-    /// It could not be understood: no such tool, or input that does not fit.
+    /// There is no such tool, or its input is invalid.
     Malformed,
 }
 
@@ -51,7 +49,7 @@ struct Seen {
     sort: CallSort,
 }
 
-/// What was seen of one agent.
+/// The state of the detector.
 #[derive(Debug, Clone, Default)]
 pub struct StuckWatch {
     recent: VecDeque<Seen>,
@@ -69,7 +67,7 @@ fn digest(parts: &[&str]) -> u64 {
 }
 
 impl StuckWatch {
-    /// The model has answered with so many calls; `has_text` where it said something.
+    /// The model answered with `calls` tool calls; `has_text` says whether it also wrote text.
     pub fn saw_answer(&mut self, calls: usize, has_text: bool) {
         self.has_answered = true;
         match (calls, has_text) {
@@ -86,7 +84,6 @@ impl StuckWatch {
         self.settle();
     }
 
-    /// A call has ended.
     pub fn saw_call(&mut self, tool: &str, input: &str, result: &str, sort: CallSort) {
         let seen = Seen { call: digest(&[tool, input]), result: digest(&[tool, result]), sort };
         self.recent.push_back(seen);
@@ -96,18 +93,17 @@ impl StuckWatch {
         self.settle();
     }
 
-    /// A person has said something or changed something: the patterns of before mean nothing now.
+    /// A person or the system has changed the situation, so earlier repetitions no longer count.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// The model was nudged.
     pub fn nudged(&mut self) {
         self.is_nudged = true;
         self.has_answered = false;
     }
 
-    /// A pattern that was broken may be nudged about again.
+    /// Once a pattern is broken, the agent can be nudged about it again.
     fn settle(&mut self) {
         if self.counts().iter().all(|(pattern, count, _)| *count < pattern.nudge_at) {
             self.is_nudged = false;
@@ -125,11 +121,11 @@ impl StuckWatch {
         ]
     }
 
-    /// What is to be done now.
+    /// The detector's decision at this point.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let counts = self.counts();
-        // Many equal calls of one answer pass both marks at once: also then the nudge comes first.
+        // One answer with many equal calls can pass both thresholds at once. The nudge still comes first.
         let was_heard = self.is_nudged && self.has_answered;
         let over = counts.iter().find(|(pattern, count, _)| was_heard && *count >= pattern.end_at);
         if let Some((_, count, text)) = over {
@@ -157,12 +153,13 @@ impl StuckWatch {
         self.trailing(|seen| seen.sort == CallSort::Failed && seen.result == last.result)
     }
 
-    /// How often the last few calls, which are not all the same, were made in turn with the same results.
+    /// How often the last few calls, not all of them the same, were repeated in the same order with the same
+    /// results.
     fn alternations(&self) -> usize {
         PERIODS.map(|period| self.rounds(period)).max().unwrap_or(0)
     }
 
-    /// How often the last calls, so many of them, were made in the same order with the same results.
+    /// How often the last `period` calls were repeated in the same order with the same results.
     fn rounds(&self, period: usize) -> usize {
         let newest: Vec<&Seen> = self.recent.iter().rev().collect();
         let Some(round) = newest.get(..period) else { return 0 };

@@ -1,4 +1,4 @@
-//! A host and a model for the tests of this crate: a log in memory, files in a map, answers from a list.
+//! A host and a model for this crate's tests: an in-memory log, files in a map, scripted answers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use crate::{
     Toolbox, Typed, tools,
 };
 
-/// A model that gives these answers, one after another.
+/// A model that returns these answers in order.
 pub(crate) struct ListModel {
     name: ModelName,
     sight: Sight,
@@ -87,7 +87,7 @@ fn answer_of(parts: Vec<Part>) -> Answer {
     }
 }
 
-/// An answer of words.
+/// A text answer.
 pub(crate) fn said(text: &str) -> Answer {
     answer_of(vec![Part::Text(text.to_owned())])
 }
@@ -96,7 +96,7 @@ pub(crate) fn said(text: &str) -> Answer {
 pub(crate) fn calls(list: &[(&str, Value)]) -> Answer {
     let call = |(name, arguments): &(&str, Value)| {
         Part::ToolCall(ToolCall {
-            // Some models give every call the same id.
+            // Some models use the same id for every call.
             id: "call_0".into(),
             name: (*name).to_owned(),
             arguments: arguments.clone(),
@@ -106,7 +106,7 @@ pub(crate) fn calls(list: &[(&str, Value)]) -> Answer {
     answer_of(list.iter().map(call).collect())
 }
 
-/// What a command does: its output and its exit code.
+/// Scripted results of commands: output and exit code.
 type Programs = HashMap<String, VecDeque<(String, i32)>>;
 
 /// A host without a sandbox.
@@ -126,20 +126,20 @@ pub(crate) struct TestHost {
     pub(crate) is_model_silent: AtomicBool,
     pub(crate) is_model_unpriced: AtomicBool,
     pub(crate) price: Mutex<Option<Price>>,
-    /// What was typed, and whether it is known to have arrived.
+    /// Text that was typed into processes.
     pub(crate) typed: Mutex<Vec<String>>,
     pub(crate) is_link_broken: AtomicBool,
     pub(crate) worked: Mutex<Duration>,
-    /// How often a process that goes on is looked at in vain before it ends.
+    /// How often a background process is polled before it ends.
     pub(crate) quiet_polls: AtomicUsize,
-    /// How long processes were waited for.
+    /// The wait times of the process requests.
     pub(crate) waits: Mutex<Vec<Duration>>,
-    /// Tools from elsewhere, and what becomes of them when a command runs.
+    /// The external tools, and what replaces them when a given command runs.
     pub(crate) extra: Mutex<crate::ExtraTools>,
     pub(crate) extra_later: Mutex<Option<(String, crate::ExtraTools)>>,
 }
 
-/// A picture of a screen.
+/// A screenshot.
 fn screen() -> Image {
     let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
     bytes.extend(1280_u32.to_be_bytes());
@@ -165,7 +165,7 @@ impl TestHost {
         self.programs.lock().unwrap().insert(command.to_owned(), results);
     }
 
-    /// The results that the model was given, in order.
+    /// The results that the model received, in order.
     pub(crate) fn results(&self) -> Vec<String> {
         let log = self.log.lock().unwrap();
         let ends = log.iter().filter_map(|logged| match &logged.event {
@@ -175,7 +175,7 @@ impl TestHost {
         ends.collect()
     }
 
-    /// An agent that takes this log up.
+    /// An agent that continues this log.
     pub(crate) fn agent(
         &self,
         settings: AgentSettings,
@@ -194,7 +194,7 @@ impl TestHost {
         (agent, model)
     }
 
-    /// An agent of any model that takes this log up.
+    /// An agent with any model that continues this log.
     pub(crate) fn agent_of(
         &self,
         model: Arc<dyn Model>,

@@ -1,4 +1,4 @@
-//! The loop with a model that reads its answers from a list, on a host without a sandbox.
+//! Tests of the agent loop with scripted model answers, on a host without a sandbox.
 
 use model::ModelError;
 use serde_json::json;
@@ -63,7 +63,7 @@ async fn a_killed_agent_goes_on_and_repeats_no_call_that_is_over() {
     let two = calls(&[("shell", json!({"command": "make one"})), ("shell", json!({"command": "make two"}))]);
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(two), Ok(finish())]);
     agent.run(&host).await.unwrap();
-    // The log as it was right after the first call had ended.
+    // The log as it was right after the first call ended.
     let cut = host
         .log
         .lock()
@@ -168,7 +168,7 @@ async fn a_question_waits_for_its_answer() {
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(ask), Ok(finish())]);
     let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
     assert_eq!((request.kind, request.text.as_str()), (RequestKind::Question, "Which colour?"));
-    // A restart while it waits asks nothing twice.
+    // A restart while the request is open does not ask again.
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
     assert_eq!(agent.run(&host).await.unwrap(), Ending::Waiting(request.clone()));
     let answer = PersonAnswer { text: Some("blue".into()), ..PersonAnswer::default() };
@@ -217,7 +217,7 @@ async fn commands_are_allowed_asked_about_and_denied_by_rules() {
     host.append(AgentEvent::RequestAnswered { id: request.id, answer: Some(answer) });
     agent.run(&host).await.unwrap();
     assert!(host.results()[2].contains("refused this command: not yet"));
-    // Where nobody is to be asked, what would be asked about runs, and what is denied does not.
+    // With approvals off, commands that a rule would ask about run; denied commands do not.
     let host = TestHost::with_task("x");
     let settings = AgentSettings { commands: rules, ..AgentSettings::default() };
     let (mut agent, _) = host.agent(settings, vec![Ok(three), Ok(finish())]);
@@ -369,7 +369,7 @@ async fn a_page_that_was_perhaps_clicked_is_not_clicked_again_after_a_restart() 
     let click = calls(&[("browser", json!({"action": "click", "ref": "e1"}))]);
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(click), Ok(finish())]);
     agent.run(&host).await.unwrap();
-    // The log as it was in the midst of the call.
+    // The log as it was in the middle of the call.
     let begun = |logged: &crate::Logged| matches!(logged.event, AgentEvent::CallStarted { .. });
     let place = host.log.lock().unwrap().iter().position(begun).unwrap();
     host.log.lock().unwrap().truncate(place + 1);

@@ -1,4 +1,4 @@
-//! The loop over the wire: an agent through several turns of each dialect, held to what the providers refuse.
+//! Tests of the agent loop over HTTP: several turns in each dialect, checked against what the providers reject.
 
 use model::Dialect;
 use model::scripted::{Script, ScriptedAnswer, ScriptedCall, ScriptedServer};
@@ -9,7 +9,7 @@ use crate::{AgentSettings, Ending};
 
 const SIGNATURE: &str = "c2lnbmVkIGJ5IHRoZSBzY3JpcHQ=";
 
-/// An answer that thinks first; the provider has ids of its own for the calls.
+/// An answer that begins with reasoning. The provider assigns its own call ids.
 fn thinks(calls: &[(&str, &str, Value)]) -> ScriptedAnswer {
     let call = |(id, name, arguments): &(&str, &str, Value)| ScriptedCall {
         id: Some((*id).to_owned()),
@@ -24,8 +24,8 @@ fn thinks(calls: &[(&str, &str, Value)]) -> ScriptedAnswer {
     }
 }
 
-/// What a request tells of earlier turns: the ids of calls, the ids that results name, and how many answers are sent back with
-/// what was thought.
+/// What a request contains of earlier turns: call ids, the ids in results, and how many answers carry their
+/// reasoning.
 #[derive(Debug, Default, PartialEq)]
 struct Told {
     calls: Vec<String>,

@@ -1,4 +1,5 @@
-//! Limits of the loop: budgets in the middle of something, circles in one answer, what is done at most once.
+//! Tests of the loop's limits: budgets that run out mid-work, loops within one answer, actions that happen at most
+//! once.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -68,7 +69,7 @@ async fn tokens_of_answers_that_always_break_off_are_spent() {
     assert_eq!((code.as_str(), reason.contains("120000 of 100000 tokens")), ("budget", true), "{reason}");
     assert_eq!(paused(agent.run(&host).await.unwrap()).0, "budget");
     assert_eq!(model.requests.lock().unwrap().len(), 2, "nobody is asked beyond the budget");
-    // The same after a restart: it is in the log.
+    // The spent tokens are in the log, so a restart does not change them.
     let (again, _) = host.agent(with_budget(budget), Vec::new());
     assert_eq!(again.conversation().spent().tokens(), 120_000);
 }
@@ -110,7 +111,7 @@ async fn a_budget_of_money_does_not_go_with_a_model_of_unknown_price() {
         "{reason}"
     );
     assert!(model.requests.lock().unwrap().is_empty());
-    // Without such a budget the price does not matter.
+    // Without a money budget the price does not matter.
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
     assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
 }
@@ -125,7 +126,7 @@ async fn what_was_perhaps_typed_is_not_typed_again() {
     agent.run(&host).await.unwrap();
     assert_eq!(*host.typed.lock().unwrap(), ["yes\n"]);
     assert!(!host.results()[1].contains("perhaps typed"));
-    // The log as it was in the midst of typing.
+    // The log as it was in the middle of typing.
     let begun = |logged: &crate::Logged| matches!(&logged.event, AgentEvent::CallStarted { tool, .. } if tool == "process");
     let place = host.log.lock().unwrap().iter().position(begun).unwrap();
     host.log.lock().unwrap().truncate(place + 1);
@@ -167,7 +168,7 @@ async fn a_budget_of_time_without_measure_is_refused_and_does_no_harm_where_it_s
     let (field, problem) = budget.check().unwrap_err();
     assert_eq!((field, problem.contains("2592000 seconds (30 days)")), ("wall_s", true), "{problem}");
     assert_eq!(Budget { wall_s: Some(2_592_000), ..budget }.check(), Ok(()));
-    // A log of before may hold it.
+    // An old log may contain such a budget.
     let host = TestHost::with_task("x");
     let ls = calls(&[("shell", json!({"command": "ls"}))]);
     let (mut agent, _) = host.agent(with_budget(budget), vec![Ok(ls), Ok(finish())]);
@@ -237,7 +238,7 @@ async fn nothing_is_asked_that_the_budget_does_not_pay_for() {
         "{reason}"
     );
     assert!(model.requests.lock().unwrap().is_empty());
-    // With more the answer is bound to what is left, and with plenty to nothing.
+    // A slightly larger budget limits the answer to what is left; a large one does not limit it.
     for (tokens, is_bound) in [(8_000, true), (1_000_000, false)] {
         let budget = Budget { tokens: Some(tokens), ..Budget::default() };
         host.log.lock().unwrap().truncate(1);

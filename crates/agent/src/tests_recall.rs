@@ -1,4 +1,5 @@
-//! What is too large for a prompt: kept whole, shown by head and tail, found and read again.
+//! Outputs that are too large for a prompt: stored as a whole, shown by head and tail, found by search and read
+//! again.
 
 use model::{Answer, Dialect, Opaque, Part, Reasoning};
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 use crate::testing::{TestHost, calls};
 use crate::{AgentEvent, AgentSettings, RecordKind};
 
-/// Runs these calls, one a turn, and gives their results.
+/// Runs these calls, one per turn, and returns their results.
 async fn run(host: &TestHost, list: &[(&str, Value)]) -> Vec<String> {
     let mut answers: Vec<_> = list.iter().map(|call| Ok(calls(std::slice::from_ref(call)))).collect();
     answers.push(Ok(calls(&[("finish", json!({"summary": "done"}))])));
@@ -53,13 +54,13 @@ async fn what_a_tool_says_over_the_cap_is_kept_whole_and_read_to_the_last_byte()
     assert!(one_line.starts_with(first) && note.contains("go on with from_line 1 and from_byte"), "{note}");
     assert_eq!(results[7], format!("{}\n[exit code 0]", &one_line[100_000..]));
     assert!(results[8].contains("there is no event `turn-9-9`"), "{}", results[8]);
-    // An answer is never cut itself.
+    // The output of `history_read` itself is never cut.
     assert!(
         results[9].starts_with("line 1\n") && results[9].contains(" of 9002; go on with"),
         "{}",
         results[9]
     );
-    // The counts of the log are those of the whole.
+    // The counts in the log are those of the whole output.
     let log = host.log.lock().unwrap();
     let whole = log.iter().find_map(|logged| match &logged.event {
         AgentEvent::CallEnded { end, .. } => end.whole.clone(),

@@ -1,5 +1,5 @@
-//! The window of a job while it runs: tools that come and go, providers that count more than we do, summaries that a model
-//! cannot make.
+//! The window of a running job: external tools that appear and disappear, providers that count more tokens than we
+//! do, summaries that a model fails to write.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,17 +19,17 @@ use crate::{
     AgentEvent, AgentSettings, Budget, Effect, Ending, ExtraTool, ExtraTools, Logged, SummaryMode, replay,
 };
 
-/// A provider that counts so much for 1,000 of our tokens, refuses what is too long, and answers with commands of which
-/// each prints much, until it has done enough.
+/// A provider that counts `thousandths` tokens for 1,000 of ours and rejects prompts that are too long. It answers
+/// with commands that print a lot until it has made `turns` turns.
 struct Counting {
     name: ModelName,
     context_tokens: u32,
     thousandths: u64,
     turns: u32,
     turn: AtomicU32,
-    /// What it says when it is asked for a summary; silent without.
+    /// Its answer to a summary request; without one it never answers.
     summary: Option<&'static str>,
-    /// What each prompt was, by its count.
+    /// The size of each prompt, by the provider's count.
     counted: Mutex<Vec<u64>>,
     refused: AtomicU32,
     asked_for_summaries: AtomicU32,
@@ -88,7 +88,7 @@ impl Model for Counting {
     }
 
     fn cost_at_most(&self, _: &Usage) -> Option<Money> {
-        // As `calls` and `said` bill it.
+        // The price that `calls` and `said` report.
         Some(Money::from_nanodollars(1_000_000))
     }
 
@@ -102,7 +102,7 @@ impl Model for Counting {
                 None => std::future::pending().await,
             };
         }
-        // Whoever works beside gets a turn.
+        // Let the background task run.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -166,7 +166,8 @@ async fn a_provider_that_counts_more_is_told_less_of_tools_and_gets_no_prompt_ov
         assert_eq!(model.refused.load(Ordering::Relaxed), 0, "{window} {thousandths}");
         let log = host.log.lock().unwrap().clone();
         let first = windows(&log)[0].clone();
-        // The first answer teaches what it counts; from then on its own count holds, within what we do not correct.
+        // The first answer reveals the provider's count. After that the provider's own count applies, within what we
+        // do not correct.
         let counted = model.counted.lock().unwrap().clone();
         let most = u64::from(first.budget_tokens) * 104 / 100;
         assert!(counted.iter().skip(1).all(|prompt| *prompt <= most), "{window} {thousandths}: {counted:?}");
@@ -211,7 +212,7 @@ async fn tools_that_come_and_go_are_written_down_before_the_model_is_asked() {
     let host = TestHost::with_task("x");
     let with = |version, tools| ExtraTools { version, is_expected: true, tools, notes: Vec::new() };
     *host.extra.lock().unwrap() = with(1, vec![tool("s__one"), tool("s__two")]);
-    // The server of the second tool dies while a command runs.
+    // The second tool's server dies while a command runs.
     *host.extra_later.lock().unwrap() = Some(("ls".into(), with(2, vec![tool("s__one")])));
     let answers = vec![
         Ok(calls(&[("shell", json!({"command": "ls"}))])),
@@ -260,7 +261,7 @@ async fn counts_are_in_the_log_and_an_older_log_without_them_has_the_same_views(
     }
     let view = |log: &[Logged]| replay(log).unwrap().unwrap().engine().view().bytes();
     assert_eq!(view(&counted), view(&older));
-    // What is written is used, not counted again.
+    // The logged count is used, not computed again.
     for logged in &mut older {
         if let AgentEvent::ModelAnswered(answered) = &mut logged.event {
             answered.tokens = Some(1);
@@ -297,7 +298,7 @@ async fn a_model_that_cannot_sum_up_is_not_asked_for_ever() {
     let made = summaries(&host);
     assert_eq!(made.len(), 3, "{made:?}");
     assert!(made.iter().all(|made| made.summary.is_none() && made.problem.is_some()));
-    // Each was asked for twice.
+    // Each summary was requested twice.
     assert_eq!(model.asked_for_summaries.load(Ordering::Relaxed), 6);
 }
 
@@ -318,7 +319,7 @@ async fn a_summary_that_has_not_come_when_the_work_ends_is_paid_for() {
         inputs.sum()
     };
     assert_eq!(agent.conversation().spent().input_tokens, answered + made.usage.input);
-    // It may be asked for again.
+    // The summary can be requested again.
     assert!(!agent.conversation().was_summed_up(&made.input_hash));
 }
 
@@ -334,10 +335,10 @@ async fn no_summary_is_asked_for_that_the_money_does_not_pay() {
         let log = host.log.lock().unwrap();
         let is_summary = |logged: &Logged| matches!(logged.event, AgentEvent::SummaryMade(_));
         let is_turn = |logged: &&Logged| matches!(logged.event, AgentEvent::TurnStarted(_));
-        // In which turn the first came, if any.
+        // The turn of the first summary, if any.
         log.iter().position(is_summary).map(|at| log[..at].iter().filter(is_turn).count())
     };
-    // An answer costs a thousandth of a dollar, whatever it is.
+    // Every answer costs a thousandth of a dollar.
     let first = asked(1.0).await;
     assert!(first.is_some_and(|turn| turn < 8), "{first:?}");
     assert_eq!(asked(0.008).await, None);

@@ -1,6 +1,6 @@
-//! The clock as the model reads it.
+//! Formats the current time for the model.
 
-/// Minutes of UTC, such as `2026-01-31 13:05 UTC`; coarse, so that the status changes little from turn to turn.
+/// UTC to the minute, such as `2026-01-31 13:05 UTC`. Coarse, so that the status changes little between turns.
 pub(crate) fn clock_text(now_ms: i64) -> String {
     let minutes = now_ms.div_euclid(60_000);
     let (days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
@@ -8,9 +8,9 @@ pub(crate) fn clock_text(now_ms: i64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
 }
 
-/// The date of a day since 1970, by the proleptic Gregorian calendar.
+/// Converts days since 1970 to a date of the proleptic Gregorian calendar.
 fn date_of(days: i64) -> (i64, i64, i64) {
-    // Counted from 1 March of the year 0, so that the leap day is the last of its year.
+    // Counting from 1 March of the year 0 makes the leap day the last day of its year.
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);

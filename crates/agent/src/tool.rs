@@ -1,4 +1,4 @@
-//! What a tool is: a specification for the model and the behaviour, side by side in one file of `tools/`.
+//! The tool interface. A tool's specification for the model and its implementation are in one file of `tools/`.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -19,80 +19,71 @@ use crate::recall::Recall;
 use crate::request::PersonRequest;
 use crate::settings::AgentSettings;
 
-/// Whether a tool changes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It only looks: several may run at the same time.
+    /// Only reads, so several calls may run in parallel.
     ReadOnly,
-    /// It changes something: one after another, in the order of the model's answer.
+    /// Changes state. Calls run one after another, in the order of the model's answer.
     Changes,
 }
 
-/// Whether a call is new.
+/// Whether a call starts now or was started earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    /// Nothing was done of it.
+    /// Nothing has been done yet.
     Now,
-    /// It was under way when an earlier server died, or it waited for a person.
+    /// The call was running when a server was killed, or it waited for a person.
     Before,
 }
 
-/// A call of a tool, and what the tool may use.
+/// A tool call and what the tool may use.
 pub struct CallContext<'a> {
-    /// The call's id, such as `turn-3-1`; also the key of what it does in the sandbox.
+    /// The call's id, such as `turn-3-1`; also the key of its operations in the sandbox.
     pub id: &'a str,
-    /// The computer and the log.
     pub host: &'a dyn Host,
-    /// What happened so far.
+    /// The state of the agent.
     pub conversation: &'a Conversation,
-    /// What holds for this job.
     pub settings: &'a AgentSettings,
-    /// What the model can take and see.
     pub limits: ModelLimits,
-    /// Whether it is new.
     pub begun: Begun,
-    /// Finds earlier events.
+    /// Searches earlier events.
     pub recall: &'a Recall,
-    /// What is left of the job's time of work, where that is limited.
+    /// The remaining working time of the job, if limited.
     pub time_left: Option<Duration>,
 }
 
 impl CallContext<'_> {
-    /// The key of the call itself.
+    /// The idempotency key of the call.
     #[must_use]
     pub fn key(&self) -> protocol::CallKey {
         protocol::CallKey::new(self.id, 1)
     }
 
-    /// How long to wait, from what the model wrote, and not longer than the job may work.
+    /// How long to wait: what the model requested, but not longer than the job may work.
     #[must_use]
     pub fn wait_of(&self, seconds: Option<f64>, default_s: f64) -> Duration {
         let wait = crate::tools::wait_of(seconds, default_s);
         self.time_left.map_or(wait, |left| wait.min(left))
     }
 
-    /// The key of a part of what the call does.
+    /// The idempotency key of one part of the call.
     #[must_use]
     pub fn part_key(&self, part: &str) -> protocol::CallKey {
         protocol::CallKey::new(format!("{}-{part}", self.id), 1)
     }
 }
 
-/// What came of a call.
 #[derive(Debug)]
 pub enum ToolFlow {
-    /// It is over.
     Done(ToolOutput),
-    /// It waits for a person; it is called again once there is an answer.
+    /// The call waits for a person. It runs again once there is an answer.
     Wait(PersonRequest),
 }
 
-/// What a tool gives back.
 #[derive(Debug, Default)]
 pub struct ToolOutput {
-    /// How it ended.
     pub end: ToolEnd,
-    /// What else happened by it; written down together with its end.
+    /// Further events, logged together with the end of the call.
     pub events: Vec<AgentEvent>,
 }
 
@@ -102,24 +93,20 @@ impl From<ToolEnd> for ToolFlow {
     }
 }
 
-/// A tool with typed input. A failure is output that the model can read and act on; only a stop is an error.
+/// A tool with typed input. A failure is output that the model can read and react to; the only error is [`Stopped`].
 pub trait Tool: Send + Sync + 'static {
-    /// Its name.
     const NAME: &'static str;
-    /// What it does and when to use it, for the model.
+    /// What the tool does and when to use it, for the model.
     const DESCRIPTION: &'static str;
-    /// What it takes.
     type Input: DeserializeOwned + JsonSchema + Send;
 
-    /// Whether it changes anything.
     fn effect(&self) -> Effect;
 
-    /// What the image must have for it, one of these; empty where every image will do.
+    /// The abilities that the tool needs: the image must have at least one of them. Empty if every image will do.
     fn needs(&self) -> &'static [Ability] {
         &[]
     }
 
-    /// Does it.
     fn run(
         &self,
         input: Self::Input,
@@ -127,18 +114,17 @@ pub trait Tool: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ToolFlow, Stopped>> + Send;
 }
 
-/// A tool whose input type is forgotten; also one that comes from elsewhere, such as an MCP server.
+/// A tool with untyped input: a [`Tool`], or an external one such as an MCP tool.
 #[async_trait]
 pub trait AnyTool: Send + Sync {
-    /// What the model calls it.
+    /// The name that the model uses.
     fn name(&self) -> &str;
-    /// What the model is told.
+    /// The specification that the model receives.
     fn spec(&self) -> ToolSpec;
-    /// Whether it changes anything.
     fn effect(&self) -> Effect;
-    /// What the image must have for it.
+    /// The abilities of which the image must have at least one.
     fn needs(&self) -> &'static [Ability];
-    /// Checks the input and does it.
+    /// Validates the input and runs the tool.
     async fn run(&self, input: Value, call: &CallContext<'_>) -> Result<ToolFlow, Stopped>;
 }
 
@@ -172,7 +158,7 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
-/// Says what is wrong with an input in a way that the next one can be right.
+/// Explains what is wrong with an input so that the model can correct it.
 fn misunderstood(
     name: &str,
     input: &Value,
@@ -192,7 +178,7 @@ fn misunderstood(
     ToolEnd::malformed(text)
 }
 
-/// The JSON schema of an input, without what only tools for schemas read.
+/// The JSON schema of an input, without keywords that only schema tools use.
 fn schema_of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
@@ -203,7 +189,8 @@ fn schema_of<T: JsonSchema>() -> Value {
     value
 }
 
-/// Providers accept a part of JSON schema: no titles, formats and minima of machine numbers, no type lists with null.
+/// Reduces a schema to the subset that all providers accept: no titles, formats, minimums of machine integers or
+/// type lists with null.
 fn tidy(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -223,7 +210,7 @@ fn tidy(value: &mut Value) {
                     map.insert("type".into(), only.clone());
                 }
             }
-            // An optional choice is a choice.
+            // An optional enumeration becomes an enumeration.
             if let Some(Value::Array(choices)) = map.get("anyOf") {
                 let named: Vec<Value> =
                     choices.iter().filter(|choice| choice["type"] != "null").cloned().collect();
@@ -235,7 +222,7 @@ fn tidy(value: &mut Value) {
                     }
                 }
             }
-            // A choice of constants is an enumeration.
+            // A choice of constants becomes an enumeration.
             if let Some(Value::Array(choices)) = map.get("oneOf")
                 && choices.iter().all(|choice| choice["const"].is_string())
             {
@@ -254,14 +241,14 @@ fn tidy(value: &mut Value) {
     }
 }
 
-/// The tools of a job, in the order in which the model is told of them: the most needed first.
+/// The tools of a job in the order of the prompt, most important first.
 #[derive(Clone)]
 pub struct Toolbox {
     tools: Vec<Arc<dyn AnyTool>>,
 }
 
 impl Toolbox {
-    /// Those of the tools that the image can serve.
+    /// Keeps the tools that the image can run.
     #[must_use]
     pub fn new(tools: Vec<Arc<dyn AnyTool>>, abilities: &BTreeSet<Ability>) -> Self {
         let served = |tool: &Arc<dyn AnyTool>| {
@@ -270,25 +257,23 @@ impl Toolbox {
         Self { tools: tools.into_iter().filter(served).collect() }
     }
 
-    /// A tool by its name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<dyn AnyTool>> {
         self.tools.iter().find(|tool| tool.name() == name)
     }
 
-    /// The names of all.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.tools.iter().map(|tool| tool.name().to_owned()).collect()
     }
 
-    /// What the model is told of them.
+    /// The specifications that the model receives.
     #[must_use]
     pub fn specs(&self) -> Vec<ToolSpec> {
         self.tools.iter().map(|tool| tool.spec()).collect()
     }
 
-    /// The same tools and some more, after those that every job needs.
+    /// These tools followed by the given external tools.
     #[must_use]
     pub(crate) fn with(&self, more: Vec<crate::extra::ExtraTool>) -> Self {
         let mut tools = self.tools.clone();
@@ -296,17 +281,16 @@ impl Toolbox {
         Self { tools }
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.tools.len()
     }
 
-    /// Keeps those whose name is wanted.
+    /// Keeps the tools whose name satisfies the condition.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&str) -> bool) {
         self.tools.retain(|tool| is_wanted(tool.name()));
     }
 
-    /// The same tools, of which the model is told in few words.
+    /// The same tools with short descriptions.
     pub(crate) fn brief(&self) -> Self {
         let brief =
             |tool: &Arc<dyn AnyTool>| Arc::new(crate::brief::Brief(Arc::clone(tool))) as Arc<dyn AnyTool>;

@@ -1,8 +1,8 @@
-//! What prompts are made for: the model's window, the system prompt, the tools that fit beside it.
+//! Computes the window of a job's prompts: the model's context size, the system prompt and the tools that fit.
 //!
-//! A large window holds all tools. A smaller one gets those that are needed most, and a very small one is told of them in
-//! few words. What a provider's usage or a refused prompt teaches may make a window smaller than it was at the start: then
-//! the tools are chosen again.
+//! A large window holds all tools. A smaller one gets the most important tools, and a very small one gets them with
+//! short descriptions. The provider's reported usage or a rejected prompt may reveal that the window is smaller than
+//! assumed; the tools are then selected again.
 
 use context::{Engine, EntryBody, Factor, Fixed, POLICY_VERSION, Policy, Settings, Window, tokens};
 use model::{Model, ModelLimits, ModelName, ToolSpec};
@@ -13,12 +13,13 @@ use crate::prompt::{Detail, system_prompt};
 use crate::settings::AgentSettings;
 use crate::tool::Toolbox;
 
-/// The share of the window that is kept for the answer, and the most tokens of it.
+/// The window's share that is reserved for the answer (one part in `ANSWER_SHARE`), and its maximum in tokens.
 const ANSWER_SHARE: u32 = 4;
 const MOST_ANSWER_TOKENS: u32 = 16_000;
 
-/// A model that is told of tools in words, with at most such a window, is a small one: of twenty tools it takes the wrong
-/// ones, and it writes one plan after another for what it has done already. It gets the tools that work is done with.
+/// A model without native tool calls and with a window of at most this size counts as weak. Given twenty tools, it
+/// picks the wrong ones, and it writes one plan after another for work it has already done. It gets only the basic
+/// working tools.
 const WEAK_CONTEXT_TOKENS: u32 = 32_768;
 const WEAK_TOOLS: [&str; 9] = [
     "shell",
@@ -32,28 +33,27 @@ const WEAK_TOOLS: [&str; 9] = [
     "python",
 ];
 
-/// Without these nothing can be done, ended, or read again that a prompt names but does not show.
+/// Without these, the agent cannot act, finish, or read what a prompt names but does not show.
 const ALWAYS: [&str; 3] = ["shell", "finish", "history_read"];
-/// A window that has no room for these is told of tools in few words.
+/// A window without room for all of these gets short tool descriptions.
 const BASIC: [&str; 6] = ["shell", "finish", "history_read", "read_file", "write_file", "edit_file"];
 
-/// What providers count for 1,000 of our tokens, before their usage has taught more. Their vocabularies are not public;
-/// these are on the safe side for code. Every other provider starts with our own count.
+/// The tokens that providers count for 1,000 of ours, until their reported usage corrects it. Their vocabularies are
+/// not public; these values err on the safe side for code. For all other providers the factor starts at 1.
 const START_FACTORS: [(&str, u32); 2] = [("anthropic", 1_200), ("gemini", 1_100)];
 
-/// Whether a model is a small one.
 pub(crate) fn is_weak(limits: &ModelLimits) -> bool {
     !limits.native_tools && limits.context_tokens <= WEAK_CONTEXT_TOKENS
 }
 
-/// Leaves a small model the few tools that it can choose among; the plan where a person wants to see one.
+/// Reduces a weak model's tools to the few it can choose among, plus `plan` if a person must approve it.
 pub(crate) fn simplify(limits: &ModelLimits, approve_plan: bool, toolbox: &mut Toolbox) {
     if is_weak(limits) {
         toolbox.retain(|name| WEAK_TOOLS.contains(&name) || (approve_plan && name == "plan"));
     }
 }
 
-/// The room for a prompt: by the provider's count, and what it counts for our tokens.
+/// The room for a prompt: tokens by the provider's count, and the factor between that count and ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
     budget_tokens: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// That of a model that was never asked.
+    /// The room of a model before any request.
     pub(crate) fn of_model(model: &dyn Model) -> Self {
         let limits = model.limits();
         let answer = (limits.context_tokens / ANSWER_SHARE).min(limits.output_tokens).min(MOST_ANSWER_TOKENS);
@@ -69,7 +69,7 @@ impl Room {
         Self { budget_tokens, factor: start_factor(model.name()) }
     }
 
-    /// That of the same model with what the log has taught.
+    /// The room of the same model, corrected by what the log shows.
     pub(crate) fn taught(self, model: &dyn Model, engine: &Engine) -> Self {
         let is_same = |window: &Window| {
             window.model == model.name().as_str() && window.budget_tokens == self.budget_tokens
@@ -85,7 +85,7 @@ impl Room {
         Settings { budget_tokens: self.budget_tokens, factor: self.factor, fixed: Fixed::default() }.policy()
     }
 
-    /// Whether a window's system prompt and tools take no more than their share of it.
+    /// Whether the window's system prompt and tools stay within their share of the room.
     pub(crate) fn holds(self, window: &Window) -> bool {
         window.system_tokens.saturating_add(window.tools_tokens) <= self.policy().caller_tokens
     }
@@ -97,26 +97,26 @@ fn start_factor(model: &ModelName) -> Factor {
     known.map_or(Factor::ONE, |(_, thousandths)| Factor::from_thousandths(*thousandths))
 }
 
-/// What the caller's own part of prompts is made from.
+/// What the fixed part of a prompt is selected from.
 pub(crate) struct Offer<'a> {
     pub(crate) model: &'a dyn Model,
     pub(crate) settings: &'a AgentSettings,
     pub(crate) egress: &'a str,
-    /// All tools that the job may have, the most needed first.
+    /// All tools that the job may use, most important first.
     pub(crate) toolbox: &'a Toolbox,
     pub(crate) extra: &'a ExtraTools,
 }
 
-/// The caller's own part of prompts.
+/// The fixed part of a prompt: system prompt and tools.
 pub(crate) struct Fitted {
     pub(crate) window: Window,
-    /// Our own tools that the model is offered.
+    /// The built-in tools offered to the model.
     pub(crate) toolbox: Toolbox,
-    /// Tokens that are kept for tools from elsewhere.
+    /// Tokens reserved for external tools.
     pub(crate) reserve: u32,
 }
 
-/// Chooses as many tools as there is room for beside a system prompt that speaks of them alone.
+/// Selects as many tools as fit beside a system prompt that mentions only those tools.
 pub(crate) fn fit(offer: &Offer<'_>, room: Room) -> Fitted {
     let full = choose(offer, offer.toolbox, Detail::Full, room);
     let is_basic = |name: &str| BASIC.contains(&name) && offer.toolbox.find(name).is_some();
@@ -163,7 +163,7 @@ fn choose(offer: &Offer<'_>, all: &Toolbox, detail: Detail, room: Room) -> Fitte
             "the model is offered only some of the tools"
         );
     }
-    // What is needed always may leave less than was to be kept.
+    // The tools that are always needed may leave less than the intended reserve.
     let left = caller_tokens.saturating_sub(system_tokens).saturating_sub(tools_tokens);
     let reserve = reserve.min(left);
     let natural = Room::of_model(offer.model);
@@ -181,12 +181,12 @@ fn choose(offer: &Offer<'_>, all: &Toolbox, detail: Detail, room: Room) -> Fitte
     Fitted { window, toolbox, reserve }
 }
 
-/// Tools as the log names them.
+/// The tools as they are logged.
 pub(crate) fn written(specs: &[ToolSpec]) -> Vec<serde_json::Value> {
     specs.iter().map(|spec| serde_json::to_value(spec).unwrap_or_default()).collect()
 }
 
-/// The event that names the window.
+/// The event that logs the window.
 pub(crate) fn named(window: &Window) -> AgentEvent {
     AgentEvent::ContextChanged(EntryBody::Window(window.clone()))
 }

@@ -1,4 +1,4 @@
-//! Windows of all sizes.
+//! Tests of tool selection for windows of all sizes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::*;
 use crate::host::Ability;
 use crate::tools;
 
-/// A model that is never asked.
+/// A model with given limits; it is never asked.
 struct Sized {
     name: ModelName,
     limits: ModelLimits,
@@ -41,7 +41,7 @@ fn toolbox(native_tools: bool, context_tokens: u32, approve_plan: bool) -> Toolb
     toolbox
 }
 
-/// What a model of this size is offered when its provider counts so much for 1,000 of our tokens.
+/// What a model of this size is offered if its provider counts `thousandths` tokens for 1,000 of ours.
 fn fitted(
     native_tools: bool,
     context_tokens: u32,
@@ -99,7 +99,7 @@ fn a_provider_that_counts_more_leaves_less_room_but_for_what_is_always_needed() 
             assert!(names.iter().any(|known| known == name), "{name} at {thousandths}: {names:?}");
         }
         let fixed = fitted.window.system_tokens + fitted.window.tools_tokens;
-        // Beside it there is room for the task and the history.
+        // The rest is enough for the task and the history.
         assert!(fixed * 3 <= room.policy().budget, "{fixed} of {} at {thousandths}", room.policy().budget);
     }
 }

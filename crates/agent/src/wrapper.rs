@@ -1,16 +1,16 @@
-//! Programs that start other programs, and programs whose options stand before what they do: `sudo -u root rm` is about
-//! `rm`, and `git -C app push` about `git push`.
+//! Programs that start other programs, and programs whose options come before their subcommand: `sudo -u root rm` is
+//! judged as `rm`, and `git -C app push` as `git push`.
 
 use crate::command_line::base_name;
 
-/// A program with options before the words that matter.
+/// A program whose options come before the words that matter.
 struct Options {
     name: &'static str,
     /// Short options that take a value.
     short: &'static str,
-    /// Long options that take a value as the next word, where it does not follow `=`.
+    /// Long options that take a value as the next word if it does not follow `=`.
     long: &'static [&'static str],
-    /// Words of its own after the options.
+    /// The number of positional arguments before the command.
     own_words: usize,
 }
 
@@ -18,7 +18,7 @@ const fn options(name: &'static str, short: &'static str, long: &'static [&'stat
     Options { name, short, long, own_words: 0 }
 }
 
-/// Programs that start another one after their own options.
+/// Programs that start another program after their own options.
 const WRAPPERS: [Options; 24] = [
     options(
         "sudo",
@@ -66,15 +66,15 @@ const WRAPPERS: [Options; 24] = [
     options("xvfb-run", "efnpsw", &["error-file", "auth-file", "server-num", "server-args", "wait"]),
 ];
 
-/// The options of a program that repeats a command line.
+/// The options of `watch`, which runs a command line repeatedly.
 const WATCH: Options = options("watch", "nq", &["interval", "equexit"]);
 
-/// The command line that `watch` is given.
+/// The command line that `watch` runs.
 pub(crate) fn watched(words: &[String]) -> &[String] {
     words.get(WATCH.skipped(words)..).unwrap_or_default()
 }
 
-/// Programs whose own options may stand before their command.
+/// Programs whose options may come before their subcommand.
 const WITH_COMMANDS: [Options; 8] = [
     options("git", "Cc", &["git-dir", "work-tree", "namespace", "exec-path", "config-env", "attr-source"]),
     options("npm", "C", &["prefix", "registry", "workspace", "userconfig", "loglevel"]),
@@ -86,7 +86,7 @@ const WITH_COMMANDS: [Options; 8] = [
     options("gh", "R", &["repo", "hostname"]),
 ];
 
-/// The words of what a program starts; nothing where it is none that starts others.
+/// The words of the command that a program starts; `None` if it does not start others.
 pub(crate) fn started_by(words: &[String]) -> Option<Vec<String>> {
     let (first, rest) = words.split_first()?;
     let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == base_name(first))?;
@@ -101,7 +101,7 @@ pub(crate) fn started_by(words: &[String]) -> Option<Vec<String>> {
     Some(rest.get(skipped..).unwrap_or_default().to_vec())
 }
 
-/// A command without the options that stand before what it does.
+/// The command without the options that come before its subcommand.
 pub(crate) fn plain_words(words: Vec<String>) -> Vec<String> {
     let Some((first, rest)) = words.split_first() else { return words };
     let Some(program) = WITH_COMMANDS.iter().find(|program| program.name == base_name(first)) else {
@@ -116,7 +116,7 @@ pub(crate) fn plain_words(words: Vec<String>) -> Vec<String> {
 }
 
 impl Options {
-    /// How many of the words are options and their values.
+    /// The number of leading words that are options or option values.
     fn skipped(&self, words: &[String]) -> usize {
         let mut at = 0;
         while let Some(word) = words.get(at).filter(|word| word.len() > 1 && word.starts_with('-')) {
@@ -133,7 +133,7 @@ impl Options {
     fn takes_next(&self, word: &str) -> bool {
         match word.strip_prefix("--") {
             Some(long) => self.long.contains(&long),
-            // Of a cluster the first letter that takes a value has the rest of the word, or else the next word.
+            // In a cluster, the first letter that takes a value takes the rest of the word, or else the next word.
             None => {
                 let letters = word.trim_start_matches('-');
                 letters.find(|letter| self.short.contains(letter)).is_some_and(|at| at + 1 == letters.len())

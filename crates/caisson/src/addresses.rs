@@ -1,4 +1,4 @@
-//! Addresses in the configuration: one, or a list of them.
+//! Socket addresses in the configuration: one, or a list of them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ impl<'de> Visitor<'de> for Addresses {
     }
 }
 
-/// Reads one address, or a list of them.
+/// Deserializes one address or a list of them.
 pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<SocketAddr>>, D::Error> {
     deserializer.deserialize_any(Addresses)
 }

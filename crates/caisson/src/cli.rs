@@ -1,4 +1,4 @@
-//! What may be typed. Each command's own arguments stand in its file.
+//! The command line interface. The arguments of each command are defined in its own file.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -175,7 +175,7 @@ pub(crate) struct LimitArguments {
 }
 
 impl LimitArguments {
-    /// Adds what was said to a request.
+    /// Adds the given limits to a request.
     pub(crate) fn add_to(&self, request: &mut Map<String, Value>) {
         if let Some(image) = &self.image {
             request.insert("image".into(), json!(image));
@@ -201,7 +201,7 @@ impl LimitArguments {
     }
 }
 
-/// Adds to an object in a request.
+/// Adds fields to an object in a request.
 fn extend(request: &mut Map<String, Value>, name: &str, more: Map<String, Value>) {
     if more.is_empty() {
         return;
@@ -212,13 +212,14 @@ fn extend(request: &mut Map<String, Value>, name: &str, more: Map<String, Value>
     }
 }
 
-/// Numbers that JSON does not know would be sent as nothing at all.
+/// Rejects infinity and NaN: JSON has no such numbers, so the field would be sent as null.
 pub(crate) fn parse_number(text: &str) -> Result<f64> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
     number.with_context(|| format!("`{text}` is not a number"))
 }
 
-/// A single word that is no mode is a mistake rather than a host: those have a dot, or can be written with a port.
+/// Rejects a single word that is not a mode. It cannot be meant as a host: hosts have a dot or can be written with a
+/// port.
 fn parse_egress(text: &str) -> Result<String> {
     let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_word && !["off", "packages", "open", "learn", "localhost"].contains(&text) {
@@ -256,7 +257,7 @@ fn egress_value(text: &str) -> Value {
     }
 }
 
-/// Reads `512`, `512m`, `2g` as mebibytes.
+/// Parses `512`, `512m`, `2g` as mebibytes.
 pub(crate) fn parse_mebibytes(text: &str) -> Result<u64> {
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches("ib").trim_end_matches('b');
@@ -272,7 +273,7 @@ pub(crate) fn parse_mebibytes(text: &str) -> Result<u64> {
     }
 }
 
-/// Reads `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -353,7 +354,7 @@ mod tests {
         }
     }
 
-    /// The words that lead to each command, those below others too, and the command.
+    /// All commands, including nested ones: the words that invoke each, and the command.
     fn all_commands(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
         let below = command.get_subcommands().flat_map(|sub| {
             let path = format!("{path} {}", sub.get_name());

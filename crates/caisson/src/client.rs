@@ -1,6 +1,6 @@
-//! The HTTP client of all commands: one way to ask, one way to say what went wrong.
+//! The HTTP client of all commands: sends requests and turns problem documents into errors.
 //!
-//! A client speaks with a server by its address, or with one inside this process, without any port.
+//! A client talks to a server at an address, or to one in this process without any port.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,51 +18,49 @@ use crate::client_tls::{Trust, install_tls_provider};
 use crate::config_client;
 use crate::failure::Coded;
 
-/// How long a look at the default address may take before it counts as nobody there.
+/// How long to probe the default address before assuming that no server runs there.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The address that requests inside this process carry: the server checks by which name it is called.
+/// The URL of in-process requests: the server checks the host name in requests.
 const IN_PROCESS_URL: &str = "http://localhost";
 
-/// Shows that a sandbox was taken over by who asks.
+/// The header with the token of a takeover by this client.
 const TAKEOVER: &str = "x-caisson-takeover";
 
-/// Speaks with one server. Cheap to clone.
+/// A client of one server. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
     url: String,
-    /// What shows the server who asks.
+    /// The `Authorization` header.
     key: Option<HeaderValue>,
-    /// By which certificates a server with https:// is known.
+    /// The trusted certificates for https.
     trust: Option<Trust>,
     way: Way,
 }
 
-/// How requests get to the server.
 #[derive(Clone)]
 enum Way {
     Network,
     InProcess(InProcess),
 }
 
-/// Answers requests inside this process.
+/// Handles requests inside this process.
 pub(crate) type Answer = Arc<dyn Fn(reqwest::Request) -> BoxFuture<'static, Result<Response>> + Send + Sync>;
 
 /// A server inside this process.
 #[derive(Clone)]
 pub(crate) struct InProcess {
-    /// Answers requests.
     pub(crate) answer: Answer,
-    /// Opens a byte stream to it, for what is more than a request and an answer.
+    /// Opens a byte stream to the server, for protocols beyond request and response.
     pub(crate) connect: Arc<dyn Fn() -> DuplexStream + Send + Sync>,
 }
 
-/// Bytes to and from a server.
+/// A byte stream to a server.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 impl Client {
-    /// A client of the server that the flag, `CAISSON_URL` or the default names.
+    /// A client of the server given by the flag, `CAISSON_URL` or the default.
     pub(crate) fn new(arguments: &ServerArguments) -> Result<Self> {
         let url = config_client::server_url(arguments.url.as_deref());
         let key = config_client::key(arguments.key_file.as_deref())?.map(|key| bearer(&key)).transpose()?;
@@ -104,17 +102,16 @@ impl Client {
         }
     }
 
-    /// The address of the server.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The header that shows who asks.
+    /// The header that authenticates the client.
     pub(crate) fn key(&self) -> Option<&HeaderValue> {
         self.key.as_ref()
     }
 
-    /// Whether a Caisson server answers there. Another program on the same port does not count.
+    /// Whether a Caisson server answers at the URL. Another program on the same port does not count.
     pub(crate) async fn is_answered(&self) -> bool {
         let request = self.http.get(format!("{}/healthz", self.url)).timeout(PROBE_TIMEOUT);
         match request.send().await {
@@ -125,12 +122,12 @@ impl Client {
         }
     }
 
-    /// A request that a command adds to before it is sent.
+    /// Starts a request that the command completes and sends.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.url))
     }
 
-    /// Sends a request; an answer that is a problem becomes an error.
+    /// Sends a request; turns a problem document into an error.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
         let response = self.send_any(request).await?;
         match response.status() {
@@ -139,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; `None` when the server knows no such thing.
+    /// Sends a request; `None` if the server answers 404.
     pub(crate) async fn send_or_missing(&self, request: RequestBuilder) -> Result<Option<Response>> {
         let response = self.send_any(request).await?;
         match response.status() {
@@ -157,7 +154,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads the JSON of the answer.
+    /// Sends a request and parses the JSON of the response.
     pub(crate) async fn json(&self, request: RequestBuilder) -> Result<Value> {
         self.send(request)
             .await?
@@ -166,22 +163,20 @@ impl Client {
             .context("the server's answer is no JSON; is it a Caisson server?")
     }
 
-    /// Asks for JSON.
     pub(crate) async fn get(&self, path: &str) -> Result<Value> {
         self.json(self.request(Method::GET, path)).await
     }
 
-    /// Sends JSON and reads JSON.
+    /// Sends JSON and parses the JSON of the response.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
         self.json(self.request(Method::POST, path).json(body)).await
     }
 
-    /// Removes something.
     pub(crate) async fn delete(&self, path: &str) -> Result<()> {
         self.send(self.request(Method::DELETE, path)).await.map(drop)
     }
 
-    /// Said when nobody answers.
+    /// The error if no server answers.
     pub(crate) fn not_reached(&self) -> anyhow::Error {
         let message = format!(
             "no server answers at {}; start one with `caisson serve`, or name another one with --url or CAISSON_URL",
@@ -198,7 +193,7 @@ impl Client {
     }
 }
 
-/// A key as a request shows it.
+/// The `Authorization` header for a key.
 fn bearer(key: &str) -> Result<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
         .context("the key has letters that no key has; look at CAISSON_KEY or the file")?;
@@ -206,7 +201,7 @@ fn bearer(key: &str) -> Result<HeaderValue> {
     Ok(value)
 }
 
-/// The server is near: a proxy that the environment names is not for it.
+/// Ignores the proxy variables of the environment: the server is usually nearby.
 fn http_client(key: Option<&HeaderValue>, trust: Option<&Trust>) -> Result<reqwest::Client> {
     let mut headers = HeaderMap::new();
     headers.extend(key.map(|key| (AUTHORIZATION, key.clone())));
@@ -214,7 +209,7 @@ fn http_client(key: Option<&HeaderValue>, trust: Option<&Trust>) -> Result<reqwe
         let value = HeaderValue::from_str(&token).context("CAISSON_TAKEOVER is not a token")?;
         headers.insert(TAKEOVER, value);
     }
-    // A host without certificate authorities is a host all the same.
+    // A host without certificate authorities is fine.
     let certificates = trust.map(Trust::certificates).transpose()?.unwrap_or_default();
     install_tls_provider();
     reqwest::Client::builder()
@@ -225,7 +220,7 @@ fn http_client(key: Option<&HeaderValue>, trust: Option<&Trust>) -> Result<reqwe
         .context("preparing the client")
 }
 
-/// What an answer that is a problem says.
+/// The error in a problem response.
 pub(crate) fn problem(status: StatusCode, body: &[u8]) -> anyhow::Error {
     match serde_json::from_slice::<Value>(body) {
         Ok(problem) if problem["detail"].is_string() => problem_of(&problem),
@@ -238,7 +233,7 @@ pub(crate) fn problem(status: StatusCode, body: &[u8]) -> anyhow::Error {
     }
 }
 
-/// What a problem document says, for people; its code is at the end for those who look it up.
+/// The human-readable text of a problem document, followed by its code.
 pub(crate) fn problem_of(problem: &Value) -> anyhow::Error {
     let field = problem["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
     let detail = problem["detail"].as_str().unwrap_or("no reason given");

@@ -1,4 +1,4 @@
-//! TLS of the commands: which servers with https:// are the right ones.
+//! TLS of the commands: which https servers to trust.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use tokio_rustls::client::TlsStream;
 
 use crate::config_client;
 
-/// Installs ring's TLS primitives for `reqwest`, which comes without any. Called before each client is made.
+/// Installs ring as the TLS provider for `reqwest`, which includes none. Must be called before a client is created.
 pub(crate) fn install_tls_provider() {
-    // An error means that the provider is installed already.
+    // An error means that a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The certificates by which servers are known.
+/// The trusted server certificates.
 #[derive(Clone)]
 pub(crate) struct Trust {
     known: Vec<CertificateDer<'static>>,
 }
 
 impl Trust {
-    /// Those of the file that the flag or the environment names, else those of this host.
+    /// Loads the file given by the flag or the environment, otherwise the host's certificates.
     pub(crate) fn load(flag: Option<&Path>) -> Result<Self> {
         let Some(file) = config_client::ca_file(flag) else {
             return Ok(Self { known: rustls_native_certs::load_native_certs().certs });
@@ -38,7 +38,7 @@ impl Trust {
         Ok(Self { known })
     }
 
-    /// For requests.
+    /// The certificates for `reqwest`.
     pub(crate) fn certificates(&self) -> Result<Vec<reqwest::Certificate>> {
         self.known
             .iter()
@@ -46,7 +46,7 @@ impl Trust {
             .collect()
     }
 
-    /// For streams.
+    /// Opens a TLS stream.
     pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(self.known.iter().cloned());

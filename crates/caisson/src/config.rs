@@ -1,5 +1,5 @@
-//! The checked configuration: flags over environment over file over defaults. The only file that reads the
-//! environment.
+//! The checked configuration: flags override the environment, which overrides the file, which overrides the defaults.
+//! The only file that reads the environment.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::config_places::Places;
 use crate::logging;
 use crate::telemetry::Telemetry;
 
-/// Where the configuration is when nobody says otherwise.
+/// The default path of the configuration.
 const DEFAULT_CONFIG: &str = "/etc/caisson/caisson.toml";
 
 /// Checked settings.
@@ -35,35 +35,35 @@ pub(crate) struct Config {
     pub(crate) places: Places,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
-    /// Where traces go, if anywhere.
+    /// The trace collector, if configured.
     pub(crate) telemetry: Option<Telemetry>,
     pub(crate) jobs: Settings,
     pub(crate) http: ServerSettings,
     pub(crate) sandbox: SandboxSettings,
-    /// The second listener for what jobs serve.
+    /// The second listener, for previews of what jobs serve.
     pub(crate) preview_listen: Vec<SocketAddr>,
-    /// Ports that show the newest job that runs.
+    /// Ports that forward to the newest running job.
     pub(crate) expose: RawExpose,
     pub(crate) backend: BackendChoice,
     pub(crate) docker: DockerSettings,
     pub(crate) model: model::Settings,
 }
 
-/// Settings of the namespace backend that differ from its own defaults.
+/// Settings that override the defaults of the namespace backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SandboxSettings {
     pub(crate) first_uid: Option<u32>,
     pub(crate) slots: Option<u32>,
     pub(crate) cgroup_parent: Option<String>,
     pub(crate) ready_disks: Option<usize>,
-    /// Whether the files that jobs touch are listed as it happens.
+    /// Whether to log the files that jobs access.
     pub(crate) list_files: Option<bool>,
-    /// Whether the disks of sandboxes together may be larger than what the host has.
+    /// Whether the disks of all sandboxes together may be larger than the host's disk.
     pub(crate) disk_overcommit: bool,
 }
 
 impl Config {
-    /// Reads and checks everything. An error tells all that is wrong, each with its line.
+    /// Loads and checks the configuration. The error lists all problems, each with its line.
     pub(crate) fn load(
         arguments: &HostArguments,
         listen_flags: &[SocketAddr],
@@ -74,7 +74,7 @@ impl Config {
         loaded.map_err(|error| config_check::explain(&error, arguments, listen_flags, insecure_flag))
     }
 
-    /// Checks what a file says, with flags and environment on top.
+    /// Checks the settings of a file, overridden by flags and environment.
     pub(crate) fn from_raw(
         raw: RawConfig,
         arguments: &HostArguments,
@@ -96,7 +96,8 @@ impl Config {
         let images = pick_path(None, "CAISSON_IMAGES", raw.images, &data.join("images"))?;
         let mut http = http_settings(&raw.http)?;
         http.allowed_hosts = raw.allowed_hosts.unwrap_or_default();
-        // Where others may reach it, it has names that nobody has told it. Keys or who stands in front keep strangers out.
+        // A server that others can reach has host names that it does not know. Keys or a reverse proxy keep strangers
+        // out.
         let is_reached = listen.iter().any(|address| !address.ip().is_loopback());
         if (insecure_listen || is_reached) && http.allowed_hosts.is_empty() {
             http.allowed_hosts = vec!["*".into()];
@@ -133,7 +134,7 @@ impl Config {
         let is_elsewhere = backend == BackendChoice::Docker && !docker.is_on_this_host();
         let host = if is_elsewhere { HostTotals::default() } else { HostTotals::of_this_host(&data) };
         jobs.ceilings = raw.limits.ceilings(jobs.defaults.limits, host)?;
-        // As each job that says nothing would have it: so that sandboxes that stand ready fit them.
+        // The same defaults as for a job without limits, so that pooled sandboxes fit such jobs.
         jobs.defaults.limits = jobs.ceilings.of(None, None).bound(jobs.defaults.limits)?;
         Ok(Self {
             listen,
@@ -157,12 +158,12 @@ impl Config {
     }
 }
 
-/// A variable of the environment; an empty one counts as absent.
+/// An environment variable; `None` if it is empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The configuration file: the flag's, the environment's, or the usual one where it is there.
+/// Path of the configuration file: from the flag, the environment, or the default path if it exists.
 pub(crate) fn file(flag: Option<&Path>) -> Option<PathBuf> {
     let named = flag.map(Path::to_owned).or_else(|| variable("CAISSON_CONFIG").map(PathBuf::from));
     named.or_else(|| Some(PathBuf::from(DEFAULT_CONFIG)).filter(|path| path.exists()))
@@ -187,14 +188,14 @@ fn check_expose(expose: RawExpose) -> Result<RawExpose> {
     Ok(expose)
 }
 
-/// Checks the name below which jobs have their origins: the API must not be there.
+/// Checks the base domain for job previews: the API must not be served there.
 fn job_domain(domain: &str, public_url: Option<&str>, http: &ServerSettings) -> Result<String> {
     let domain = domain.trim_end_matches('.').to_ascii_lowercase();
     let is_label = |label: &str| {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         !label.is_empty() && label.len() <= 63 && label.bytes().all(is_letter)
     };
-    // A label of a job has 42 letters and more.
+    // The label of a job has at least 42 characters.
     if domain.len() > 180 || domain.parse::<std::net::IpAddr>().is_ok() || !domain.split('.').all(is_label) {
         bail!("job_domain: `{domain}` is not a name such as jobs.example.org");
     }
@@ -218,7 +219,7 @@ fn job_domain(domain: &str, public_url: Option<&str>, http: &ServerSettings) -> 
 fn pick_listen(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>> {
     let picked = named_listen(flags, file)?;
     let twice = |address: &&SocketAddr| picked.iter().filter(|other| other == address).count() > 1;
-    // Port 0 is another one each time.
+    // Port 0 is assigned dynamically, so it may be used twice.
     if let Some(address) = picked.iter().filter(|address| address.port() != 0).find(twice) {
         bail!("listen: {address} is named more than once");
     }
@@ -247,7 +248,7 @@ fn named_listen(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<V
     }
 }
 
-/// Without keys, whoever reaches the server owns it; so it must not be reached from outside by accident.
+/// Without keys, anybody who reaches the server controls it, so it must not be reachable from outside by accident.
 fn check_listen(listen: &[SocketAddr], insecure: bool, data: &Path) -> Result<()> {
     match listen.iter().find(|address| !address.ip().is_loopback()) {
         Some(address) if !insecure && !StoredKeys::are_in(data) => bail!(
@@ -307,7 +308,7 @@ fn sandbox_settings(raw: RawSandbox) -> Result<SandboxSettings> {
         ensure!((1..=32_768).contains(&slots), "sandbox.slots: {slots} is not between 1 and 32768");
     }
     if let Some(first_uid) = raw.first_uid {
-        // The last id of all is nobody's.
+        // The highest id is reserved.
         let slots = raw.slots.unwrap_or(DEFAULT_SLOTS);
         let most = (u32::MAX - 1).saturating_sub(slots.saturating_mul(UIDS_PER_SANDBOX));
         ensure!(

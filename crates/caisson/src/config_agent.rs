@@ -1,4 +1,4 @@
-//! Settings of the agent: what a task job may spend that does not say.
+//! Agent settings: the default budget of task jobs.
 
 use anyhow::{Result, anyhow};
 use orchestrator::{Budget, Settings};
@@ -11,7 +11,7 @@ pub(crate) struct RawAgent {
     budget: Option<Budget>,
 }
 
-/// Checks the section and puts it into the settings.
+/// Checks the section and adds it to the settings.
 pub(crate) fn apply(settings: &mut Settings, raw: RawAgent) -> Result<()> {
     if let Some(budget) = raw.budget {
         budget.check().map_err(|(field, problem)| anyhow!("agent.budget.{field}: {problem}"))?;

@@ -1,4 +1,4 @@
-//! Which backend makes sandboxes, and the settings of those that have more than a few.
+//! The choice of the backend, and the settings of the Docker backend.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use anyhow::{Result, bail, ensure};
 use crate::config::variable;
 use crate::config_file::{RawBackendKind, RawDocker, RawLink};
 
-/// The kinds by the names that people type.
+/// The backends by the names used in flags and settings.
 const KINDS: [(&str, BackendChoice); 2] =
     [("namespace", BackendChoice::Namespace), ("docker", BackendChoice::Docker)];
 
-/// Where sandboxes are made.
+/// Where sandboxes are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BackendChoice {
     /// Linux namespaces on this host.
@@ -20,7 +20,7 @@ pub(crate) enum BackendChoice {
     Docker,
 }
 
-/// Checked settings of the Docker backend; what is absent is its own default.
+/// Checked settings of the Docker backend; `None` means the backend's default.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DockerSettings {
     pub(crate) host: Option<String>,
@@ -32,13 +32,13 @@ pub(crate) struct DockerSettings {
 }
 
 impl DockerSettings {
-    /// Whether its engine is taken to be on this host.
+    /// Whether the engine is assumed to run on this host.
     pub(crate) fn is_on_this_host(&self) -> bool {
         self.host.as_deref().is_none_or(|host| host.starts_with("unix://"))
     }
 }
 
-/// The flag's, the environment's, the file's, or the usual one.
+/// The backend from the flag, the environment, the file, or the default.
 pub(crate) fn choose(flag: Option<&str>, file: Option<RawBackendKind>) -> Result<BackendChoice> {
     let named = flag.map(|text| ("--backend", text.to_owned()));
     let named = named.or_else(|| Some(("CAISSON_BACKEND", variable("CAISSON_BACKEND")?)));
@@ -54,7 +54,7 @@ pub(crate) fn choose(flag: Option<&str>, file: Option<RawBackendKind>) -> Result
     })
 }
 
-/// Checks the section `[docker]`.
+/// Checks the `[docker]` section.
 pub(crate) fn docker_settings(raw: RawDocker) -> Result<DockerSettings> {
     let host = variable("CAISSON_DOCKER_HOST").or(raw.host);
     if let Some(host) = &host {

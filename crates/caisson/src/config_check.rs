@@ -1,6 +1,6 @@
-//! Looks at a configuration setting by setting: what is wrong and where, and where each value comes from.
+//! Checks a configuration setting by setting: what is wrong and where, and where each value comes from.
 //!
-//! What settings there are, what they mean and their defaults stand in `caisson.example.toml`, which is read here too.
+//! The settings with their meaning and defaults are read from `caisson.example.toml`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::config_file::RawConfig;
 use crate::config_limits;
 use crate::failure::Coded;
 
-/// The code of an error of the configuration.
+/// The error code of configuration errors.
 const CODE: &str = "configuration";
 
-/// Settings that the environment can give, and the variable.
+/// Settings that can come from the environment, and their variables.
 const VARIABLES: [(&str, &str); 8] = [
     ("data", "CAISSON_DATA"),
     ("run_dir", "CAISSON_RUN_DIR"),
@@ -32,45 +32,42 @@ const VARIABLES: [(&str, &str); 8] = [
     ("model.name", "CAISSON_MODEL"),
 ];
 
-/// Sections whose settings are right or wrong only together.
+/// Sections whose settings are only valid together.
 const TOGETHER: [&str; 2] = ["tls", "oidc"];
 
-/// What was found.
+/// The result of a check.
 pub(crate) struct Report {
-    /// The file that was read, if there is one.
+    /// The configuration file, if there is one.
     pub(crate) file: Option<PathBuf>,
-    /// What is wrong.
     pub(crate) problems: Vec<Problem>,
     /// Every setting with its value.
     pub(crate) settings: Vec<Setting>,
-    /// What is right and yet worth a second look.
+    /// Valid settings that deserve a second look.
     pub(crate) hints: Vec<String>,
 }
 
-/// Something wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// `file:line`, or where else it was said.
+    /// `file:line`, or the name of another source.
     pub(crate) place: String,
-    /// What is wrong, and with which setting.
+    /// The problem, and the setting that has it.
     pub(crate) text: String,
-    /// What the setting means and may be.
+    /// What the setting means and which values it accepts.
     pub(crate) about: Option<String>,
 }
 
 impl Problem {
-    /// All of it in a line, and what the setting means in a second one.
+    /// The problem on one line, and the setting's meaning on a second one.
     fn line(&self) -> String {
         let about = self.about.as_ref().map(|about| format!("\n    {about}")).unwrap_or_default();
         format!("{}: {}{about}", self.place, self.text)
     }
 }
 
-/// A setting and its value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
-    /// As it would stand in the file; absent where nothing was said and there is no fixed default.
+    /// The value in TOML; `None` if it is not set and has no fixed default.
     pub(crate) value: Option<String>,
     /// Where the value comes from.
     pub(crate) origin: String,
@@ -80,22 +77,22 @@ pub(crate) struct Setting {
 #[derive(Clone)]
 struct Written {
     key: String,
-    /// Where it stands in the file's tables.
+    /// The path in the file's tables.
     path: Vec<String>,
-    /// As it is written.
+    /// The text of the value.
     text: String,
     value: Value,
     line: usize,
 }
 
 impl Written {
-    /// The section that it stands in.
+    /// The setting's section.
     fn section(&self) -> &str {
         self.key.rsplit_once('.').map_or("", |(section, _)| section)
     }
 }
 
-/// What was typed beside the file.
+/// Settings from flags.
 #[derive(Clone, Copy)]
 struct Typed<'a> {
     host: &'a HostArguments,
@@ -103,7 +100,7 @@ struct Typed<'a> {
     insecure_listen: bool,
 }
 
-/// The error for a configuration that could not be used: all that is wrong with it, where that can be told.
+/// The error for an invalid configuration, with all problems as far as they can be determined.
 pub(crate) fn explain(
     error: &anyhow::Error,
     host: &HostArguments,
@@ -120,14 +117,14 @@ pub(crate) fn explain(
     }
 }
 
-/// What is to be said of variables of the environment that nobody reads, not even by the file's wish.
+/// Warnings about environment variables that look like settings but are not read, including through the file.
 pub(crate) fn unknown_variables(arguments: &HostArguments) -> Vec<String> {
     let file = config::file(arguments.config.as_deref());
     let text = file.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     config_environment::unknown_variables(&text)
 }
 
-/// Checks all of it.
+/// Checks the whole configuration.
 pub(crate) fn check(arguments: &HostArguments) -> Result<Report> {
     check_typed(Typed { host: arguments, listen: &[], insecure_listen: false })
 }
@@ -163,7 +160,7 @@ fn check_typed(typed: Typed<'_>) -> Result<Report> {
     Ok(Report { file, problems, settings, hints })
 }
 
-/// Shows the ceilings of requests that are taken from the host.
+/// Shows the request limits that are derived from the host.
 fn show_ceilings(settings: &mut [Setting], text: &str, typed: Typed<'_>) {
     let Typed { host, listen, insecure_listen } = typed;
     let Ok(raw) = toml::from_str::<RawConfig>(text) else { return };
@@ -176,7 +173,7 @@ fn show_ceilings(settings: &mut [Setting], text: &str, typed: Typed<'_>) {
     }
 }
 
-/// Secrets that whoever may submit a job can have sent anywhere.
+/// Hints about secrets that any submitter of a job can have sent to any host.
 fn hints_of(settings: &[Setting]) -> Vec<String> {
     let named = |setting: &Setting| {
         let name = setting.key.strip_prefix("secrets.")?.split('.').next()?;
@@ -210,7 +207,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// All settings of a table and of those in it.
+    /// Collects the settings of a table and of its subtables.
     fn collect(&self, spans: &DeTable<'_>, values: &Table, above: &[String], written: &mut Vec<Written>) {
         for (key, span) in spans {
             let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
@@ -218,14 +215,14 @@ impl Reader<'_> {
             let mut name = path.join(".");
             let text = self.text.get(span.span()).unwrap_or_default();
             match (span.get_ref(), value) {
-                // A section, and not a value that is written as one, such as `[egress.default]`.
+                // A section, not a value in inline form such as `[egress.default]`.
                 (DeValue::Table(inner), Value::Table(values))
                     if !text.starts_with('{') && !is_open(&name) && !self.is_known(&name) =>
                 {
                     self.collect(inner, values, &path, written);
                     continue;
                 }
-                // `model = "name"` is short for a section with that name alone.
+                // `model = "name"` is short for a section with only that name.
                 (DeValue::String(_), _) if name == "model" => name = "model.name".into(),
                 _ => {}
             }
@@ -249,7 +246,7 @@ fn line_of(text: &str, position: usize) -> usize {
     text.bytes().take(position).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// A file with these settings alone.
+/// A configuration with only these settings.
 fn table_of<'a>(settings: impl IntoIterator<Item = &'a Written>) -> Table {
     let mut whole = Table::new();
     for setting in settings {
@@ -268,7 +265,7 @@ fn table_of<'a>(settings: impl IntoIterator<Item = &'a Written>) -> Table {
     whole
 }
 
-/// What is wrong, each with the setting to blame: names first, then what values are, then what they mean together.
+/// All problems, each with its setting: unknown names first, then invalid values, then invalid combinations.
 fn problems_of(written: &[Written], name: &str, known: &[Known], typed: Typed<'_>) -> Vec<Problem> {
     let mut problems: Vec<(usize, Problem)> = Vec::new();
     let mut good: Vec<Written> = Vec::new();
@@ -285,16 +282,16 @@ fn problems_of(written: &[Written], name: &str, known: &[Known], typed: Typed<'_
             good.push(setting.clone());
         }
     }
-    // Each setting that is to blame is taken out, until what is left is right.
+    // Remove one offending setting after another until the rest is valid.
     while let Some(error) = error_of(&good, typed) {
-        // What is wrong without any of them is not theirs.
+        // The error also occurs without any of these settings, so none of them caused it.
         if error_of(&[], typed).as_ref() == Some(&error) {
             let place = "flags and environment".into();
             problems.push((usize::MAX, Problem { place, text: error, about: None }));
             break;
         }
         let Some(index) = blamed(&error, &good) else {
-            // What was found before may well be the cause of this.
+            // Earlier problems may have caused this one.
             if problems.is_empty() {
                 let place = "flags, environment and file together".into();
                 problems.push((usize::MAX, Problem { place, text: error, about: None }));
@@ -306,7 +303,7 @@ fn problems_of(written: &[Written], name: &str, known: &[Known], typed: Typed<'_
         let described = known.iter().find(|known| known.key == setting.key);
         let place = format!("{name}:{}", setting.line);
         problems.push((setting.line, Problem { place, text, about: about(described) }));
-        // The others of these need each other, and would be blamed for what was just taken out.
+        // The other settings of such a section depend on the removed one and would produce errors too.
         let section = setting.section().to_owned();
         if TOGETHER.contains(&section.as_str()) {
             good.retain(|other| other.section() != section);
@@ -320,7 +317,7 @@ fn about(described: Option<&Known>) -> Option<String> {
     described.map(|known| known.about.clone()).filter(|about| !about.is_empty())
 }
 
-/// What is wrong with these settings together.
+/// The error when these settings are combined.
 fn error_of(settings: &[Written], typed: Typed<'_>) -> Option<String> {
     let Typed { host, listen, insecure_listen } = typed;
     match table_of(settings).try_into::<RawConfig>() {
@@ -331,12 +328,12 @@ fn error_of(settings: &[Written], typed: Typed<'_>) -> Option<String> {
     }
 }
 
-/// The key that an error begins with, where it names one.
+/// The key that an error message starts with, if any.
 fn key_of(error: &str) -> &str {
     error.split(':').next().unwrap_or_default()
 }
 
-/// Whether an error says which setting it is about: this one, a part of it, or its section.
+/// Whether an error message is about this setting, a part of it, or its section.
 fn names(error: &str, setting: &Written) -> bool {
     let key = key_of(error);
     let below = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'));
@@ -348,7 +345,7 @@ fn blamed(error: &str, settings: &[Written]) -> Option<usize> {
     let key = key_of(error);
     let exact = settings.iter().position(|setting| setting.key == key);
     let by_name = || settings.iter().position(|setting| names(error, setting));
-    // One that is missing is asked for at the line of another one of its section.
+    // A missing setting is reported at the line of another setting of its section.
     let section = key.rsplit_once('.').map(|(section, _)| section);
     let by_section = || settings.iter().position(|setting| Some(setting.section()) == section);
     let alone = || {
@@ -361,7 +358,7 @@ fn blamed(error: &str, settings: &[Written]) -> Option<usize> {
     exact.or_else(by_name).or_else(by_section).or_else(alone)
 }
 
-/// The names of Rust's numbers mean nothing to most people.
+/// Replaces the names of Rust's number types, which users may not know.
 fn for_people(message: &str) -> String {
     let mut text = message.trim().replace('\n', ", ");
     text = text.replace("expected u16", "expected a whole number from 0 to 65535");

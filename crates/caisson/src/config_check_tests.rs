@@ -1,4 +1,4 @@
-//! Configurations that are wrong in many ways, and what is said of them.
+//! Tests with configurations that have several errors, and the messages for them.
 
 use crate::cli::HostArguments;
 use crate::config_check::{Report, check};

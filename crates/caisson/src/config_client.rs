@@ -1,29 +1,29 @@
-//! What commands take from the environment when they speak with a server and with the terminal.
+//! The environment variables of commands, about the server and the terminal.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// The server where nobody names one.
+/// The default server.
 const DEFAULT_URL: &str = "http://127.0.0.1:8000";
 
-/// The server that a command speaks with: the flag, then `CAISSON_URL`, then the default.
+/// The server's URL: from the flag, `CAISSON_URL`, or the default.
 pub(crate) fn server_url(flag: Option<&str>) -> String {
     let url = flag.map(ToOwned::to_owned).or_else(named_url).unwrap_or_else(|| DEFAULT_URL.into());
     url.trim_end_matches('/').to_owned()
 }
 
-/// The server that `CAISSON_URL` names.
+/// The URL in `CAISSON_URL`.
 pub(crate) fn named_url() -> Option<String> {
     variable("CAISSON_URL")
 }
 
-/// The file with certificates of servers: of the flag, or `CAISSON_CA`.
+/// The file with server certificates: from the flag, or `CAISSON_CA`.
 pub(crate) fn ca_file(flag: Option<&Path>) -> Option<PathBuf> {
     flag.map(Path::to_owned).or_else(|| variable("CAISSON_CA").map(PathBuf::from))
 }
 
-/// The key for the server: of the file that the flag names, or `CAISSON_KEY`.
+/// The API key: from the file that the flag names, or `CAISSON_KEY`.
 pub(crate) fn key(file: Option<&Path>) -> Result<Option<String>> {
     let Some(file) = file else { return Ok(variable("CAISSON_KEY")) };
     let text =
@@ -33,17 +33,17 @@ pub(crate) fn key(file: Option<&Path>) -> Result<Option<String>> {
     Ok(Some(key.to_owned()))
 }
 
-/// The token of a sandbox that the person in front has taken over.
+/// The token of the user's takeover of a sandbox.
 pub(crate) fn takeover_token() -> Option<String> {
     variable("CAISSON_TAKEOVER")
 }
 
-/// Whether the person in front wants no colours (see no-color.org).
+/// Whether the user has disabled colours (see no-color.org).
 pub(crate) fn no_colour() -> bool {
     variable("NO_COLOR").is_some()
 }
 
-/// What kind of terminal is in front, for the programs inside a sandbox.
+/// The terminal type, for programs in a sandbox.
 pub(crate) fn terminal_kind() -> String {
     variable("TERM").unwrap_or_else(|| "xterm".into())
 }

@@ -1,4 +1,4 @@
-//! The section `[context]`: how an agent's history is kept within its model's window, and searched.
+//! The section `[context]`: how an agent's history is kept within its model's context window, and how it is searched.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(crate) struct RawContext {
 }
 
 impl RawContext {
-    /// Checks it. Nobody is asked yet.
+    /// Checks the section. Sends no requests.
     pub(crate) fn settings(self) -> Result<ContextSettings> {
         ensure!(
             self.embeddings.is_some() || self.embeddings_key_file.is_none(),

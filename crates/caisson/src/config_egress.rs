@@ -1,4 +1,5 @@
-//! The section `[secrets]`, and what `[egress]` says of every job: the ceiling, the wait for people, allowances.
+//! The section `[secrets]`, and the settings in `[egress]` for all jobs: the ceiling, the approval timeout,
+//! allowances.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use serde::Deserialize;
 use crate::config::variable;
 use crate::config_file::RawEgress;
 
-/// The longest that a connection waits for a person.
+/// The maximum time that a connection may wait for approval.
 const LONGEST_WAIT_S: u64 = 3600;
 
-/// Where the value of a secret is, one of the three, and to which hosts it may go.
+/// A secret: one of three sources for its value, and the hosts that may receive it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawSecret {
@@ -25,7 +26,7 @@ pub(crate) struct RawSecret {
     hosts: Option<Vec<Rule>>,
 }
 
-/// Takes over what is said of every job.
+/// Applies the settings for all jobs.
 pub(crate) fn apply(
     settings: &mut Settings,
     egress: &RawEgress,
@@ -84,7 +85,7 @@ fn source(name: &str, raw: RawSecret) -> Result<SecretSource> {
     );
     match (raw.file, raw.environment, raw.command) {
         (Some(file), None, None) => {
-            // Read for each job; that it can be read at all is found out now.
+            // The file is read for each job; opening it now detects a missing or unreadable file early.
             std::fs::File::open(&file)
                 .with_context(|| format!("secrets.{name}.file: reading {}", file.display()))?;
             Ok(SecretSource::File(file))

@@ -1,12 +1,12 @@
-//! Variables of the environment that look like settings and are none: whoever set them meant something.
+//! Detects environment variables that look like settings but are not, which is most likely a typo.
 
 use crate::config_example::distance;
 
-/// What all of ours begin with.
+/// The prefix of all variables of this product.
 const PREFIX: &str = "CAISSON_";
-/// Those of our tests.
+/// The prefix of the tests' variables.
 const OF_TESTS: &str = "CAISSON_TEST_";
-/// Every variable that is read, by the server, by commands, or by what builds images.
+/// Every variable read by the server, by commands, or by image builds.
 const READ: [&str; 15] = [
     "CAISSON_BACKEND",
     "CAISSON_CA",
@@ -25,7 +25,7 @@ const READ: [&str; 15] = [
     "CAISSON_URL",
 ];
 
-/// What is to be said of variables of this process that nobody reads. Those that the configuration names are read.
+/// Warnings about unknown variables of this process. Variables that the configuration refers to are known.
 pub(crate) fn unknown_variables(configuration: &str) -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     unknown(names, configuration)

@@ -1,27 +1,28 @@
-//! What settings there are: read from `caisson.example.toml`, which has every one with its meaning and default.
+//! The known settings, read from `caisson.example.toml`, which lists each with its meaning and default.
 
-/// The example as it is shipped.
+/// The shipped example.
 pub(crate) const EXAMPLE: &str = include_str!("../../../caisson.example.toml");
-/// Sections whose keys are names that the user chooses.
+/// Sections whose keys are chosen by the user.
 const OPEN: [&str; 2] = ["secrets", "mcp"];
 
-/// A setting that the example describes.
+/// A setting described in the example.
 pub(crate) struct Known {
     pub(crate) key: String,
     pub(crate) default: Option<String>,
     pub(crate) about: String,
 }
 
-/// Whether a setting has a name that its user has chosen.
+/// Whether a setting's key is chosen by the user.
 pub(crate) fn is_open(key: &str) -> bool {
     OPEN.iter().any(|section| key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Reads the example: a setting a line, what it means in the comment above; one without a default is in a comment.
+/// Parses the example: one setting per line, its meaning in the comment above; settings without a default are
+/// commented out.
 pub(crate) fn known_settings(example: &str) -> Vec<Known> {
     let mut known: Vec<Known> = Vec::new();
     let (mut section, mut about, mut is_new) = (String::new(), String::new(), true);
-    // What is shown further in is a whole section as somebody might write it.
+    // Lines that are indented further show a sample of a whole section.
     for line in example.lines().filter(|line| !line.starts_with("#   ")) {
         let comment = line.strip_prefix('#').map(str::trim);
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
@@ -53,11 +54,11 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// What to say of a key that is none.
+/// The message for an unknown key.
 pub(crate) fn unknown_key(key: &str, known: &[Known]) -> String {
     let (section, name) = split(key);
     let near = known.iter().map(|known| (distance(&known.key, key), known.key.as_str())).min();
-    // Words of a few letters are near to everything.
+    // Short words are similar to everything, so they allow fewer differences.
     let most = (name.len() / 3).clamp(1, 3);
     if let Some((_, near)) = near.filter(|(distance, _)| *distance <= most) {
         return format!("{key}: there is no such setting; did you mean {near}?");
@@ -88,12 +89,12 @@ pub(crate) fn unknown_key(key: &str, known: &[Known]) -> String {
     format!("{key}: there is no such setting; there are {}", names.join(", "))
 }
 
-/// The section of a setting, empty at the top, and its name in there.
+/// The section of a setting, empty at the top level, and its name in it.
 fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
 }
 
-/// How many letters one must change, add or leave out to get from one word to the other.
+/// The edit distance of two words.
 pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -1,4 +1,4 @@
-//! The configuration file as it is written. Unknown keys are refused by name.
+//! The schema of the configuration file. Unknown keys are rejected by name.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ pub(crate) struct RawConfig {
     pub(crate) trusted_proxies: Option<Vec<std::net::IpAddr>>,
 }
 
-/// Ports on loopback that show the newest job that runs.
+/// Ports on loopback that forward to the newest running job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawExpose {
@@ -57,7 +57,6 @@ pub(crate) struct RawExpose {
     pub(crate) vnc: Option<u16>,
 }
 
-/// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LogFormat {
@@ -80,7 +79,7 @@ pub(crate) struct RawJobs {
     pub(crate) shutdown_patience_s: Option<u64>,
 }
 
-/// What becomes of running jobs when the server is told to stop.
+/// What happens to running jobs when the server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawOnShutdown {
@@ -125,7 +124,7 @@ pub(crate) struct RawRetention {
     pub(crate) max_gib: Option<u64>,
 }
 
-/// Where traces go.
+/// Where to send traces.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawTelemetry {
@@ -146,7 +145,7 @@ pub(crate) struct RawHttp {
     pub(crate) idle_timeout_s: Option<u64>,
 }
 
-/// The least isolation that is acceptable to jobs that say nothing.
+/// The minimum isolation for jobs that do not specify one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawIsolation {
@@ -173,7 +172,7 @@ pub(crate) struct RawBackend {
     pub(crate) kind: Option<RawBackendKind>,
 }
 
-/// Where sandboxes are made.
+/// Where sandboxes are created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawBackendKind {
@@ -193,7 +192,7 @@ pub(crate) struct RawDocker {
     pub(crate) link: Option<RawLink>,
 }
 
-/// How guests in containers are reached.
+/// How the server reaches guests in containers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawLink {

@@ -1,4 +1,4 @@
-//! The sections of the configuration that are about jobs, checked: `jobs`, `egress`, `retention`, `desktop`, `pool`.
+//! Checks the sections of the configuration that concern jobs: `jobs`, `egress`, `retention`, `desktop`, `pool`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::config_limits::RawLimits;
 
 /// Thirty days.
 const LONGEST_S: u64 = 2_592_000;
-/// The bundle of certificates that Debian and its like keep.
+/// The CA bundle on Debian and its derivatives.
 const HOST_CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// How long running jobs are waited for at the end, where they are.
+/// How long a stopping server waits for running jobs, if it waits for them.
 const DEFAULT_SHUTDOWN_PATIENCE_S: u64 = 600;
 
-/// What holds for jobs: how many, how long, what they may use, how long they are kept.
+/// The settings of jobs: concurrency, timeouts, limits, retention.
 pub(crate) fn job_settings(
     jobs: &RawJobs,
     limits: &RawLimits,
@@ -57,11 +57,11 @@ pub(crate) fn job_settings(
     Ok(settings)
 }
 
-/// The desktop of jobs that name none of their own.
+/// The desktop of jobs that do not specify one.
 pub(crate) fn desktop_settings(raw: &RawDesktop) -> Result<DesktopSettings> {
     let asked = NewDesktop { width: raw.width, height: raw.height, record: None };
     let mut desktop = asked.check(DesktopSettings::default())?;
-    // Only a job that names a desktop of its own has its programs told of it.
+    // Programs are only told of the desktop if their job specifies one.
     desktop.is_announced = false;
     if let Some(seconds) = raw.idle_s {
         ensure!((1..=86_400).contains(&seconds), "desktop.idle_s: {seconds} is not between 1 and 86400");
@@ -70,7 +70,7 @@ pub(crate) fn desktop_settings(raw: &RawDesktop) -> Result<DesktopSettings> {
     Ok(desktop)
 }
 
-/// The images that sandboxes are kept ready of.
+/// The images to keep pooled sandboxes for.
 pub(crate) fn pool_images(raw: RawPool) -> Result<Vec<String>> {
     let images = raw.images.unwrap_or_default();
     ensure!(images.len() <= 100, "pool.images: {} are more than 100", images.len());
@@ -81,7 +81,7 @@ pub(crate) fn pool_images(raw: RawPool) -> Result<Vec<String>> {
     Ok(images)
 }
 
-/// How many are kept ready of each.
+/// The number of pooled sandboxes per image.
 pub(crate) fn pool_size(raw: &RawPool) -> Result<usize> {
     let size = raw.size.unwrap_or(0);
     ensure!(size <= 1000, "pool.size: {size} is not between 0 and 1000");
@@ -100,14 +100,14 @@ fn shutdown_settings(jobs: &RawJobs) -> Result<OnShutdown> {
     })
 }
 
-/// As long as a request may ask for.
+/// Limited to what a request may ask for.
 fn duration(name: &str, seconds: u64) -> Result<Duration> {
     ensure!((1..=LONGEST_S).contains(&seconds), "jobs.{name}: {seconds} is not between 1 and {LONGEST_S}");
     Ok(Duration::from_secs(seconds))
 }
 
-/// The certificates that sandboxes trust beside their image's own. Without a setting: those of this host, so that a
-/// company's own authority works inside as it does outside.
+/// The certificates that sandboxes trust in addition to their image's own. The default is the host's bundle, so that
+/// a company's own CA works inside as it does outside.
 fn read_certificates(files: Option<&[PathBuf]>) -> Result<Vec<String>> {
     match files {
         Some(files) => files

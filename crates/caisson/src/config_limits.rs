@@ -1,4 +1,4 @@
-//! `[limits]` and `[limits.max]`: what holds for jobs that name no limits, and the most that a request may ask for.
+//! `[limits]` and `[limits.max]`: the limits of jobs that specify none, and the maximum that a request may ask for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,7 @@ pub(crate) struct RawMax {
     pub(crate) keys: BTreeMap<String, Ceilings>,
 }
 
-/// What a host has in all; a field that is absent is not known.
+/// The total resources of a host; `None` if unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct HostTotals {
     pub(crate) memory_mib: Option<u64>,
@@ -52,14 +52,14 @@ pub(crate) struct HostTotals {
 }
 
 impl HostTotals {
-    /// What this host has; of disks the one with the data folder.
+    /// The totals of this host; the disk is the one with the data folder.
     pub(crate) fn of_this_host(data: &Path) -> Self {
         let memory = rustix::system::sysinfo();
         #[expect(clippy::useless_conversion, reason = "the types differ between architectures")]
         let bytes = u64::from(memory.totalram).saturating_mul(u64::from(memory.mem_unit));
         #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
         let cpus = std::thread::available_parallelism().map(|count| count.get() as f64);
-        // The folder may not be there yet.
+        // The folder may not exist yet.
         let disk = data.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
         Self {
             memory_mib: Some(bytes / MEBIBYTE),
@@ -81,7 +81,7 @@ fn kernel_number(name: &str) -> Option<u64> {
 }
 
 impl RawLimits {
-    /// Limits of jobs that name none.
+    /// The limits of jobs that specify none.
     pub(crate) fn defaults(&self, defaults: Limits) -> Result<Limits> {
         let pick = |name: &str, value: Option<u64>, default: Limit, kind: LimitKind| {
             let (least, most) = allowed_range(kind);
@@ -104,8 +104,8 @@ impl RawLimits {
         })
     }
 
-    /// The most that a request may ask for. Without a value that is what the host has in all, and never less than what jobs get that
-    /// name nothing.
+    /// The maximum that a request may ask for. The default is the host's total, and never less than the default
+    /// limits of a job.
     pub(crate) fn ceilings(&self, defaults: Limits, host: HostTotals) -> Result<CeilingRules> {
         let max = &self.max;
         let derived = |host: Option<u64>, default: Limit, kind: LimitKind| {
@@ -118,7 +118,7 @@ impl RawLimits {
             memory_mib: max.memory_mib.or(derived(host.memory_mib, defaults.memory_mib, LimitKind::Memory)),
             cpus: max.cpus.or(cpus),
             pids: max.pids.or(derived(host.pids, defaults.pids, LimitKind::Pids)),
-            // A default above what the host can give is lowered, so there is no reason to promise more.
+            // Defaults above the host's maximum are lowered anyway, so the ceiling need not be higher.
             open_files: max
                 .open_files
                 .or(host.open_files.map(|host| host.min(allowed_range(LimitKind::OpenFiles).1))),
@@ -148,7 +148,7 @@ fn check(place: &str, ceilings: &Ceilings) -> Result<()> {
     ceilings.check().map_err(|wrong| anyhow!("{place}.{}: {}", wrong.field, wrong.problem))
 }
 
-/// The ceilings of everybody, in words; `None` where nothing bounds memory, CPUs or disk.
+/// The general ceilings as text; `None` if memory, CPUs and disk are all unbounded.
 pub(crate) fn described(everybody: &Ceilings) -> Option<String> {
     let Ceilings { memory_mib, cpus, pids, open_files, disk_mib, .. } = *everybody;
     let (memory_mib, cpus, disk_mib) = (memory_mib?, cpus?, disk_mib?);
@@ -158,7 +158,7 @@ pub(crate) fn described(everybody: &Ceilings) -> Option<String> {
     Some(format!("at most {memory_mib} MiB of memory, {cpus} CPUs, {disk_mib} MiB of disk{more}"))
 }
 
-/// A ceiling for everybody, as it would stand in the file.
+/// A general ceiling as it would be written in the file.
 pub(crate) fn shown(key: &str, everybody: &Ceilings) -> Option<String> {
     let name = key.strip_prefix("limits.max.")?;
     let all = serde_json::to_value(everybody).ok()?;

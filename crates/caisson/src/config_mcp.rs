@@ -1,4 +1,5 @@
-//! The sections `[mcp.NAME]`: servers that give agents further tools. Keys come from the environment or from a file.
+//! The sections `[mcp.NAME]`: MCP servers with additional tools for agents. Keys come from the environment or from a
+//! file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use serde::Deserialize;
 
 use crate::config::variable;
 
-/// All of them, by name.
+/// All servers, by name.
 pub(crate) type RawServers = BTreeMap<String, RawServer>;
 
 /// One section.
@@ -28,14 +29,14 @@ pub(crate) struct RawServer {
     jobs: RawJobs,
 }
 
-/// Which jobs have a server.
+/// Which jobs can use a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RawJobs {
     /// All task jobs.
     #[default]
     All,
-    /// Those that name it.
+    /// Jobs that name the server.
     Named,
 }
 
@@ -82,7 +83,7 @@ fn read_headers(raw: &RawServer, name: &str) -> Result<Headers> {
     Ok(headers)
 }
 
-/// A value with its `${VARIABLE}`s from the environment.
+/// Expands `${VARIABLE}` in a value from the environment.
 fn filled(value: &str) -> Result<String> {
     let mut text = String::new();
     let mut rest = value;

@@ -1,4 +1,4 @@
-//! The section `[model]`: as it is written, and as checked settings. Keys come from the environment or from a file.
+//! The section `[model]`, as written and as checked settings. Keys come from the environment or from a file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for RawModel {
 }
 
 impl RawModel {
-    /// Checks it, with the environment on top. Nobody is asked yet.
+    /// Checks the section, overridden by the environment. Sends no requests.
     pub(crate) fn settings(self) -> Result<Settings> {
         let raw = self.0;
         let mut settings = Settings {

@@ -1,4 +1,4 @@
-//! Login with accounts elsewhere, as it is configured.
+//! The section `[oidc]`: login through an OpenID Connect provider.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(crate) struct RawOidc {
 }
 
 impl RawOidc {
-    /// Checks it; nothing where no provider is named.
+    /// Checks the section; `None` if no provider is configured.
     pub(crate) fn settings(self) -> Result<Option<OidcSettings>> {
         let Some(issuer) = self.issuer else {
             ensure!(self.client_id.is_none(), "oidc.issuer: is missing; it is the address of the provider");

@@ -1,4 +1,4 @@
-//! Where a server keeps its things when nobody says otherwise: root's places, or those of an ordinary user.
+//! The default folders of a server, for root and for an ordinary user.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,17 @@ use anyhow::{Context, Result};
 const ROOT_DATA: &str = "/var/lib/caisson";
 const ROOT_RUN: &str = "/run/caisson";
 
-/// Folders of one user's servers.
+/// The folders for servers of one user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Places {
     /// Jobs, database and sandboxes.
     pub(crate) data: PathBuf,
-    /// Folders of sockets and of locks on user ids, for all servers of this user.
+    /// Parent folder of sockets and user id locks, for all servers of this user.
     pub(crate) run: PathBuf,
 }
 
 impl Places {
-    /// The places of a user whose environment `variable` tells.
+    /// The folders of a user whose environment variables `variable` returns.
     pub(crate) fn of(uid: u32, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         if uid == 0 {
             return Ok(Self { data: ROOT_DATA.into(), run: ROOT_RUN.into() });
@@ -30,18 +30,18 @@ impl Places {
         Ok(Self { data: data.join("caisson"), run })
     }
 
-    /// The folder for sockets that belongs to a data folder.
+    /// The socket folder that belongs to a data folder.
     pub(crate) fn run_dir_of(&self, data: &Path) -> PathBuf {
         self.run.join(short_name(data))
     }
 
-    /// The folder of locks on user ids.
+    /// The folder of user id locks.
     pub(crate) fn slots_dir(&self) -> PathBuf {
         self.run.join("slots")
     }
 }
 
-/// A short name for a folder, so that two servers on one host do not share sockets.
+/// A short name derived from a folder, so that two servers on one host do not share sockets.
 fn short_name(folder: &Path) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in folder.as_os_str().as_encoded_bytes() {

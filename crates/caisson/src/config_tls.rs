@@ -1,4 +1,4 @@
-//! The certificate of the server, as it is configured.
+//! The section `[tls]`: the server's certificate.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub(crate) struct RawTls {
 }
 
 impl RawTls {
-    /// Reads the files, where both are named.
+    /// Reads the files if both are configured.
     pub(crate) fn certificate(&self) -> Result<Option<Certificate>> {
         match (&self.certificate, &self.key) {
             (None, None) => Ok(None),

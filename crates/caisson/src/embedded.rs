@@ -1,4 +1,4 @@
-//! The two static programs that travel inside this binary: written to the data folder once, found there again.
+//! The two static programs embedded in this binary: written to the data folder once, and reused from there.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sandbox::namespace::LAUNCH_FILE;
 
-/// A program, and the name of its file, which is another one for another content.
+/// A program, and its file name, which includes a hash of its content.
 struct Program {
     file_name: &'static str,
     content: &'static [u8],
@@ -21,28 +21,27 @@ const GUEST: Program =
 const LAUNCHER: Program =
     Program { file_name: env!("EMBEDDED_LAUNCHER_FILE"), content: include_bytes!(env!("EMBEDDED_LAUNCHER")) };
 
-/// Everybody may run them.
+/// Executable by every user.
 const MODE: u32 = 0o755;
 
-/// Where the programs are.
+/// Paths of the programs.
 pub(crate) struct Programs {
     pub(crate) guest: PathBuf,
     pub(crate) launcher: PathBuf,
 }
 
-/// The same programs in memory, for who only wants to try something: they are there as long as this.
+/// The same programs in memory, for inspecting a host without writing to disk. They exist as long as this value.
 pub(crate) struct InMemory {
     guest: File,
     launcher: File,
 }
 
 impl InMemory {
-    /// Puts them there.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { guest: keep("caisson-guest", &GUEST)?, launcher: keep("caisson-launcher", &LAUNCHER)? })
     }
 
-    /// Paths by which this process, and those that it starts, can run them.
+    /// Paths by which this process and its children can execute the programs.
     pub(crate) fn programs(&self) -> Programs {
         let path = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         Programs { guest: path(&self.guest), launcher: path(&self.launcher) }
@@ -50,7 +49,7 @@ impl InMemory {
 }
 
 fn keep(name: &str, program: &Program) -> io::Result<File> {
-    // Kernels before 6.3 do not know that programs must be asked for.
+    // Kernels before 6.3 do not know `MFD_EXEC`.
     let made = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC)
         .or_else(|_| memfd_create(name, MemfdFlags::CLOEXEC))?;
     let mut file = File::from(made);
@@ -58,14 +57,14 @@ fn keep(name: &str, program: &Program) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes the programs where they are missing. Old versions stay until [`sweep`] finds that nobody needs them.
+/// Writes missing programs. Old versions stay until [`sweep`] finds that nothing needs them.
 pub(crate) fn install(folder: &Path) -> Result<Programs> {
     fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
     Ok(Programs { guest: write(folder, &GUEST)?, launcher: write(folder, &LAUNCHER)? })
 }
 
-/// Removes programs of other versions from a data folder, where no sandbox in it was made with them. Where that cannot be told,
-/// all stay: sandboxes that are no processes of this host, and servers of one run that share the programs.
+/// Removes programs of other versions from a data folder if no sandbox in it uses them. Keeps all if that cannot be
+/// determined: sandboxes that are not processes of this host, and one-shot servers that share the programs.
 pub(crate) fn sweep(data: &Path) {
     let entries = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
     if entries(data.join("once")).next().is_some() {
@@ -104,7 +103,7 @@ fn write(folder: &Path, program: &Program) -> Result<PathBuf> {
         .mode(MODE)
         .open(&partial)
         .with_context(|| format!("writing {}", partial.display()))?;
-    // Sandboxes run them as users of their own, whatever umask this process has.
+    // Sandboxes run the programs as their own users, so the mode must not depend on the umask.
     file.set_permissions(fs::Permissions::from_mode(MODE))
         .and_then(|()| file.write_all(content))
         .and_then(|()| file.sync_all())
@@ -128,7 +127,7 @@ mod tests {
         }
     }
 
-    /// A data folder with the current programs and one of an earlier version.
+    /// A data folder with the current programs and those of an earlier version.
     fn data() -> (tempfile::TempDir, PathBuf) {
         let data = tempfile::tempdir().unwrap();
         install(&data.path().join("bin")).unwrap();

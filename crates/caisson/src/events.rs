@@ -1,4 +1,4 @@
-//! Follows the events of a job, across lost connections.
+//! Follows the events of a job, reconnecting when the connection is lost.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 
-/// How often a lost connection is tried again, a second apart.
+/// How often to reconnect, a second apart.
 const RECONNECTS: u32 = 60;
 
-/// What became of one connection.
+/// How a connection ended.
 enum Ended {
-    /// The job is over.
+    /// The job has ended.
     Over,
     /// The connection ended before the job.
     Early,
 }
 
-/// Hands every event to `show` until the job is over; after a lost connection it goes on where it was.
+/// Passes every event to `show` until the job ends; after a lost connection it continues with the next event.
 pub(crate) async fn follow(client: &Client, path: &str, mut show: impl FnMut(&Value)) -> Result<()> {
     let mut last_id = 0;
     let mut failures = 0;
@@ -28,7 +28,7 @@ pub(crate) async fn follow(client: &Client, path: &str, mut show: impl FnMut(&Va
         match follow_once(client, path, &mut show, &mut last_id).await {
             Ok(Ended::Over) => return Ok(()),
             Ok(Ended::Early) => failures = 0,
-            // Nothing was shown yet: a wrong id or address gets no better by waiting.
+            // Nothing has been received yet: waiting does not fix a wrong id or address.
             Err(error) if failures >= RECONNECTS || last_id == 0 => return Err(error),
             Err(_) => failures += 1,
         }
@@ -82,7 +82,7 @@ impl Message {
         }
         match (kind, serde_json::from_str(&data)) {
             ("end", _) => Self::End,
-            // Words of the model, in no log.
+            // Streamed model text, which is not part of the event log.
             ("delta", Ok(words)) => Self::Event(json!({"kind": "delta", "data": Value::clone(&words)})),
             (_, Ok(event)) => Self::Event(event),
             _ => Self::Nothing,

@@ -1,4 +1,4 @@
-//! The listeners beside the API's: the second one for what jobs serve, and fixed ports for the newest job that runs.
+//! The listeners beside the API's: the preview listener, and fixed ports for the newest running job.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,18 +11,18 @@ use tokio::net::TcpListener;
 
 use crate::config::Config;
 
-/// Listeners that are bound and not served yet.
+/// Bound listeners that are not served yet.
 pub(crate) struct Exposed {
     previews: Vec<TcpListener>,
     jupyter: Option<TcpListener>,
     novnc: Option<TcpListener>,
     vnc: Option<TcpListener>,
-    /// Where the API is.
+    /// Address of the API.
     api: String,
 }
 
 impl Exposed {
-    /// Binds what the configuration names.
+    /// Binds the configured addresses.
     pub(crate) async fn bind(config: &Config) -> Result<Self> {
         let mut previews = Vec::new();
         for address in &config.preview_listen {
@@ -39,7 +39,7 @@ impl Exposed {
         })
     }
 
-    /// Serves all of them until the end.
+    /// Serves all listeners until shutdown.
     pub(crate) fn serve<F>(
         self,
         orchestrator: &Orchestrator,
@@ -50,7 +50,7 @@ impl Exposed {
         F: Future<Output = ()> + Clone + Send + 'static,
     {
         let mut all: Vec<BoxFuture<'static, ()>> = Vec::new();
-        // These are on loopback, where nobody else listens on the way.
+        // No TLS: these listen on loopback, where nobody can intercept the traffic.
         let settings = &ServerSettings { certificate: None, ..settings.clone() };
         if !self.previews.is_empty() {
             let app = server::previews(orchestrator.clone(), settings);

@@ -1,4 +1,4 @@
-//! How a command says that it could not be carried out: a line for people, or JSON where that was asked for, and an exit code.
+//! Error output of commands: a line of text, or JSON if requested, and an exit code.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,16 +9,16 @@ use serde_json::json;
 
 use crate::commands;
 
-/// What cannot be carried out by a command whose exit code is otherwise that of what ran, as Docker has it.
+/// The exit code for own failures of commands that otherwise pass on a program's exit code, as in Docker.
 pub(crate) const EXIT_OWN_TROUBLE: u8 = 125;
-/// The commands that are so.
+/// The commands that pass on a program's exit code.
 const PASSING_ON: [&str; 3] = ["exec", "shell", "attach"];
-/// The code of what has no better one.
+/// The code of errors without a specific one.
 const NO_BETTER_CODE: &str = "failed";
-/// The code of words that make no command.
+/// The code of command line errors.
 const USAGE: &str = "usage";
 
-/// An error with a code that a program can match.
+/// An error with a code that programs can match.
 #[derive(Debug)]
 pub(crate) struct Coded {
     code: String,
@@ -26,7 +26,6 @@ pub(crate) struct Coded {
 }
 
 impl Coded {
-    /// An error of this kind.
     pub(crate) fn error(code: impl Into<String>, message: impl Into<String>) -> anyhow::Error {
         anyhow::Error::new(Self { code: code.into(), message: message.into() })
     }
@@ -45,7 +44,7 @@ impl fmt::Display for Coded {
 
 impl std::error::Error for Coded {}
 
-/// How a command tells of what went wrong.
+/// How a command reports an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Manner {
     is_json: bool,
@@ -53,12 +52,12 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
-    /// As what was typed wants it.
+    /// Chooses the manner from the parsed arguments.
     pub(crate) fn of(matches: &ArgMatches) -> Self {
         Self { is_json: wants_json(matches), exit_code: exit_code(matches.subcommand_name()) }
     }
 
-    /// The same for words that make no command, as far as they can be understood.
+    /// Chooses the manner from arguments that failed to parse, as far as possible.
     fn of_words(words: &[OsString]) -> Self {
         let mut words =
             words.iter().skip(1).filter_map(|word| word.to_str()).take_while(|word| *word != "--");
@@ -66,7 +65,7 @@ impl Manner {
         Self { is_json: words.any(|word| word == "--json"), exit_code: exit_code(command) }
     }
 
-    /// Says what went wrong.
+    /// Prints the error.
     pub(crate) fn tell(self, error: &anyhow::Error) -> ExitCode {
         if self.is_json {
             let coded = error.chain().find_map(|cause| cause.downcast_ref::<Coded>());
@@ -79,11 +78,11 @@ impl Manner {
     }
 }
 
-/// Says what is wrong with words that make no command, or what they ask for: help, the version.
+/// Prints a parse error, or the requested help or version.
 pub(crate) fn mistyped(error: &clap::Error, words: &[OsString]) -> ExitCode {
     let manner = Manner::of_words(words);
     if !error.use_stderr() || !manner.is_json {
-        // A terminal that is gone needs no words.
+        // A closed terminal is not an error.
         let _ = error.print();
         let code = if error.use_stderr() { manner.exit_code } else { 0 };
         return ExitCode::from(code);

@@ -1,4 +1,4 @@
-//! What the server tells of its host: the same as `caisson doctor --json` and `caisson image list --json`; and the job of
+//! The server's reports on its host, equal to `caisson doctor --json` and `caisson image list --json`; and the job of
 //! `caisson demo`.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use server::HostReports;
 use crate::commands::{demo, doctor, image};
 use crate::config::Config;
 
-/// Reports that look anew whenever they are made.
+/// Reports that are recomputed for each request.
 pub(crate) fn reports(config: &Config, backend: &Arc<dyn Backend>) -> HostReports {
     let (of_doctor, of_images) = (config.clone(), config.clone());
     let backend = Arc::clone(backend);

@@ -1,4 +1,4 @@
-//! Ids as people type them: whole, or the beginning or end of one, as long as only one fits.
+//! Resolves ids as users type them: whole, or a unique prefix or suffix.
 
 use anyhow::{Result, bail};
 use reqwest::Method;
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::client::Client;
 
-/// How many digits of an id are shown in tables. The end of an id differs most.
+/// How many characters of an id tables show. They show the end, where ids differ most.
 const SHORT: usize = 8;
 /// The length of a whole id.
 const WHOLE: usize = 36;
-/// How many jobs the server lists at once.
+/// The server's page size for jobs.
 const PAGE: usize = 1000;
 
-/// What has a sandbox that one can work in.
+/// Things that have a sandbox to work in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Job,
@@ -28,7 +28,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The path of a sub-resource.
+    /// The URL path of a sub-resource.
     pub(crate) fn path(&self, rest: &str) -> String {
         let collection = match self.kind {
             Kind::Job => "jobs",
@@ -43,7 +43,7 @@ pub(crate) fn short(id: &str) -> &str {
     id.get(id.len().saturating_sub(SHORT)..).unwrap_or(id)
 }
 
-/// The whole id of a job.
+/// Resolves the id of a job.
 pub(crate) async fn job(client: &Client, typed: &str) -> Result<String> {
     let typed = cleaned(typed)?;
     if typed.len() == WHOLE {
@@ -52,7 +52,7 @@ pub(crate) async fn job(client: &Client, typed: &str) -> Result<String> {
     pick(&typed, "job", "caisson jobs", matching_jobs(client, &typed).await?)
 }
 
-/// The whole id of a bare sandbox.
+/// Resolves the id of a bare sandbox.
 pub(crate) async fn sandbox(client: &Client, typed: &str) -> Result<String> {
     let typed = cleaned(typed)?;
     if typed.len() == WHOLE {
@@ -61,7 +61,7 @@ pub(crate) async fn sandbox(client: &Client, typed: &str) -> Result<String> {
     pick(&typed, "sandbox", "caisson sandboxes", matching_sandboxes(client, &typed).await?)
 }
 
-/// The job or bare sandbox of that id.
+/// Resolves the id of a job or bare sandbox.
 pub(crate) async fn target(client: &Client, typed: &str) -> Result<Target> {
     let typed = cleaned(typed)?;
     let sandboxes = if typed.len() == WHOLE {
@@ -86,7 +86,7 @@ pub(crate) async fn target(client: &Client, typed: &str) -> Result<Target> {
     }
 }
 
-/// An id has only hexadecimal digits and dashes; anything else would be another path on the server.
+/// Rejects anything but hexadecimal digits and dashes, which could form another URL path.
 fn cleaned(typed: &str) -> Result<String> {
     let typed = typed.trim().to_ascii_lowercase();
     let is_id = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
@@ -130,7 +130,7 @@ async fn matching_sandboxes(client: &Client, typed: &str) -> Result<Vec<String>>
     Ok(ids_of(&living, "sandbox_id").filter(|id| fits(id, typed)).collect())
 }
 
-/// The sandboxes that live, or all, newest first, on however many pages the server gives them.
+/// All running sandboxes, or all, newest first, from all pages of the server.
 pub(crate) async fn every_sandbox(client: &Client, all: bool) -> Result<Vec<Value>> {
     let first = format!("/v1/sandboxes?all={all}&limit={PAGE}");
     let (mut path, mut found) = (first.clone(), Vec::new());

@@ -10,20 +10,19 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 use crate::config_file::LogFormat;
 use crate::telemetry::{self, Exporter, Telemetry};
 
-/// What takes the spans of a collector, below the lines of the log.
+/// The registry with the trace layer, below the log's own layer.
 type Traced = Layered<Option<Box<dyn Layer<Registry> + Send + Sync>>, Registry>;
 
-/// Changes the level of the log while it is written.
+/// Changes the log level at runtime.
 pub(crate) struct LogLevel(reload::Handle<EnvFilter, Traced>);
 
 impl LogLevel {
-    /// Sets another level.
     pub(crate) fn set(&self, level: &str) -> Result<()> {
         self.0.reload(filter(level)?).context("changing the level of the log")
     }
 }
 
-/// What a level lets through. A word alone must be a level: as the name of a module it would silence everything else.
+/// Parses a log level. A single word must be a level: as a module name it would silence everything else.
 pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
     let is_known = |part: &str| part.contains(['=', '[']) || part.trim().parse::<LevelFilter>().is_ok();
     let parsed = level.split(',').all(is_known).then(|| EnvFilter::builder().parse(level).ok()).flatten();
@@ -34,7 +33,7 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
     })
 }
 
-/// Starts the log, and traces where a collector is named; who is given the exporter runs it.
+/// Starts the log, and tracing if a collector is configured. The caller must run the returned exporter.
 pub(crate) fn start(
     level: &str,
     format: LogFormat,
@@ -44,7 +43,7 @@ pub(crate) fn start(
     let is_traced = |metadata: &Metadata<'_>| metadata.target() == telemetry::TARGET;
     let spans = spans.map(|layer| layer.with_filter(filter_fn(is_traced)).boxed());
     let (filter, handle) = reload::Layer::new(filter(level)?);
-    // Spans for a collector are no part of the lines, and the level of the log is not theirs.
+    // Trace spans do not appear in log lines, and the log level does not apply to them.
     let filter = filter.and(filter_fn(move |metadata| !is_traced(metadata)));
     let registry = tracing_subscriber::registry().with(spans);
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -53,7 +52,8 @@ pub(crate) fn start(
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
             registry.with(lines.with_ansi(colours).with_target(false).with_filter(filter)).init();
         }
-        // Flat, so that the job is where everybody looks for it; and the span that the line is in once, not in a list too.
+        // Flat, so that the job is a top-level field; without the span list, so that the current span appears only
+        // once.
         LogFormat::Json => {
             let lines = lines.json().flatten_event(true).with_span_list(false);
             registry.with(lines.with_filter(filter)).init();

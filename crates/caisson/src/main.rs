@@ -1,4 +1,4 @@
-//! The binary: command line, configuration, wiring. The only place that names concrete backends.
+//! The binary: command line, configuration, wiring. The only crate that names concrete backends.
 
 mod addresses;
 mod cli;
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| manner.tell(&error))
 }
 
-/// Runs a command that speaks with a server. One thread is enough for one person.
+/// Runs a client command. A single thread is enough.
 fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;

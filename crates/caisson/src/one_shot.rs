@@ -1,7 +1,8 @@
-//! A server for one run, inside this process: the same wiring as `serve`, no port, a folder that goes away.
+//! A server for one command, inside this process: the same wiring as `serve`, but without a port, and with a
+//! temporary folder.
 //!
-//! The folder lies in the data folder and shares with the server there what takes long to make and says nothing of any
-//! job: programs, images, empty disks.
+//! The folder is inside the data folder. It shares with that data folder's server what is expensive to create and
+//! contains nothing about jobs: programs, images, empty disks.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, symlink};
@@ -19,14 +20,14 @@ use crate::client::{Answer, Client, InProcess};
 use crate::commands::{self, interrupt};
 use crate::config::Config;
 
-/// The folder in the data folder where those of one-shot servers are.
+/// The parent of the temporary folders, in the data folder.
 const PARENT: &str = "once";
-/// Bytes on their way to or from a command.
+/// Buffer size of a stream between a command and the server.
 const STREAM_BYTES: usize = 64 * 1024;
-/// What is shared with the server of the data folder.
+/// Folders shared with the server of the data folder.
 const SHARED: [&str; 3] = ["bin", "disks", "images"];
 
-/// A server that lives as long as this.
+/// A running one-shot server.
 pub(crate) struct OneShot {
     orchestrator: Orchestrator,
     backend: Arc<dyn Backend>,
@@ -35,12 +36,13 @@ pub(crate) struct OneShot {
 }
 
 impl OneShot {
-    /// Starts it and hands out a client.
+    /// Starts the server and returns a client for it.
     pub(crate) async fn start(mut config: Config) -> Result<(Self, Client)> {
         let (folder, data) = make_folder(&config.data)?;
         move_to(&mut config, folder.path());
         let backend = commands::backend::make(&config)?;
-        // No look at the whole host first: a start that fails says what is missing. But nobody waits for an engine to be started.
+        // Skips the full host check, because a failed start says what is missing. The ping is needed because nobody
+        // would wait for a stopped engine.
         backend.ping().await?;
         let orchestrator = Orchestrator::start(data, Arc::clone(&backend), config.jobs.clone()).await?;
         let router =
@@ -64,8 +66,8 @@ impl OneShot {
         Ok((Self { orchestrator, backend, config, folder }, Client::in_process(application)?))
     }
 
-    /// Ends it: sandboxes first, then the folder. Also clears what an earlier one that was killed has left. Whoever does
-    /// not want to wait for it leaves it to the next one.
+    /// Shuts down: sandboxes first, then the folder. Also cleans up after earlier one-shot servers that were killed.
+    /// A signal skips the cleanup, which is then left to the next run.
     pub(crate) async fn end(self) {
         tokio::select! {
             () = self.clean_up() => {}
@@ -79,7 +81,7 @@ impl OneShot {
         let mut config = self.config;
         if let Some(parent) = self.folder.path().parent().map(Path::to_owned) {
             let ours = in_turn(&parent, || drop(self.folder));
-            // Nothing depends on these being gone.
+            // Best effort: leaving it behind does no harm.
             drop(ours);
             let _ = fs::remove_dir_all(&config.run_dir);
             for (left, lock) in in_turn(&parent, || left_behind(&parent)).unwrap_or_default() {
@@ -96,15 +98,15 @@ impl OneShot {
     }
 }
 
-/// Does something while no other process makes, takes or removes a folder here: one that is there is locked by whoever
-/// uses it, or left behind.
+/// Runs `act` while no other process creates, locks or removes a folder here. Afterwards each folder is either locked
+/// by its user or abandoned.
 fn in_turn<T>(parent: &Path, act: impl FnOnce() -> T) -> std::io::Result<T> {
     let turn = fs::File::open(parent)?;
     turn.lock()?;
     Ok(act())
 }
 
-/// A folder of its own for this run, taken for this process, with links to what is shared.
+/// Creates and locks a folder for this run, with symlinks to the shared folders.
 fn make_folder(data: &Path) -> Result<(TempDir, DataFolder)> {
     let parent = data.join(PARENT);
     let make = || -> Result<(TempDir, DataFolder)> {
@@ -125,14 +127,14 @@ fn make_folder(data: &Path) -> Result<(TempDir, DataFolder)> {
     })
 }
 
-/// A single run needs one disk, none in reserve.
+/// Switches the configuration to another folder. A one-shot server needs one disk and no spare ones.
 fn move_to(config: &mut Config, folder: &Path) {
     config.data = folder.to_owned();
     config.run_dir = config.places.run_dir_of(folder);
     config.sandbox.ready_disks = Some(0);
 }
 
-/// The folders that nobody uses, taken for this process.
+/// The abandoned folders, locked by this process.
 fn left_behind(parent: &Path) -> Vec<(PathBuf, DataFolder)> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
     let taken = |path: PathBuf| DataFolder::open(&path).ok().map(|lock| (path, lock));
@@ -141,9 +143,9 @@ fn left_behind(parent: &Path) -> Vec<(PathBuf, DataFolder)> {
 
 async fn destroy_all(backend: &dyn Backend) {
     for id in backend.list().await.unwrap_or_default() {
-        // What cannot be destroyed now is found again by the next run.
+        // The next run finds the remains again.
         let _ = backend.destroy(id).await;
     }
-    // An ordinary user may not delete files of lent ids itself.
+    // Waits because an ordinary user may not delete files of subordinate ids itself.
     let _ = backend.settle().await;
 }

@@ -1,11 +1,11 @@
-//! Prints on a thread of its own: a reader that takes its time, such as `less`, must not keep us from the connection.
+//! Prints on a separate thread, so that a slow reader such as `less` does not stall the connection.
 
 use std::io::{self, Write};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-/// How many pieces wait for the reader.
+/// How many pieces may be queued.
 const WAITING: usize = 16;
 
 /// Something to print.
@@ -17,8 +17,8 @@ pub(crate) enum Piece {
     Error(Bytes),
 }
 
-/// Starts it. What is sent is printed in its order; the answer comes when there is no more, or when something could not be printed,
-/// after which nothing more is taken.
+/// Starts the thread. It prints pieces in order. The receiver resolves when the sender is dropped or printing fails;
+/// after a failure no more pieces are accepted.
 pub(crate) fn start() -> (mpsc::Sender<Piece>, oneshot::Receiver<io::Result<()>>) {
     let (sender, mut pieces) = mpsc::channel(WAITING);
     let (end, printed) = oneshot::channel();
@@ -30,7 +30,7 @@ pub(crate) fn start() -> (mpsc::Sender<Piece>, oneshot::Receiver<io::Result<()>>
             Ok(())
         };
         let result = print_all();
-        // Nobody may wait for it.
+        // The receiver may have been dropped.
         let _ = end.send(result);
     });
     (sender, printed)

@@ -1,4 +1,4 @@
-//! Reading the configuration again at SIGHUP: what can change while the server runs changes, the rest is named. A wrong
+//! Reloads the configuration on SIGHUP: applies what can change at runtime, and logs what needs a restart. An invalid
 //! configuration changes nothing.
 
 use anyhow::Result;
@@ -9,16 +9,16 @@ use crate::cli::ServeArguments;
 use crate::config::Config;
 use crate::logging::LogLevel;
 
-/// What differs between two configurations.
+/// The differences between two configurations.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Holds from now on.
+    /// Settings that take effect immediately.
     pub(crate) at_once: Vec<&'static str>,
-    /// Holds from the next start on.
+    /// Settings that take effect at the next start.
     pub(crate) at_the_next_start: Vec<&'static str>,
 }
 
-/// Reads the configuration at each signal, for ever.
+/// Reloads the configuration at each signal, forever.
 pub(crate) async fn run(
     mut hangup: Signal,
     arguments: ServeArguments,
@@ -31,12 +31,12 @@ pub(crate) async fn run(
             Ok(new) => {
                 let changes = Changes::between(&config, &new);
                 orchestrator.change_settings(new.jobs.clone());
-                // The files may have changed where their names have not.
+                // The certificate files may have changed even if their paths have not.
                 if let Some(Err(error)) = config.http.certificate.as_ref().map(server::Certificate::reload) {
                     tracing::error!("the certificate stays as it was: {:#}", anyhow::Error::new(error));
                 }
                 tell(&changes);
-                // What waits for a restart is told at every signal until then.
+                // Settings that need a restart are logged again at every signal until then.
                 config.jobs = new.jobs;
                 config.log = new.log;
             }
@@ -48,7 +48,7 @@ pub(crate) async fn run(
     }
 }
 
-/// All of it is checked before anything changes.
+/// Checks everything before anything changes.
 fn read(arguments: &ServeArguments, level: &LogLevel) -> Result<Config> {
     let config = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)?;
     level.set(&config.log)?;
@@ -67,7 +67,7 @@ fn tell(changes: &Changes) {
 }
 
 impl Changes {
-    /// What is different in the second.
+    /// The settings that differ in `new`.
     pub(crate) fn between(old: &Config, new: &Config) -> Self {
         let (a, b) = (&old.jobs, &new.jobs);
         let (a_jobs, b_jobs) = (&a.defaults, &b.defaults);

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 
-/// The job that the file describes, as it is sent. The server checks it field by field.
+/// The job in the file, as sent to the server, which validates it field by field.
 pub(crate) fn read(path: &Path) -> Result<Map<String, Value>> {
     let (name, text) = if path == Path::new("-") {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! A command in a sandbox, live: a WebSocket that carries its input, output, window size and end.
+//! An interactive command in a sandbox: a WebSocket that carries its input, output, window size and exit.
 
 use std::io::{self, Read};
 use std::pin::pin;
@@ -24,26 +24,26 @@ use crate::ids::Target;
 use crate::printing::{self, Piece};
 use crate::terminal::{self, RawMode};
 
-/// The first byte of a message with output on standard error.
+/// The first byte of a message with standard error output.
 const STDERR: u8 = 2;
-/// How much of the input is sent at once.
+/// The maximum size of one input message.
 const INPUT_BYTES: usize = 16 * 1024;
-/// How many pieces of the input wait for the connection.
+/// How many input messages may be queued.
 const INPUT_PIECES: usize = 4;
-/// Ctrl-C, as the programs inside know it.
+/// SIGINT, sent on Ctrl-C.
 const INTERRUPT: i32 = 2;
-/// What a program gets that prints where nobody reads.
+/// SIGPIPE, for a command whose output nobody reads.
 const BROKEN_PIPE: i32 = 13;
-/// How often the server is told that we are there.
+/// How often the client sends a keepalive.
 const PULSE: Duration = Duration::from_secs(2);
-/// How long a second Ctrl-C may wait for the connection to take it.
+/// How long sending a second Ctrl-C may take.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
-/// The exit code of a command that was left, as shells say it for Ctrl-C.
+/// The exit code after leaving a running command, as shells report Ctrl-C.
 const EXIT_LEFT: u8 = 130;
-/// The exit code where nobody reads the output any more, as shells say it for a broken pipe.
+/// The exit code after the output was closed, as shells report SIGPIPE.
 const EXIT_UNREAD: u8 = 141;
 
-/// What of the terminal in front goes along.
+/// The command's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
     /// Nothing: the command reads an empty input.
@@ -54,19 +54,19 @@ pub(crate) enum Input {
     Terminal,
 }
 
-/// How a command is started.
+/// How to start a command.
 pub(crate) struct Start {
-    /// `command` or `argv`, and whatever else the server takes.
+    /// `command` or `argv`, and any other fields of the request.
     pub(crate) request: Value,
     pub(crate) input: Input,
 }
 
-/// Runs the command to its end; its exit code becomes ours.
+/// Runs the command and returns its exit code.
 pub(crate) async fn run(client: &Client, target: &Target, start: Start) -> Result<ExitCode> {
     let mut socket = connect(client, &target.path("exec/stream")).await?;
     let mut request = start.request;
     request["keep_stdin_open"] = json!(start.input != Input::None);
-    // A person would rather see what is new than have the command wait.
+    // A person prefers current output to a command that waits for a slow terminal.
     if start.input != Input::Terminal {
         request["wait_for_reader"] = json!(true);
     }
@@ -81,7 +81,7 @@ pub(crate) async fn run(client: &Client, target: &Target, start: Start) -> Resul
     ended
 }
 
-/// The live stream of a command.
+/// The WebSocket of a command.
 pub(crate) type Socket = WebSocketStream<Box<dyn ByteStream>>;
 
 pub(crate) async fn connect(client: &Client, path: &str) -> Result<Socket> {
@@ -104,7 +104,7 @@ pub(crate) async fn connect(client: &Client, path: &str) -> Result<Socket> {
     }
 }
 
-/// Carries bytes both ways until the command has ended and all is printed.
+/// Transfers data both ways until the command has ended and its output is printed.
 async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
     let (pieces, mut printed) = printing::start();
     let mut interrupted = signal(SignalKind::interrupt()).context("listening for signals")?;
@@ -114,7 +114,7 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
     match said {
         Ok(Said::Left(code)) => return Ok(code),
         Ok(Said::Ended(_)) | Err(_) if !shown.is_unread => {
-            // What has come stands before our own words, however long its reader takes.
+            // Print all received output before our own messages, however slow its reader is.
             tokio::select! {
                 printed = printed => shown.is_unread |= is_unread(printed)?,
                 _ = interrupted.recv() => return Ok(ExitCode::from(EXIT_LEFT)),
@@ -128,15 +128,15 @@ async fn carry(socket: Socket, input: Input) -> Result<ExitCode> {
     }
 }
 
-/// How talking to a command came to its end.
+/// How the conversation with a command ended.
 enum Said {
-    /// It has ended; what it printed may still be on its way.
+    /// The command has ended; its output may still be in the print queue.
     Ended(ExitCode),
-    /// It was left.
+    /// The user left the command.
     Left(ExitCode),
 }
 
-/// Whether printing has ended because its reader has gone; another reason is an error.
+/// Whether printing ended because the reader closed the output; any other reason is an error.
 fn is_unread(printed: Result<io::Result<()>, oneshot::error::RecvError>) -> Result<bool> {
     match printed {
         Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(true),
@@ -144,7 +144,8 @@ fn is_unread(printed: Result<io::Result<()>, oneshot::error::RecvError>) -> Resu
     }
 }
 
-/// Talks to a command until it has ended. Output and signals are taken also while the other side takes nothing.
+/// Exchanges messages with a command until it ends. Handles output and signals even while the server accepts no
+/// input.
 async fn converse(
     socket: Socket,
     input: Input,
@@ -161,7 +162,7 @@ async fn converse(
     let mut keys = if input == Input::None { None } else { Some(read_input()) };
     let mut resized = signal(SignalKind::window_change()).context("listening for signals")?;
     let mut kill = Kill::None;
-    // Until when the command may take to end that nobody reads any more.
+    // Deadline for a command to end after its output was closed.
     let mut unread_until: Option<Instant> = None;
     loop {
         tokio::select! {
@@ -177,13 +178,13 @@ async fn converse(
             printed = &mut *printed, if !shown.is_unread => {
                 if is_unread(printed)? {
                     shown.is_unread = true;
-                    // As at home, the command ends with its reader.
+                    // As with a local pipe, closing the reader ends the command.
                     let (order, _) = Order::of(&json!({"type": "signal", "signal": BROKEN_PIPE}));
                     let _ = orders.send(order);
                     unread_until = Some(Instant::now() + KILL_PATIENCE);
                 }
             }
-            // Where nothing can be sent any more, what comes in says why.
+            // If nothing can be sent any more, the incoming messages say why.
             () = writing.as_mut(), if is_writing => is_writing = false,
             () = pass_on(&mut keys, &pieces), if is_writing => {}
             _ = resized.recv(), if input == Input::Terminal => {
@@ -196,7 +197,7 @@ async fn converse(
                 let (order, sent) = Order::of(&if kill.is_some() { json!({"type": "kill"}) } else { asked });
                 let _ = orders.send(order);
                 kill = match kill {
-                    // The first one only asks.
+                    // The first Ctrl-C only sends SIGINT.
                     Kill::None => Kill::Next,
                     Kill::Next | Kill::Sent => Kill::Waiting { sent, until: Instant::now() + KILL_PATIENCE },
                     Kill::Waiting { .. } => return Ok(Said::Left(left())),
@@ -210,8 +211,8 @@ async fn converse(
     }
 }
 
-/// Waits until there is room for what a message has to print, then for the message. There is none where nobody reads any more,
-/// and nothing needs it. May be dropped and called again.
+/// Waits for room in the print queue, then for the next message. The permit is `None` once the output is closed, when
+/// nothing is printed any more. Cancel safe.
 async fn next_message<'a>(
     messages: &mut SplitStream<Socket>,
     output: &'a mpsc::Sender<Piece>,
@@ -220,7 +221,7 @@ async fn next_message<'a>(
     (messages.next().await, room)
 }
 
-/// Something to be sent before any input, and who wants to know when it was.
+/// A control message, sent before any input, and a channel that reports that it was sent.
 struct Order {
     message: Message,
     sent: oneshot::Sender<()>,
@@ -233,7 +234,7 @@ impl Order {
     }
 }
 
-/// Sends what there is, until the connection takes nothing any more.
+/// Sends queued messages until the connection fails.
 async fn write(
     mut sink: SplitSink<Socket, Message>,
     mut orders: mpsc::UnboundedReceiver<Order>,
@@ -246,13 +247,13 @@ async fn write(
             Some(order) = orders.recv() => {
                 let sent = sink.send(order.message).await;
                 if sent.is_ok() {
-                    // Nobody may want to know.
+                    // The receiver may have been dropped.
                     let _ = order.sent.send(());
                 }
                 sent
             }
             Some(piece) = pieces.recv() => sink.send(piece).await,
-            // The server's own question may be behind much that nobody has read yet.
+            // Not a reply: the server's ping may be queued behind much unread output.
             _ = pulse.tick() => sink.send(Message::Pong(Bytes::new())).await,
         };
         if sent.is_err() {
@@ -261,7 +262,7 @@ async fn write(
     }
 }
 
-/// Hands a piece of the input on as soon as there is one and room for it; its end once. May be dropped and called again.
+/// Queues one piece of input once there is one and room for it, and the end of input once. Cancel safe.
 async fn pass_on(keys: &mut Option<mpsc::Receiver<Vec<u8>>>, pieces: &mpsc::Sender<Message>) {
     let Ok(room) = pieces.reserve().await else { return std::future::pending().await };
     match next_of(keys).await {
@@ -273,11 +274,11 @@ async fn pass_on(keys: &mut Option<mpsc::Receiver<Vec<u8>>>, pieces: &mpsc::Send
     }
 }
 
-/// What became of Ctrl-C: the first one asks the command to end, further ones kill it.
+/// The state of Ctrl-C: the first asks the command to end, further ones kill it.
 enum Kill {
     None,
     Next,
-    /// On its way, and how long that may take.
+    /// Being sent, with a deadline.
     Waiting {
         sent: oneshot::Receiver<()>,
         until: Instant,
@@ -290,7 +291,7 @@ impl Kill {
         !matches!(self, Self::None)
     }
 
-    /// Returns when it could not be sent in time; otherwise never. May be dropped and called again.
+    /// Returns if the message could not be sent in time, otherwise never. Cancel safe.
     async fn is_refused(&mut self) {
         if let Self::Waiting { sent, until } = self {
             match tokio::time::timeout_at(*until, sent).await {
@@ -307,22 +308,22 @@ fn left() -> ExitCode {
     ExitCode::from(EXIT_LEFT)
 }
 
-/// What became of the output so far.
+/// The state of the output.
 #[derive(Default)]
 struct Shown {
-    /// What was left out, since it came faster than it was taken.
+    /// Bytes that the server dropped because the client read too slowly.
     missing_bytes: u64,
-    /// Whether its reader has gone, such as `head`.
+    /// Whether the reader, such as `head`, has closed the output.
     is_unread: bool,
 }
 
 impl Shown {
-    /// Our exit code where that of the command is this.
+    /// Our exit code, given the command's.
     fn verdict(&self, code: ExitCode, input: Input) -> Result<ExitCode> {
         if self.is_unread {
             return Ok(ExitCode::from(EXIT_UNREAD));
         }
-        // Who looks at a terminal has seen the gap; a program would take what it got for all there is.
+        // On a terminal the user has seen the gap. A program would take incomplete output for complete.
         if self.missing_bytes == 0 || input == Input::Terminal {
             return Ok(code);
         }
@@ -334,7 +335,7 @@ impl Shown {
     }
 }
 
-/// Shows one message; an exit code at the end.
+/// Handles one message; returns the exit code at the end.
 fn take(
     message: Message,
     room: Option<mpsc::Permit<'_, Piece>>,
@@ -361,12 +362,12 @@ fn take(
     }
 }
 
-/// What a message says beside the output.
+/// The control information of a message.
 #[derive(Default)]
 struct Told {
-    /// For the person in front.
+    /// A message for the user.
     words: String,
-    /// How the command has ended.
+    /// The exit of the command.
     end: Option<Result<ExitCode>>,
 }
 
@@ -392,12 +393,12 @@ fn told(message: &Value, shown: &mut Shown) -> Told {
     }
 }
 
-/// Exit codes have eight bits; what does not fit must not look like success.
+/// Exit codes have eight bits; larger values must not become success.
 fn exit_code(code: i64) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-/// Waits for input; for ever when there is none.
+/// Waits for input; forever if there is none.
 async fn next_of(keys: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
     match keys {
         Some(keys) => keys.recv().await,
@@ -405,7 +406,8 @@ async fn next_of(keys: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> 
     }
 }
 
-/// Reads standard input on a thread of its own, which ends with the process: a read cannot be called off.
+/// Reads standard input on a separate thread, which ends with the process, because a blocking read cannot be
+/// cancelled.
 fn read_input() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(4);
     std::thread::spawn(move || {

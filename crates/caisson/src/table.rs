@@ -1,26 +1,25 @@
-//! Tables for people: columns as wide as they need to be, the last one cut where the terminal ends.
+//! Formats tables: columns as wide as needed, the last one cut at the terminal's width.
 
 use std::io::IsTerminal;
 
 use crate::terminal::{self, Colours, harmless};
 
-/// The narrowest last column.
+/// The minimum width of the last column.
 const LEAST_LAST: usize = 10;
 
-/// Rows under a head.
+/// Rows below a header.
 pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
 }
 
-/// A text and the number of its colour.
+/// A text and its ANSI colour code.
 pub(crate) struct Cell {
     text: String,
     colour: Option<&'static str>,
 }
 
 impl Cell {
-    /// A text with a colour.
     pub(crate) fn coloured(text: &str, colour: &'static str) -> Self {
         Self { text: harmless(text), colour: Some(colour) }
     }
@@ -33,17 +32,16 @@ impl<T: AsRef<str>> From<T> for Cell {
 }
 
 impl Table {
-    /// A table without rows.
+    /// An empty table.
     pub(crate) fn new(head: &[&'static str]) -> Self {
         Self { head: head.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row.
     pub(crate) fn add(&mut self, row: Vec<Cell>) {
         self.rows.push(row);
     }
 
-    /// The lines, cut to the terminal where there is one.
+    /// The lines, cut to the terminal's width if there is one.
     pub(crate) fn show(&self) -> String {
         let width = std::io::stdout().is_terminal().then(|| usize::from(terminal::size().columns));
         self.lines(Colours::of_output(), width)

@@ -1,4 +1,4 @@
-//! The terminal in front: whether there is one, how large it is, and its raw mode.
+//! The terminal: whether there is one, its size, and raw mode.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -8,22 +8,22 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use crate::config_client;
 
-/// Whether lines have colours.
+/// Whether to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colours {
     /// On a terminal.
     On,
-    /// Elsewhere, and where `NO_COLOR` says so.
+    /// Without a terminal, or if `NO_COLOR` is set.
     Off,
 }
 
 impl Colours {
-    /// Those for standard output.
+    /// The setting for standard output.
     pub(crate) fn of_output() -> Self {
         if std::io::stdout().is_terminal() && !config_client::no_colour() { Self::On } else { Self::Off }
     }
 
-    /// Paints a text, by the number of a colour.
+    /// Colours a text, given an ANSI colour code.
     pub(crate) fn paint(self, code: &str, text: &str) -> String {
         match self {
             Self::On => format!("\x1b[{code}m{text}\x1b[0m"),
@@ -32,24 +32,23 @@ impl Colours {
     }
 }
 
-/// Whether a person can be asked.
+/// Whether the user can be asked questions.
 pub(crate) fn is_interactive() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Rows and columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) rows: u16,
     pub(crate) columns: u16,
 }
 
-/// The size of the terminal on standard output, or the usual one.
+/// The size of the terminal on standard output, or a default.
 pub(crate) fn size() -> Size {
     size_of(rustix::stdio::stdout())
 }
 
-/// The size of a terminal, or the usual one.
+/// The size of a terminal, or a default.
 pub(crate) fn size_of(terminal: impl AsFd) -> Size {
     match tcgetwinsize(terminal) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => Size { rows: size.ws_row, columns: size.ws_col },
@@ -57,7 +56,7 @@ pub(crate) fn size_of(terminal: impl AsFd) -> Size {
     }
 }
 
-/// Characters between the brackets of a progress bar.
+/// Width of the progress bar in characters.
 const BAR: u64 = 20;
 
 /// A progress bar such as `[#####---------------]`.
@@ -67,13 +66,12 @@ pub(crate) fn bar(done: u64, all: u64) -> String {
     format!("[{}{}]", part("#", filled), part("-", BAR - filled))
 }
 
-/// Standard input in raw mode: every key goes to the other side. Put back when it goes out of scope.
+/// Standard input in raw mode: every key goes to the sandbox. Dropping it restores the previous mode.
 pub(crate) struct RawMode {
     before: Termios,
 }
 
 impl RawMode {
-    /// Switches it on.
     pub(crate) fn enter() -> Result<Self> {
         let before = tcgetattr(rustix::stdio::stdin()).context("reading the mode of the terminal")?;
         let mut raw = before.clone();
@@ -86,12 +84,12 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // A terminal that is gone needs no mode.
+        // A closed terminal is not an error.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.before);
     }
 }
 
-/// What a job says must not be able to steer the terminal of whoever reads it.
+/// Removes control characters, so that a job's output cannot manipulate the reader's terminal.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().filter(|c| *c == '\t' || !c.is_control()).collect()
 }

@@ -1,4 +1,4 @@
-//! Summaries ahead of time: which ones the next epoch will need, and what to ask a model for.
+//! Background summaries: which ones the next epoch will need, and the prompt for each.
 
 use std::fmt::Write as _;
 
@@ -11,24 +11,24 @@ use crate::summary::SummaryTask;
 use crate::unit::{self, ItemKind, Unit};
 use crate::view::{Author, Content};
 
-/// So many are asked for at once: the oldest, which are needed first.
+/// Maximum number of summaries requested at once; the oldest are needed first.
 const MOST_TASKS: usize = 4;
-/// So many identifiers of the plan must be kept at most.
+/// Maximum number of identifiers of the plan that a summary must keep.
 const MOST_KEPT: usize = 16;
-/// About what a masked observation costs.
+/// Approximate size of a masked observation.
 const MASK_TOKENS: u32 = 40;
-/// One item takes at most this share of a prompt's room.
+/// One item takes at most this much of a prompt.
 const ITEM_TOKENS: u32 = 1_500;
 
 impl Engine {
-    /// Summaries that the next epoch will need and that no entry has yet, oldest first; none as long as the view is
-    /// small. Ask a model for them in the background, check the answer ([`SummaryTask::check`]) and append it as
-    /// [`crate::EntryBody::Summary`]. Without them the engine uses its own extract.
+    /// The summaries that the next epoch will need and that the log does not have yet, oldest first. Empty while the
+    /// view is small. Ask a model for them in the background, check the answer ([`SummaryTask::check`]) and append
+    /// it as [`crate::EntryBody::Summary`]. Without them the engine uses its own extract.
     pub fn due_summaries(&self) -> Vec<SummaryTask> {
         self.summaries(MOST_TASKS, |_| false)
     }
 
-    /// The first of them whose input was not tried before. Says so without writing the prompts of the others.
+    /// The first of [`Self::due_summaries`] whose input was not tried before. Builds no prompts for the others.
     pub fn next_summary(&self, was_tried: impl Fn(&str) -> bool) -> Option<SummaryTask> {
         self.summaries(1, was_tried).pop()
     }
@@ -53,7 +53,7 @@ impl Engine {
         tasks
     }
 
-    /// Whether the next epoch will have to fold: masking alone will not do, if the view goes on to grow as it is made now.
+    /// Whether the next epoch will have to fold: at the current growth, masking alone will not be enough.
     fn will_fold(&self) -> bool {
         let (old, newest) = self.tail.split_at(self.newest_from());
         let old = old.iter().flat_map(|unit| &unit.items).filter(|item| item.is_observation());

@@ -2,7 +2,6 @@
 
 use crate::entry::{EventId, EventRange};
 
-/// All citations of a text, in order.
 pub fn citations(text: &str) -> Vec<EventRange> {
     let mut found = Vec::new();
     for bracket in text.split('[').skip(1) {
@@ -24,8 +23,8 @@ fn citation(text: &str) -> Option<EventRange> {
     }
 }
 
-/// Words of a text that name something exactly: paths, names with an underscore or a dot inside, numbers of three digits
-/// and more. In order, without repetition.
+/// The exact names in a text: paths, names that contain an underscore or a dot, numbers of at least three digits. In
+/// order, without duplicates.
 pub fn identifiers(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '#');

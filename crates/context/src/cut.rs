@@ -1,9 +1,10 @@
-//! Shortening a text to a number of tokens: its head, or its head and its tail with a line between that says what is
+//! Shortens a text to a number of tokens: its head only, or head and tail with a line between them that says what is
 //! missing.
 
 use crate::tokens;
 
-/// The longest start of the text that costs at most so many tokens, ended at a character and, if one is near, at a line.
+/// The longest start of the text that takes at most `most` tokens. It ends at a character boundary and, if one is
+/// near, at a line end.
 pub fn head(text: &str, most: u32) -> String {
     if fits(text, most) {
         return text.to_owned();
@@ -22,7 +23,7 @@ pub fn head(text: &str, most: u32) -> String {
     }
 }
 
-/// The longest end of the text that costs at most so many tokens.
+/// The longest end of the text that takes at most `most` tokens.
 pub fn tail(text: &str, most: u32) -> String {
     if fits(text, most) {
         return text.to_owned();
@@ -42,8 +43,8 @@ pub fn tail(text: &str, most: u32) -> String {
     }
 }
 
-/// Head and tail of a text in at most so many tokens, with `gap(missing_bytes, missing_lines)` between them. Two thirds
-/// are head. The whole text if it fits.
+/// Head and tail of a text in at most `most` tokens, with `gap(missing_bytes, missing_lines)` between them. The head
+/// gets two thirds. Returns the whole text if it fits.
 pub fn head_and_tail(text: &str, most: u32, gap: impl Fn(usize, usize) -> String) -> String {
     if fits(text, most) {
         return text.to_owned();
@@ -53,7 +54,7 @@ pub fn head_and_tail(text: &str, most: u32, gap: impl Fn(usize, usize) -> String
     let room = most.saturating_sub(widest);
     let mut head_room = room / 3 * 2;
     let mut tail_room = room - head_room;
-    // Joining may cost a token or two at the seams; each round gives way, so that it ends.
+    // The joined text may take a token or two more. Each round shrinks the parts, so the loop ends.
     loop {
         let start = head(text, head_room);
         let end = tail(&text[start.len()..], tail_room);
@@ -71,7 +72,7 @@ pub fn head_and_tail(text: &str, most: u32, gap: impl Fn(usize, usize) -> String
     }
 }
 
-/// Whether a text costs at most so many tokens. A token has at least one byte, so that short texts need no counting.
+/// Whether a text takes at most `most` tokens. A token has at least one byte, so short texts need no counting.
 pub fn fits(text: &str, most: u32) -> bool {
     let most_bytes = most as usize;
     if text.len() <= most_bytes {
@@ -91,7 +92,7 @@ fn shrink(length: usize, most: u32, cost: u32) -> usize {
     scaled.min(length - 1)
 }
 
-/// The character boundary at or before a byte.
+/// The character boundary at or before a byte offset.
 pub(crate) fn floor(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -100,7 +101,7 @@ pub(crate) fn floor(text: &str, at: usize) -> usize {
     at
 }
 
-/// The character boundary at or after a byte.
+/// The character boundary at or after a byte offset.
 pub(crate) fn ceil(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {

@@ -1,7 +1,7 @@
-//! The engine: takes the log one entry at a time and always has a view ready.
+//! The engine: consumes the log one entry at a time and always has a view ready.
 //!
-//! Its state is a fold over the log: the same entries give the same state, on any machine, after any restart. What
-//! happens when the view would become too large is in `epoch.rs`.
+//! Its state is a fold over the log: the same entries give the same state, on any machine and after any restart.
+//! `epoch.rs` handles a view that would become too large.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,45 +18,44 @@ use crate::tokens;
 use crate::unit::{self, Item, ItemKind, Shown, Unit};
 use crate::view::{Content, Role, Segment, SegmentKind, View};
 
-/// No item counts as more: sums stay within 32 bits.
+/// The maximum size of an item, so that sums fit into 32 bits.
 const MOST_ITEM_TOKENS: u32 = 1 << 27;
-/// Nor is a window larger, or a caller's part of it.
+/// The maximum size of a window and of the caller's part of it.
 const MOST_BUDGET_TOKENS: u32 = 1 << 30;
 const MOST_FIXED_TOKENS: u32 = 1 << 26;
 
-/// Keeps the view of one log.
+/// Maintains the view of one log.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) settings: Settings,
     pub(crate) policy: Policy,
     pub(crate) head: Head,
-    /// Oldest first; levels fall.
+    /// Oldest first. Levels only decrease.
     pub(crate) nodes: Vec<Node>,
-    /// What is not folded, oldest first. The last one may still wait for results.
+    /// The units that are not folded, oldest first. The last one may still wait for results.
     pub(crate) tail: Vec<Unit>,
-    /// The sum of the tail's tokens.
     pub(crate) tail_tokens: u32,
-    /// What came while results were waited for; stands behind them once they are there.
+    /// Units that arrived while results were missing. They follow the results once those are complete.
     pub(crate) held: Vec<Unit>,
-    /// Summaries of models by the input they were made from.
+    /// Summaries written by models, by the hash of their input.
     pub(crate) ready: BTreeMap<String, Summary>,
     /// The newest map, shown from the next epoch on.
     pub(crate) fresh_map: Option<Pin>,
-    /// The plan in force, wherever it is shown.
+    /// The current plan, wherever it is shown.
     pub(crate) plan: Option<Pin>,
     pub(crate) wants_map: bool,
     pub(crate) epochs: u32,
     newest: Option<EventId>,
-    /// The window that the log names last.
+    /// The newest window in the log.
     window: Option<Window>,
 }
 
-/// What an append did.
+/// The effect of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
     /// The stable part of the view has only grown.
     Grown,
-    /// An epoch began: the stable part was made anew.
+    /// An epoch began: the stable part was rebuilt.
     Epoch,
 }
 
@@ -64,7 +63,7 @@ impl Engine {
     /// An engine for an empty log.
     ///
     /// # Errors
-    /// Settings that nothing can work with.
+    /// Settings with a budget that is too small to work with.
     pub fn new(settings: Settings) -> Result<Self, ContextError> {
         let policy = settings.check()?;
         let head = Head::new(settings.fixed, &policy);
@@ -86,10 +85,10 @@ impl Engine {
         })
     }
 
-    /// An engine for a log that is there already. A fork is the same with a shorter log.
+    /// An engine for an existing log. To fork a job, pass a shorter log.
     ///
     /// # Errors
-    /// Settings that nothing can work with; entries out of order.
+    /// Settings with a budget that is too small to work with; entries out of order.
     pub fn from_log(settings: Settings, log: impl IntoIterator<Item = Entry>) -> Result<Self, ContextError> {
         let mut engine = Self::new(settings)?;
         for entry in log {
@@ -98,10 +97,10 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Takes the next entry of the log. The entry must be durable before.
+    /// Appends the next entry of the log. The entry must already be durable.
     ///
     /// # Errors
-    /// A number that is not larger than that of the entry before; the engine is unchanged then.
+    /// The entry's id is not larger than the previous one. The engine is unchanged then.
     pub fn append(&mut self, entry: Entry) -> Result<Appended, ContextError> {
         if let Some(newest) = self.newest.filter(|newest| *newest >= entry.id) {
             return Err(ContextError::OutOfOrder { id: entry.id, newest });
@@ -163,7 +162,7 @@ impl Engine {
         Ok(Appended::Grown)
     }
 
-    /// What the model is shown now.
+    /// The view that the model gets now.
     pub fn view(&self) -> View {
         let items: usize = self.tail.iter().map(|unit| unit.items.len()).sum();
         let mut segments = Vec::with_capacity(self.head.segments().len() + self.nodes.len() + items + 4);
@@ -181,62 +180,62 @@ impl Engine {
         View { segments, tokens, budget: self.policy.budget, epoch: self.epochs, newest: self.newest }
     }
 
-    /// What the view costs now, without making it.
+    /// The token count of the current view, without building it.
     pub fn tokens(&self) -> u32 {
         let waiting: u32 = self.waiting().iter().map(|(call, _)| unit::missing(call, NOT_YET).1).sum();
         let held: u32 = self.held.iter().map(Unit::tokens).sum();
         self.head.tokens() + node::tokens_of(&self.nodes) + self.tail_tokens + waiting + held
     }
 
-    /// Whether a fresh repository map would be of use: there is none, or an epoch has begun since the last one.
+    /// Whether a fresh repository map would be useful: there is none, or an epoch has begun since the last one.
     pub fn wants_map(&self) -> bool {
         self.wants_map
     }
 
-    /// The entry to append when the provider's usage shows that our counting is off by more than 3 %.
+    /// The entry to append when the provider's usage shows that our count is off by more than 3 %.
     pub fn correction(&self, provider_tokens: u64, our_tokens: u64) -> Option<EntryBody> {
         let factor = Factor::from_usage(provider_tokens, our_tokens)?;
         let (new, old) = (factor.thousandths(), self.settings.factor.thousandths());
         (new.abs_diff(old) * 100 > old * 3).then_some(EntryBody::Correction { factor })
     }
 
-    /// How often the stable part of the view was made anew: 0 as long as everything is in view.
+    /// How often the stable part of the view was rebuilt; 0 while everything is in view.
     pub fn epochs(&self) -> u32 {
         self.epochs
     }
 
-    /// The newest entry.
     pub fn newest(&self) -> Option<EventId> {
         self.newest
     }
 
-    /// The constants in force; corrections in the log change them.
+    /// The current constants. Corrections in the log change them.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// What the provider counts for 1,000 of our tokens, as far as the log knows.
+    /// What the provider counts for 1,000 of our tokens, as far as the log shows.
     pub fn factor(&self) -> Factor {
         self.settings.factor
     }
 
-    /// The window that the log names last.
+    /// The newest window in the log.
     pub fn window(&self) -> Option<&Window> {
         self.window.as_ref()
     }
 
-    /// The most that a prompt may be, by the provider's count: that of the window, less what refused prompts have taught.
+    /// The maximum size of a prompt by the provider's count: the window's budget, reduced by what rejected prompts
+    /// have shown.
     pub fn budget_tokens(&self) -> u32 {
         self.settings.budget_tokens
     }
 
-    /// Whether the caller's own part leaves too little of the budget: a view may be larger than the provider takes, until
-    /// a window with a smaller part is named.
+    /// Whether the caller's part leaves too little of the budget. Until the log has a window with a smaller part, a
+    /// view may be larger than the provider accepts.
     pub fn is_cramped(&self) -> bool {
         self.settings.our_budget() < self.least_budget()
     }
 
-    /// Makes prompts for another window from now on. Says whether the head of the view has changed by that.
+    /// Switches to another window. Returns whether that changed the head of the view.
     fn take_window(&mut self, window: Window) -> bool {
         let fixed = Fixed {
             system_tokens: window.system_tokens.min(MOST_FIXED_TOKENS),
@@ -244,7 +243,7 @@ impl Engine {
         };
         let budget_tokens = window.budget_tokens.min(MOST_BUDGET_TOKENS);
         let is_known = match &self.window {
-            // Named again, after a restart: what a refused prompt has taught still holds.
+            // The same window, logged again after a restart: limits learned from rejected prompts still apply.
             Some(before) => *before == window,
             None => self.settings.fixed == fixed && self.settings.budget_tokens == budget_tokens,
         };
@@ -256,11 +255,11 @@ impl Engine {
         let is_same_model = before.as_ref().map(|window| &window.model) == named.map(|window| &window.model);
         let is_same_size = before.as_ref().is_some_and(|window| window.budget_tokens == budget_tokens);
         if before.is_some() && !is_same_model {
-            // Another model counts in another way.
+            // Models differ in how they count tokens.
             self.settings.factor = named.and_then(|window| window.factor).unwrap_or(Factor::ONE);
         }
         if !(is_same_model && is_same_size) {
-            // With other tools alone, what refused prompts have taught still holds.
+            // If only the tools changed, limits learned from rejected prompts still apply.
             self.settings.budget_tokens = budget_tokens;
         }
         self.settings.fixed = fixed;
@@ -286,7 +285,7 @@ impl Engine {
         self.push_or_hold(Unit::one(item));
     }
 
-    /// Takes a text that is shown with what it is. The entry was counted without that.
+    /// Adds a text that is shown with a heading. The entry's token count does not include the heading.
     fn take_named(&mut self, id: EventId, kind: ItemKind, text: String, facts: Facts) {
         let tokens = (tokens::count(&text) + tokens::MESSAGE_OVERHEAD).min(MOST_ITEM_TOKENS);
         self.push_or_hold(Unit::one(Item::new(id, kind, Content::text(text), tokens, facts)));
@@ -305,7 +304,7 @@ impl Engine {
                 .map(|at| unit.waiting[at].1.clone())
         });
         let facts = facts::of_result(open.clone().unwrap_or_default(), &result);
-        // Whoever forgot to cap the output must not fill the memory with it.
+        // A caller that forgot to cap the output must not exhaust the memory.
         let is_capped = !output::is_within(&result.text);
         if is_capped {
             result.text = output::cap(&result.text).text;
@@ -352,8 +351,8 @@ impl Engine {
         }
     }
 
-    /// Keeps everything from a call's unit to the end together: a result of it has come late. Says whether the call is
-    /// near enough; one that is far behind has its placeholder, and tying all between together would cost too much.
+    /// A late result: glues everything from the call's unit to the end together. Returns whether the call is near
+    /// enough. A call far behind keeps its placeholder, because gluing everything since would cost too much.
     fn glue(&mut self, call: &str) -> bool {
         let first = self.tail.len().saturating_sub(self.policy.newest_events);
         let near = self.tail[first..].iter().position(|unit| unit.has_call(call));
@@ -372,7 +371,7 @@ impl Engine {
         self.tail.push(unit);
     }
 
-    /// The next answer has begun: results that have not come are missing.
+    /// The next answer has begun, so results that have not arrived are missing.
     pub(crate) fn close_open(&mut self, id: EventId) {
         if let Some(unit) = self.tail.last_mut() {
             let before = unit.tokens();
@@ -382,7 +381,8 @@ impl Engine {
         self.release();
     }
 
-    /// Puts what was held behind the results that it waited for. It has older numbers than they, so they stay together.
+    /// Appends the held units after the results they waited for. Their ids are lower than those of the results, so
+    /// they stay glued to them.
     fn release(&mut self) {
         for mut unit in std::mem::take(&mut self.held) {
             unit.is_glued = true;
@@ -393,16 +393,16 @@ impl Engine {
     fn tighten(&mut self, limit_tokens: Option<u32>) {
         let now = self.settings.budget_tokens;
         let tighter = now / 5 * 4;
-        // A limit below our budget is believed, with a margin for what we count wrong. One above it says that our count is
-        // what is wrong.
+        // A limit below our budget is trusted, with a margin for counting errors. A limit above it shows that our
+        // count is wrong.
         let wanted = limit_tokens.filter(|limit| *limit < now).map_or(tighter, |limit| limit - limit / 50);
         let least = self.settings.factor.real(LEAST_ROOM);
         self.settings.budget_tokens = wanted.min(now).max(least.min(now));
         self.renew_policy();
     }
 
-    /// With less, the caller's own part would leave no room for the task. The caller must make it smaller before it asks
-    /// again ([`Engine::is_cramped`]); until then nothing is folded for the sake of a view that nobody is sent.
+    /// With a smaller budget, the caller's part would leave no room for the task. The caller must shrink its part
+    /// before the next request ([`Engine::is_cramped`]). Until then nothing is folded, because no view is sent.
     fn least_budget(&self) -> u32 {
         LEAST_ROOM.max(self.settings.fixed.tokens().saturating_mul(3))
     }

@@ -1,7 +1,7 @@
-//! What the engine reads: the part of a job's log that a model may see, each entry with its token count.
+//! The engine's input: the part of a job's log that a model may see, each entry with its token count.
 //!
-//! Entries are stored by the orchestrator as the payload of its events and handed back in the same order; nothing here
-//! reads or writes a store.
+//! The orchestrator stores entries as payloads of its events and returns them in the same order. This crate does not
+//! access a store.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::error::ContextError;
 use crate::policy::POLICY_VERSION;
 use crate::tokens;
 
-/// The number of an event in its job's log. Printed as `e123`; a model cites it in that form.
+/// The number of an event in its job's log. Displayed as `e123`; models cite events in that form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventId(pub u64);
@@ -26,7 +26,7 @@ impl fmt::Display for EventId {
 impl std::str::FromStr for EventId {
     type Err = ContextError;
 
-    /// Reads `e123` and `123`.
+    /// Parses `e123` and `123`.
     fn from_str(text: &str) -> Result<Self, ContextError> {
         let number = text.trim().trim_start_matches(['e', 'E']);
         let parsed =
@@ -35,22 +35,18 @@ impl std::str::FromStr for EventId {
     }
 }
 
-/// Events from the first to the last, both counted.
+/// An inclusive range of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EventRange {
-    /// The oldest.
     pub first: EventId,
-    /// The newest.
     pub last: EventId,
 }
 
 impl EventRange {
-    /// The range of one event.
     pub fn one(id: EventId) -> Self {
         Self { first: id, last: id }
     }
 
-    /// Whether the event lies in the range.
     pub fn contains(&self, id: EventId) -> bool {
         self.first <= id && id <= self.last
     }
@@ -66,139 +62,130 @@ impl fmt::Display for EventRange {
     }
 }
 
-/// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// The event's sequence number: larger than that of the entry before; gaps are fine.
+    /// The event's sequence number: larger than that of the previous entry. Gaps are allowed.
     pub id: EventId,
-    /// When it happened, in milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub time_ms: i64,
-    /// What it costs, by the o200k vocabulary, without any factor. Counted once, when it is made.
+    /// Token count by the o200k vocabulary, without a factor. Counted once, when the entry is created.
     pub tokens: u32,
-    /// What it says.
     pub body: EntryBody,
 }
 
 impl Entry {
-    /// Makes an entry and counts it.
+    /// Creates an entry and counts its tokens.
     pub fn new(id: EventId, time_ms: i64, body: EntryBody) -> Self {
         let tokens = tokens::count_body(&body);
         Self { id, time_ms, tokens, body }
     }
 
-    /// Makes an entry that was counted when it was written down.
+    /// Creates an entry with a token count from the log.
     pub fn counted(id: EventId, time_ms: i64, tokens: u32, body: EntryBody) -> Self {
         Self { id, time_ms, tokens, body }
     }
 
-    /// The stored form, one line of JSON.
+    /// Encodes the entry as one line of JSON.
     ///
     /// # Errors
-    /// A value that JSON cannot hold.
+    /// The entry has a value that JSON cannot represent.
     pub fn encode(&self) -> Result<String, ContextError> {
         serde_json::to_string(self).map_err(|source| ContextError::Encode { id: self.id, source })
     }
 
-    /// Reads the stored form.
+    /// Decodes an entry.
     ///
     /// # Errors
-    /// Anything that [`Entry::encode`] would not have written.
+    /// The line is not the output of [`Entry::encode`].
     pub fn decode(line: &str) -> Result<Self, ContextError> {
         serde_json::from_str(line).map_err(|source| ContextError::Decode { source })
     }
 }
 
-/// What an entry says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EntryBody {
-    /// The task (the first one) or a later message of a person. Stays in view as long as there is room for pins.
+    /// The task (the first one) or a later message from a person. Stays in view while there is room for pins.
     User {
-        /// What the person wrote.
         text: String,
-        /// Pictures that came with it.
+        /// Images attached to the message.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         images: Vec<Image>,
     },
-    /// One answer of the model.
+    /// A model answer.
     Assistant {
-        /// Blocks that the provider wants back unchanged (thinking, signatures). Kept whole or left out whole.
+        /// Blocks that the provider needs back unchanged (thinking, signatures). They are kept as a whole or dropped
+        /// as a whole.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         reasoning: Vec<Value>,
-        /// What it said.
         text: String,
-        /// The calls it asked for; more than one is a parallel batch.
+        /// The tool calls; several form a parallel batch.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<Call>,
     },
-    /// The outcome of a call.
+    /// The result of a call.
     Result(CallResult),
-    /// The plan as a whole; replaces the one before. An empty text ends it.
+    /// The complete plan, which replaces the previous one. An empty text ends the plan.
     Plan {
-        /// The plan as the model should read it.
+        /// The plan as shown to the model.
         text: String,
     },
-    /// A note that the agent keeps for itself. The same name replaces it, an empty text removes it.
-    Note {
-        /// Its name.
-        name: String,
-        /// What it says.
-        text: String,
-    },
-    /// A summary that a model made ahead of time; used when the engine folds exactly this range.
+    /// A note of the agent. A note with the same name replaces it; an empty text removes it.
+    Note { name: String, text: String },
+    /// A summary written by a model in the background. Used when the engine folds exactly this range.
     Summary(Summary),
-    /// What the provider's usage says about our counting: real tokens for 1,000 of ours.
+    /// The accuracy of our count according to the provider's usage: real tokens for 1,000 of ours.
     Correction {
-        /// Thousandths; 1,000 means that our count is right.
+        /// Thousandths; 1,000 means that our count is exact.
         factor: Factor,
     },
-    /// The provider refused a prompt as too long: the budget shrinks and the next epoch begins now.
+    /// The provider rejected a prompt as too long: the budget shrinks and the next epoch begins now.
     Tighten {
-        /// The most that the provider takes, by its own count, if it told us.
+        /// The provider's limit by its own count, if it reported one.
         limit_tokens: Option<u32>,
     },
-    /// What the prompts are made for from here on: the model's window and the caller's own part.
+    /// What the following prompts are built for: the model's window and the caller's part.
     Window(Window),
-    /// A fresh repository map. Shown from the next epoch on (the first one at once).
+    /// A fresh repository map. Shown from the next epoch on (the first one immediately).
     Map {
-        /// As [`crate::map`] renders it.
+        /// As rendered by [`crate::map`].
         text: String,
     },
 }
 
-/// What prompts are made for. In the log, so that a view needs nothing else.
+/// What prompts are built for. It is in the log, so that a view needs no other input.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
-    /// Who is asked.
     pub model: String,
-    /// The most that a prompt may be, by the provider's count.
+    /// The maximum size of a prompt, by the provider's count.
     pub budget_tokens: u32,
     /// The system prompt.
     pub system: String,
-    /// What it costs, by our count.
+    /// Tokens of the system prompt, by our count.
     pub system_tokens: u32,
-    /// The tools as the model is told of them, a JSON object each.
+    /// The tool specifications that the model gets, one JSON object each.
     pub tools: Vec<Value>,
-    /// What all of them cost, by our count.
+    /// Tokens of all tool specifications, by our count.
     pub tools_tokens: u32,
-    /// Whether the model sees pictures.
+    /// Whether the model accepts images.
     #[serde(default)]
     pub sees_pictures: bool,
-    /// The rules by which views are made from here on ([`crate::POLICY_VERSION`]); 0 in logs that are older than this.
+    /// The version of the rules for the following views ([`crate::POLICY_VERSION`]); 0 in logs without this field.
     #[serde(default)]
     pub policy_version: u32,
-    /// What the provider counts for 1,000 of our tokens, before its usage has taught anything.
+    /// What the provider counts for 1,000 of our tokens, before its usage has corrected the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<Factor>,
 }
 
 impl Window {
-    /// Refuses a log that was written by rules which this program does not know. Older logs are read by today's rules.
+    /// Rejects a log that was written with newer rules than this program knows. Older logs are read with the current
+    /// rules.
     ///
     /// # Errors
-    /// A version from the future.
+    /// The version is newer than [`POLICY_VERSION`].
     pub fn check_version(&self) -> Result<(), ContextError> {
         if self.policy_version > POLICY_VERSION {
             return Err(ContextError::PolicyVersion { version: self.policy_version, known: POLICY_VERSION });
@@ -207,98 +194,89 @@ impl Window {
     }
 }
 
-/// A call that the model asked for.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
     /// The provider's id of the call.
     pub id: String,
-    /// The tool.
     pub name: String,
-    /// Its input.
     pub arguments: Value,
 }
 
-/// The outcome of a call.
+/// The result of a call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallResult {
-    /// The id of the call.
     pub call: String,
-    /// What the model reads: the whole output, or what [`crate::output::cap`] leaves of it.
+    /// What the model reads: the complete output, or the part that [`crate::output::cap`] keeps.
     pub text: String,
-    /// Whether the call failed.
     #[serde(default)]
     pub is_error: bool,
-    /// The exit code, where a program ran.
+    /// The exit code, if a program ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Pictures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<Image>,
-    /// Where the whole output is, if `text` is not the whole.
+    /// Where the complete output is stored, if `text` is only part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blob: Option<Blob>,
 }
 
-/// A picture, by reference.
+/// An image, by reference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
     /// Such as `image/png`.
     pub media_type: String,
-    /// The blob that holds it.
+    /// The blob with its content.
     pub digest: String,
-    /// What it costs; providers count pictures by their size.
+    /// Tokens; providers charge images by size.
     pub tokens: u32,
 }
 
-/// A text that is too large for the log.
+/// A stored text that is too large for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Blob {
     /// SHA-256 in hexadecimal.
     pub digest: String,
-    /// Its size.
     pub bytes: u64,
-    /// Its lines.
     pub lines: u64,
 }
 
-/// A summary of a range of events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
-    /// The events it stands for.
+    /// The events that it covers.
     pub range: EventRange,
-    /// 1 for a summary of events, k + 1 for one of summaries of level k.
+    /// 1 for a summary of events, k + 1 for a summary of summaries of level k.
     pub level: u8,
-    /// What it says.
     pub text: String,
-    /// Names the input that it was made from ([`crate::SummaryTask::input_hash`]).
+    /// Hash of the summarized input ([`crate::SummaryTask::input_hash`]).
     pub input_hash: String,
-    /// The prompt that it was made with.
+    /// Version of the prompt that it was written with.
     pub prompt_version: u32,
 }
 
-/// Real tokens for 1,000 of ours.
+/// How many real tokens 1,000 of ours are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Factor(u32);
 
 impl Factor {
-    /// Our count is right.
+    /// Our count is exact.
     pub const ONE: Factor = Factor(1000);
-    /// The smallest and the largest that make sense.
+    /// The range of plausible values.
     pub const RANGE: std::ops::RangeInclusive<u32> = 250..=4000;
 
-    /// A factor in thousandths, brought into [`Factor::RANGE`].
+    /// A factor in thousandths, clamped to [`Factor::RANGE`].
     pub fn from_thousandths(thousandths: u32) -> Self {
         Self(thousandths.clamp(*Self::RANGE.start(), *Self::RANGE.end()))
     }
 
-    /// The factor that a provider's usage shows: what it counted against what we counted. `None` when the prompt was
-    /// too small to tell.
+    /// Computes the factor from a provider's usage: its count divided by ours. `None` if the prompt was too small
+    /// for a reliable value.
     pub fn from_usage(provider_tokens: u64, our_tokens: u64) -> Option<Self> {
         if our_tokens < 500 || provider_tokens == 0 {
             return None;
@@ -307,17 +285,17 @@ impl Factor {
         Some(Self::from_thousandths(u32::try_from(thousandths).unwrap_or(u32::MAX)))
     }
 
-    /// Thousandths, in [`Factor::RANGE`] whatever was stored.
+    /// Thousandths, clamped to [`Factor::RANGE`] even if the stored value is not.
     pub fn thousandths(self) -> u32 {
         self.0.clamp(*Self::RANGE.start(), *Self::RANGE.end())
     }
 
-    /// How many of our tokens fit into so many real ones.
+    /// How many of our tokens fit into `real` tokens of the provider.
     pub fn ours(self, real: u32) -> u32 {
         u32::try_from(u64::from(real) * 1000 / u64::from(self.thousandths())).unwrap_or(u32::MAX)
     }
 
-    /// How many real tokens so many of ours are.
+    /// How many tokens of the provider `ours` of our tokens are.
     pub fn real(self, ours: u32) -> u32 {
         u32::try_from((u64::from(ours) * u64::from(self.thousandths())).div_ceil(1000)).unwrap_or(u32::MAX)
     }

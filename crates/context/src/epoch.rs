@@ -1,12 +1,12 @@
-//! An epoch: the view has crossed its high watermark and is brought down to the low one, rung by rung.
+//! An epoch: the view has crossed its high watermark and is reduced to the low one, stage by stage.
 //!
 //! ```text
-//! mask observations -> fold the oldest units -> carry summaries -> cut giants -> (only if over the budget still:)
+//! mask observations -> fold the oldest units -> carry summaries -> cut giants -> (only if still over the budget:)
 //! cut everything -> leave out reasoning -> fold even the newest
 //! ```
 //!
-//! Each step makes the view smaller or is not taken, and each rung has an end, so that an epoch always ends within the
-//! budget.
+//! A step that does not make the view smaller is not taken, and every stage is finite, so an epoch always ends
+//! within the budget.
 
 use crate::engine::Engine;
 use crate::entry::EventId;
@@ -15,7 +15,7 @@ use crate::policy::Policy;
 use crate::unit::{Item, ItemKind, Shown, Unit};
 use crate::view::Author;
 
-/// Nothing is cut to less than this.
+/// Nothing is cut to fewer tokens than this.
 const LEAST_CUT: u32 = 32;
 
 impl Engine {
@@ -36,8 +36,8 @@ impl Engine {
         self.forget_ready();
     }
 
-    /// Gives the nodes the texts of models that have come since the last epoch. A text that is longer than the extract is
-    /// taken only as far as the view stays below its low watermark.
+    /// Replaces extracts with the model summaries that arrived since the last epoch. A summary longer than the
+    /// extract is used only if the view stays below its low watermark.
     fn take_ready(&mut self) {
         let mut room = self.policy.low.saturating_sub(self.tokens());
         for node in self.nodes.iter_mut().filter(|node| node.author == Author::Extract) {
@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// Forgets summaries that no later epoch can use.
+    /// Drops summaries that no later epoch can use.
     fn forget_ready(&mut self) {
         let folded_to = self.nodes.last().map(|node| node.range.last);
         let nodes = &self.nodes;
@@ -59,7 +59,7 @@ impl Engine {
         });
     }
 
-    /// The map stands in the head from now on. Where it came it is only named, also among the newest.
+    /// The map is now in the head, so its entries in the history are masked, even among the newest ones.
     fn mask_maps(&mut self) {
         let is_map = |item: &&mut Item| item.kind == ItemKind::Map;
         let tail = self.tail.iter_mut().flat_map(|unit| &mut unit.items);
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Names old observations instead of showing them, oldest first, until the view is small enough.
+    /// Replaces old observations with one-line stubs, oldest first, until the view is small enough.
     fn mask(&mut self) {
         let spared = self.newest_from();
         let newest_success = self.newest_success();
@@ -87,19 +87,20 @@ impl Engine {
         }
     }
 
-    /// The newest result that is no error.
+    /// The newest result that is not an error.
     fn newest_success(&self) -> Option<EventId> {
         let items = self.tail.iter().flat_map(|unit| &unit.items);
         let successes = items.filter(|item| matches!(item.kind, ItemKind::Result { is_error: false, .. }));
         successes.map(|item| item.id).max()
     }
 
-    /// Where the newest units begin that are not masked: so many events, as far as they fit.
+    /// The index of the first spared unit, which is not masked: the newest events, as many as the policy allows and
+    /// as fit.
     pub(crate) fn newest_from(&self) -> usize {
         let (mut events, mut tokens) = (0, 0_u32);
         let mut at = self.tail.len();
         while at > 0 {
-            // A map is none of the events that the model works on.
+            // A map is not an event that the model works on.
             let items = self.tail[at - 1].items.iter().filter(|item| item.kind != ItemKind::Map);
             let is_newest = events == 0;
             for item in items {
@@ -114,7 +115,7 @@ impl Engine {
         at
     }
 
-    /// Where the newest units begin that are not folded: the same, with all that is glued to them.
+    /// The index of the first unit that is not folded: like [`Self::newest_from`], but including all glued units.
     pub(crate) fn spared_from(&self) -> usize {
         let mut at = self.newest_from();
         while at > 0 && at < self.tail.len() && self.tail[at].is_glued {
@@ -123,8 +124,8 @@ impl Engine {
         at
     }
 
-    /// How many of the oldest units are folded into one summary: about as much as the policy says, whole units.
-    /// `None` when there is not enough before the spared ones.
+    /// The end of the next chunk to fold into one summary: whole units of about the size that the policy sets.
+    /// `None` if there are not enough units before the spared ones.
     pub(crate) fn chunk_from(&self, start: usize, spared: usize) -> Option<usize> {
         chunk(&self.tail[start..spared.max(start)], &self.policy, self.tail.get(spared))
             .map(|length| start + length)
@@ -135,13 +136,13 @@ impl Engine {
         let mut end = 0;
         while self.tokens() > self.policy.low {
             let Some(next) = self.chunk_from(end, self.spared_from()) else { break };
-            // What does not become smaller by itself may do so together with what follows.
+            // A chunk that does not shrink alone may shrink together with the following one.
             end = if self.fold_units(next) { 0 } else { next };
         }
     }
 
-    /// How many of the oldest units cost clearly more than a summary of them, with all that is glued to them; more than
-    /// `least`.
+    /// How many of the oldest units, more than `least`, are clearly larger than their summary would be. Includes all
+    /// glued units.
     fn worth_folding(&self, least: usize) -> usize {
         let (mut count, mut tokens) = (0, 0_u32);
         for unit in &self.tail {
@@ -154,8 +155,8 @@ impl Engine {
         count
     }
 
-    /// Folds so many of the oldest units into one summary, if that makes the view smaller: what people wrote stays as a
-    /// pin, which costs too. Says whether it was done.
+    /// Folds the `count` oldest units into one summary if that makes the view smaller. People's messages stay as
+    /// pins, which also takes tokens. Returns whether it folded.
     fn fold_units(&mut self, count: usize) -> bool {
         let Some(mut node) = Node::fold(&self.tail[..count], &self.policy) else { return false };
         let shown: u32 = self.tail[..count].iter().map(Unit::tokens).sum();
@@ -177,7 +178,7 @@ impl Engine {
         true
     }
 
-    /// Shows head and tail of what is very large, oldest first, until the view is small enough.
+    /// Reduces very large items to head and tail, oldest first, until the view is small enough.
     fn cut_giants(&mut self) {
         self.cut_all(self.policy.giant_tokens, self.policy.low);
     }
@@ -203,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// The last rungs, taken only when the view is over its budget still.
+    /// The last stages, for a view that is still over its budget.
     fn squeeze(&mut self) {
         let high = self.policy.high;
         let mut most = self.policy.giant_tokens;
@@ -216,7 +217,7 @@ impl Engine {
             let saved: u32 = items.map(Item::drop_reasoning).sum();
             self.tail_tokens -= saved;
         }
-        // Even the newest is folded, a few units at a time.
+        // Folds even the newest units, a few at a time.
         let mut least = 0;
         while self.tokens() > high && least < self.tail.len() {
             if self.worth_folding(least) == self.tail.len() {
@@ -229,13 +230,13 @@ impl Engine {
     }
 }
 
-/// Errors that nothing has come right after are what the model works on.
+/// Whether the item is an error with no later success: the model is still working on it.
 fn is_fresh_error(item: &Item, newest_success: Option<EventId>) -> bool {
     let is_error = matches!(item.kind, ItemKind::Result { is_error: true, .. });
     is_error && newest_success.is_none_or(|success| item.id > success)
 }
 
-/// The number of whole units at the start that make a chunk. `next` is the unit behind them.
+/// The number of whole units at the start that form a chunk. `next` is the unit after them.
 fn chunk(units: &[Unit], policy: &Policy, next: Option<&Unit>) -> Option<usize> {
     let mut tokens = 0_u32;
     for (at, unit) in units.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What the model saw or would see, for people: each segment with its cost and the events it stands for.
+//! Explains what the model saw or would see: each segment with its token count and the events it covers.
 
 use std::fmt::Write as _;
 
@@ -9,63 +9,58 @@ use crate::entry::{EventId, EventRange};
 use crate::policy::POLICY_VERSION;
 use crate::view::{Content, Segment, SegmentKind, View};
 
-/// A view with its costs, as the API gives it out.
+/// A view with token counts, in the format of the API.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
-    /// The newest event that was considered.
+    /// The newest event included.
     pub at: Option<EventId>,
-    /// The rules by which the view was made.
+    /// The version of the rules that built the view.
     pub policy_version: u32,
-    /// The most that a prompt may cost, by our count.
+    /// The maximum size of a prompt, by our count.
     pub budget: u32,
-    /// What this one costs, by our count.
+    /// The size of this view, by our count.
     pub tokens: u32,
     /// What the provider counts for 1,000 of our tokens.
     pub factor_thousandths: u32,
-    /// How often the stable part was made anew.
+    /// How often the stable part was rebuilt.
     pub epoch: u32,
-    /// The pieces, in their order.
     pub segments: Vec<Part>,
 }
 
-/// One piece of a view.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Part {
-    /// What it is.
     #[serde(flatten)]
     pub kind: PartKind,
-    /// The events it stands for.
+    /// The events that it covers.
     pub covers: Option<EventRange>,
-    /// What it costs.
     pub tokens: u32,
-    /// What the model reads.
+    /// The text that the model reads.
     pub text: String,
-    /// The events that a summary rests on, as it cites them.
+    /// The events that a summary cites.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cites: Vec<EventRange>,
 }
 
-/// What a piece is, in words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartKind {
     /// Such as `summary` or `masked`.
     pub kind: &'static str,
-    /// Who speaks: `user`, `assistant`, `tool`, or nobody.
+    /// `user`, `assistant`, `tool`, or empty.
     pub role: &'static str,
     /// The level of a summary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
-    /// Who wrote a summary.
+    /// The author of a summary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<crate::view::Author>,
 }
 
-/// What the model would see now.
+/// Explains the current view.
 pub fn of_engine(engine: &Engine) -> Explanation {
     of_view(engine, &engine.view())
 }
 
-/// A view that the engine made, perhaps with something at its end.
+/// Explains a view of this engine; it may have additional segments at the end.
 pub fn of_view(engine: &Engine, view: &View) -> Explanation {
     let mut segments: Vec<Part> = view.segments.iter().map(part).collect();
     if let Some(window) = engine.window() {
@@ -148,7 +143,7 @@ fn text(content: &Content) -> String {
 }
 
 impl Explanation {
-    /// The table that the command line prints: one line for each piece, then the whole text under headings.
+    /// Renders a table with one line per segment, followed by the full text under headings.
     pub fn render(&self) -> String {
         let mut out = String::new();
         let at = self.at.map_or("the start".to_owned(), |at| at.to_string());

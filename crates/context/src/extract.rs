@@ -1,5 +1,5 @@
-//! The summary that needs no model: commands with exit codes, files touched, test tallies, error lines, what was asked
-//! and said. Deterministic, with fixed sections and citations.
+//! The rule-based summary: commands with exit codes, changed files, test counts, error lines, messages and answers.
+//! Deterministic, with fixed sections and citations.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use crate::entry::EventRange;
 use crate::tokens;
 use crate::unit::{ItemKind, Unit};
 
-/// With less room than this no line fits.
+/// With less room than this, no line fits.
 const LEAST_LINE: u32 = 12;
 
-/// The sections of a summary, in the order in which they stand.
+/// The sections of a summary, in display order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Section {
     Asked,
@@ -24,7 +24,7 @@ pub(crate) enum Section {
 impl Section {
     const ALL: [Section; 6] =
         [Section::Asked, Section::Said, Section::Did, Section::Files, Section::Tests, Section::Errors];
-    /// Which section gets the next line, when all cannot be kept.
+    /// The order in which sections get the next line if not all lines fit.
     const TURNS: [Section; 8] = [
         Section::Errors,
         Section::Did,
@@ -55,7 +55,7 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// Everything that could be said of some units, newest last.
+/// All candidate lines for the given units, newest last.
 pub(crate) fn lines_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut files: BTreeSet<String> = BTreeSet::new();
@@ -97,7 +97,8 @@ pub(crate) fn lines_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Vec<Line> {
     lines
 }
 
-/// The lines of several summaries as one list without repetition. The summaries take turns, so that none is lost.
+/// Merges the lines of several summaries without duplicates. Lines are taken from the summaries in turn, so that
+/// none is lost as a whole.
 pub(crate) fn merge<'a>(summaries: impl Iterator<Item = &'a [Line]>) -> Vec<Line> {
     let mut seen: BTreeSet<(Section, String)> = BTreeSet::new();
     let mut merged = Vec::new();
@@ -110,17 +111,17 @@ pub(crate) fn merge<'a>(summaries: impl Iterator<Item = &'a [Line]>) -> Vec<Line
     merged
 }
 
-/// A summary that fits.
+/// A summary within its token limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extract {
     pub(crate) text: String,
     pub(crate) tokens: u32,
-    /// The lines that are in the text.
+    /// The lines that the text contains.
     pub(crate) lines: Vec<Line>,
 }
 
-/// Makes a summary of at most so many tokens out of the lines. Sections take turns; within one, lines are spread over
-/// the whole range, the ends first.
+/// Builds a summary of at most `most` tokens from the lines. Sections take turns. Within a section, lines are chosen
+/// evenly over the whole range, the ends first.
 pub(crate) fn compose(
     range: EventRange,
     level: u8,
@@ -140,7 +141,7 @@ pub(crate) fn compose(
     }
     let mut room = most.saturating_sub(tokens::count(&head) + 2 + 4 * Section::ALL.len() as u32);
     let mut kept: BTreeSet<usize> = BTreeSet::new();
-    // Each round takes lines off the queues, so that it ends.
+    // Each round removes lines from the queues, so the loop ends.
     while room >= LEAST_LINE {
         let mut progress = false;
         for turn in Section::TURNS {
@@ -160,7 +161,8 @@ pub(crate) fn compose(
     finish(&head, lines, kept, most)
 }
 
-/// Renders, and drops lines until it fits: lines were counted one by one, and seams may cost a little.
+/// Renders the lines and drops some until the text fits: lines were counted one by one, and the joined text may take
+/// a few more tokens.
 fn finish(head: &str, lines: &[Line], mut kept: BTreeSet<usize>, most: u32) -> Extract {
     loop {
         let text = render(head, lines, &kept);
@@ -194,8 +196,8 @@ fn render(head: &str, lines: &[Line], kept: &BTreeSet<usize>) -> String {
     text
 }
 
-/// An order in which any start of it is spread over the whole; to be taken from the end. The newest and the oldest come
-/// first, then the middles of the gaps.
+/// Orders the lines so that any prefix is spread over the whole range; the caller pops from the end. The newest and
+/// the oldest come first, then the middles of the gaps.
 fn spread(all: &[usize]) -> Vec<usize> {
     let mut order = Vec::with_capacity(all.len());
     let mut taken = vec![false; all.len()];

@@ -1,5 +1,5 @@
-//! What a rule can tell about an event without understanding it: the command, the exit code, files, test tallies, error
-//! lines. Taken once, when the entry is appended; stubs and extracts are made of it.
+//! Facts that rules extract from an event: the command, exit code, files, test counts and error lines. They are
+//! extracted once, when the entry is appended, and used for stubs and extracts.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cut;
 use crate::entry::{Call, CallResult};
 
-/// Arguments that say what a call is about, the most telling first.
+/// Arguments that best describe a call, most descriptive first.
 const TELLING: [&str; 12] = [
     "command",
     "cmd",
@@ -24,7 +24,7 @@ const TELLING: [&str; 12] = [
     "name",
     "text",
 ];
-/// Arguments that name a file.
+/// Arguments that hold a file path.
 const PATHS: [&str; 6] = ["path", "file", "file_path", "filename", "source", "target"];
 
 const LABEL_BYTES: usize = 80;
@@ -34,9 +34,9 @@ const MOST_LINES: usize = 3;
 /// Longer lines are data, not messages.
 const LONGEST_LINE: usize = 2_000;
 
-/// Signs of lines that count tests.
+/// Patterns of lines with test counts.
 const TALLIES: [&str; 5] = [" passed", " failed", " passing", "test result:", "Ran "];
-/// Signs of lines that tell of errors.
+/// Patterns of error lines.
 const ERRORS: [&str; 12] = [
     "error:",
     "error[",
@@ -52,7 +52,7 @@ const ERRORS: [&str; 12] = [
     "denied",
 ];
 
-/// All signs, found in one pass. Building it from constants cannot fail; without it nothing would be found.
+/// All patterns in one automaton. Building it from constants cannot fail; without it, no pattern would match.
 static SIGNS: LazyLock<Signs> = LazyLock::new(|| Signs(AhoCorasick::new(TALLIES.iter().chain(&ERRORS)).ok()));
 
 struct Signs(Option<AhoCorasick>);
@@ -63,27 +63,25 @@ impl Signs {
     }
 }
 
-/// What is known of one event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// What was asked, written, or run, in a few words.
+    /// What was asked, written or run, in a few words.
     pub(crate) label: String,
-    /// Files that its arguments name.
+    /// Files that the arguments name.
     pub(crate) files: Vec<String>,
-    /// Lines that count tests.
+    /// Lines with test counts.
     pub(crate) tallies: Vec<String>,
-    /// Lines that tell of errors.
     pub(crate) errors: Vec<String>,
-    /// Lines of the output.
+    /// Number of lines of the output.
     pub(crate) lines: usize,
 }
 
-/// A call in a few words: the tool and its most telling argument.
+/// A short description of a call: the tool and its most descriptive argument.
 pub(crate) fn label(call: &Call) -> String {
     match telling(&call.arguments) {
         Some(argument) => {
             let argument = short(argument, LABEL_BYTES);
-            // Programs speak for themselves; of other tools the name is needed.
+            // Shell commands need no tool name; calls of other tools do.
             if is_shell(&call.name) { argument } else { format!("{} {argument}", short(&call.name, 40)) }
         }
         None => short(&call.name, 40),
@@ -100,7 +98,7 @@ fn telling(arguments: &Value) -> Option<&str> {
     named.or_else(|| object.values().find_map(Value::as_str)).filter(|text| !text.trim().is_empty())
 }
 
-/// What the calls of an answer are about.
+/// Facts about an answer and its calls.
 pub(crate) fn of_answer(text: &str, calls: &[Call]) -> Facts {
     let mut files = Vec::new();
     for call in calls {
@@ -116,7 +114,7 @@ pub(crate) fn of_answer(text: &str, calls: &[Call]) -> Facts {
     Facts { label: first_line(text), files, lines: crate::output::count_lines(text), ..Facts::default() }
 }
 
-/// What an output says. `label` is that of its call.
+/// Facts about an output. `label` is the label of its call.
 pub(crate) fn of_result(label: String, result: &CallResult) -> Facts {
     let text = result.text.as_str();
     let (mut tallies, mut errors) = (Vec::new(), Vec::new());
@@ -133,7 +131,7 @@ pub(crate) fn of_result(label: String, result: &CallResult) -> Facts {
             continue;
         }
         if is_tally(line) {
-            // The last tally counts, the first errors do.
+            // Keep the last test counts and the first errors.
             if tallies.len() == MOST_LINES {
                 tallies.remove(0);
             }
@@ -152,7 +150,7 @@ pub(crate) fn of_result(label: String, result: &CallResult) -> Facts {
     Facts { label, files: Vec::new(), tallies, errors, lines }
 }
 
-/// What a text of a person, a plan or a note begins with.
+/// Facts about a message, plan or note: how it begins.
 pub(crate) fn of_text(text: &str) -> Facts {
     Facts { label: first_line(text), lines: crate::output::count_lines(text), ..Facts::default() }
 }
@@ -162,7 +160,7 @@ fn is_tally(line: &str) -> bool {
     is_counted && TALLIES.iter().any(|sign| line.contains(sign))
 }
 
-/// Whether a line counts tests or tells of an error.
+/// Whether a line has test counts or an error.
 pub(crate) fn is_telling(line: &str) -> bool {
     is_tally(line) || is_error(line)
 }
@@ -171,14 +169,14 @@ fn is_error(line: &str) -> bool {
     ERRORS.iter().any(|sign| line.contains(sign))
 }
 
-/// The first line that says something, shortened.
+/// The first non-empty line, shortened.
 pub(crate) fn first_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("");
     short(line, LINE_BYTES)
 }
 
-/// At most so many bytes of the first line of a text, with an ellipsis for what is left out, and without brackets that
-/// could be read as a citation.
+/// At most `most` bytes of the first line of a text, with an ellipsis if it is cut, and without brackets that could
+/// be read as a citation.
 pub(crate) fn short(text: &str, most: usize) -> String {
     let text = text.trim();
     let line = text.lines().next().unwrap_or("").trim_end();

@@ -1,4 +1,5 @@
-//! The head of a view: the caller's part, then the task, pinned messages, notes, map and plan. Made anew only at epochs.
+//! The head of a view: the caller's part, then the task, pinned messages, notes, map and plan. Rebuilt only at
+//! epochs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,19 +11,19 @@ use crate::tokens;
 use crate::unit::{Item, ItemKind};
 use crate::view::{Content, Segment, SegmentKind};
 
-/// A text that is kept although its place in the history is folded.
+/// A text that stays in view after its place in the history was folded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pin {
     pub(crate) id: EventId,
     pub(crate) text: Arc<str>,
 }
 
-/// What stands before the summaries.
+/// Everything before the summaries.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     pub(crate) fixed: Fixed,
     pub(crate) task: Option<Pin>,
-    /// Messages whose place is folded, oldest first. The oldest go when there is no room for them.
+    /// Messages whose place in the history was folded, oldest first. The oldest are dropped when there is no room.
     messages: Vec<Pin>,
     notes: BTreeMap<String, Pin>,
     pub(crate) map: Option<Pin>,
@@ -46,7 +47,7 @@ impl Head {
         self.tokens
     }
 
-    /// Keeps what must stay in view of an item that is being folded.
+    /// Keeps the part of an item that must stay in view when the item is folded.
     pub(crate) fn keep(&mut self, item: &Item) {
         let Content::Text { text, .. } = &item.full else { return };
         let pin = Pin { id: item.id, text: Arc::clone(text) };
@@ -68,7 +69,7 @@ impl Head {
         }
     }
 
-    /// Chooses anew what is shown, within the room that the policy gives.
+    /// Selects again what to show, within the policy's limits.
     pub(crate) fn refresh(&mut self, policy: &Policy) {
         let pins = policy.pin_tokens;
         let caller = |kind, tokens| Segment { kind, covers: None, tokens, content: Content::Fixed };
@@ -95,7 +96,7 @@ impl Head {
         self.tokens = self.segments.iter().map(|segment| segment.tokens).sum();
     }
 
-    /// The newest messages that fit, oldest first. What does not fit is forgotten here: a summary covers it.
+    /// The newest messages that fit, oldest first. The others are dropped here; a summary covers them.
     fn choose_messages(&mut self, mut left: u32, each: u32) -> Vec<Segment> {
         let mut chosen = Vec::new();
         for pin in self.messages.iter().rev() {
@@ -125,28 +126,28 @@ impl Head {
     }
 }
 
-/// What a plan begins with, in its place in the history.
+/// The heading of a plan at its place in the history.
 const PLAN: &str = "Your plan:\n";
 const NOTE: (&str, &str) = ("Your note `", "`:");
 
-/// A plan as the model reads it: it is not a person who speaks. An empty one is over.
+/// Formats a plan for the model. The heading shows that the plan is not a person's message. An empty plan has ended.
 pub(crate) fn plan_text(plan: &str) -> String {
     if plan.is_empty() { "Your plan has ended.".to_owned() } else { format!("{PLAN}{plan}") }
 }
 
-/// A note as the model reads it.
+/// Formats a note for the model.
 pub(crate) fn note_text(name: &str, text: &str) -> String {
     let name = name.replace('\n', " ");
     format!("{}{name}{}\n{text}", NOTE.0, NOTE.1)
 }
 
-/// Name and text of a note that [`note_text`] has written.
+/// Splits the output of [`note_text`] into name and text.
 fn note_of(text: &str) -> (&str, &str) {
     let (first, said) = text.split_once('\n').unwrap_or((text, ""));
     (first.strip_prefix(NOTE.0).and_then(|name| name.strip_suffix(NOTE.1)).unwrap_or(first), said)
 }
 
-/// A pinned text within so many tokens; nothing if there is not even room for its heading.
+/// A pinned text in at most `most` tokens; `None` if there is not even room for its heading.
 fn pinned(kind: SegmentKind, title: &str, pin: &Pin, most: u32) -> Option<Segment> {
     let id = pin.id;
     let heading = format!("{title} [{id}]:\n");

@@ -1,9 +1,9 @@
-//! History to prompt. Long jobs produce more history than any model's window; this crate decides what the model is
-//! shown, and finds again what it is not shown.
+//! Turns a job's history into prompts. Long jobs produce more history than any model's window. This crate decides
+//! what the model sees and makes the rest searchable.
 //!
-//! [`Engine`] folds the log into a [`View`]: a pure function of the log, the budget and [`POLICY_VERSION`]. Nothing here
-//! talks to a model, a store or a network; the recall index is the only thing that touches files, in a folder that is
-//! handed in.
+//! [`Engine`] folds the log into a [`View`]: a pure function of the log, the budget and [`POLICY_VERSION`]. Nothing
+//! here accesses a model, a store or the network. Only the recall index accesses files, in a directory that the
+//! caller provides.
 
 mod ahead;
 pub mod cite;

@@ -1,4 +1,4 @@
-//! Summary nodes: what folded events have become, and how many of a level become one of the next.
+//! Summary nodes: the result of folding events, and of merging several nodes of one level into one of the next.
 
 use std::sync::Arc;
 
@@ -11,26 +11,25 @@ use crate::tokens;
 use crate::unit::{self, Unit};
 use crate::view::{Author, Content, Segment, SegmentKind};
 
-/// One summary in the view.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) range: EventRange,
     pub(crate) level: u8,
-    /// Names the events by what they say, whatever the text.
+    /// Hash of the covered content, independent of the summary's text.
     pub(crate) hash: String,
     pub(crate) author: Author,
     pub(crate) text: Arc<str>,
     pub(crate) tokens: u32,
     /// What the events cost before any shrinking.
     pub(crate) tokens_folded: u64,
-    /// The extract's lines, of which the extract of a higher level is made.
+    /// The extract's lines, from which the extract of a higher level is built.
     pub(crate) lines: Vec<Line>,
-    /// The texts that a model would be asked to sum up, for levels above the first.
+    /// The texts to send to a model for summarizing, for levels above the first.
     pub(crate) sources: Option<Arc<str>>,
 }
 
 impl Node {
-    /// Folds units. The result costs less than the units as they are shown, or it is not made.
+    /// Folds units. Returns `None` unless the node is smaller than the units as shown.
     pub(crate) fn fold(units: &[Unit], policy: &Policy) -> Option<Self> {
         let range = unit::range_of(units.iter())?;
         let shown: u32 = units.iter().map(Unit::tokens).sum();
@@ -52,7 +51,7 @@ impl Node {
         (node.tokens < shown).then_some(node)
     }
 
-    /// Makes one node of several that follow each other. It costs less than they do, or it is not made.
+    /// Merges adjacent nodes into one. Returns `None` unless it is smaller than they are.
     pub(crate) fn merge(nodes: &[Node], level: u8, policy: &Policy) -> Option<Self> {
         let (first, last) = (nodes.first()?, nodes.last()?);
         let range = EventRange { first: first.range.first, last: last.range.last };
@@ -78,7 +77,8 @@ impl Node {
         (node.tokens < shown).then_some(node)
     }
 
-    /// Takes a model's text for the same events, if it costs no more than a summary may, nor more than `most`.
+    /// Adopts a model's summary of the same events if it is within the limit for summaries and takes at most `most`
+    /// tokens.
     pub(crate) fn take(&mut self, summary: &Summary, most: u32, policy: &Policy) {
         let text = heading(self.range) + summary.text.trim();
         let tokens = tokens::count(&text) + tokens::MESSAGE_OVERHEAD;
@@ -98,23 +98,22 @@ impl Node {
     }
 }
 
-/// What stands before a model's text.
+/// The heading of a model's summary.
 fn heading(range: EventRange) -> String {
     format!("Summary of events [{range}]\n")
 }
 
-/// The most that a model's text for these events may cost, so that it is no larger than a summary may be with its heading.
+/// The token limit for a model's summary of these events: the limit for summaries minus the heading.
 pub(crate) fn most_tokens(range: EventRange, policy: &Policy) -> u32 {
     policy.summary_tokens.saturating_sub(tokens::count(&heading(range)) + tokens::MESSAGE_OVERHEAD)
 }
 
-/// The tokens of all nodes.
 pub(crate) fn tokens_of(nodes: &[Node]) -> u32 {
     nodes.iter().map(|node| node.tokens).sum()
 }
 
-/// Makes one node of every full set of a level, and more of the oldest as long as all together are too large. Each step
-/// leaves fewer nodes, so that it ends.
+/// Merges every full set of nodes of a level. If all nodes together are still too large, also merges the oldest
+/// ones. Each step leaves fewer nodes, so the loop ends.
 pub(crate) fn carry(nodes: &mut Vec<Node>, policy: &Policy) {
     while let Some((at, level)) = full_level(nodes, policy.carry) {
         let Some(merged) = Node::merge(&nodes[at..at + policy.carry], level.saturating_add(1), policy) else {
@@ -125,7 +124,7 @@ pub(crate) fn carry(nodes: &mut Vec<Node>, policy: &Policy) {
     while nodes.len() > 1 && tokens_of(nodes) > policy.summaries_tokens {
         let count = nodes.len().min(policy.carry);
         let level = match (nodes[0].level, nodes[1].level) {
-            // The oldest takes the younger in, or levels would grow without end.
+            // The oldest node absorbs the next one, because otherwise levels would grow without limit.
             (oldest, next) if oldest > next => oldest,
             (oldest, _) => oldest.saturating_add(1),
         };
@@ -134,7 +133,8 @@ pub(crate) fn carry(nodes: &mut Vec<Node>, policy: &Policy) {
     }
 }
 
-/// Where the oldest full set of one level begins. Levels only fall from oldest to newest, so that a level is one run.
+/// The start of the oldest full set of one level. Levels never increase from oldest to newest, so each level is one
+/// run.
 fn full_level(nodes: &[Node], carry: usize) -> Option<(usize, u8)> {
     let mut at = 0;
     while at < nodes.len() {

@@ -1,5 +1,5 @@
-//! A giant file as an outline and a tree of summaries: chunks of whole lines, each summed up by rules, and eight of a level
-//! made one of the next, so that any range can be asked for in more detail.
+//! The outline of a very large file: a tree of summaries. Chunks of whole lines are summarized by rules, and eight
+//! parts of a level are merged into one of the next. Any range can therefore be shown in more detail.
 
 use std::fmt::Write as _;
 
@@ -8,37 +8,34 @@ use crate::map::{Definition, definitions};
 use crate::recall::Lines;
 use crate::tokens;
 
-/// Lines of a chunk, and its bytes, whichever is reached first.
+/// The maximum size of a chunk in lines and bytes, whichever is reached first.
 const CHUNK_LINES: usize = 400;
 const CHUNK_BYTES: usize = 32 * 1024;
-/// So many parts of a level become one of the next.
+/// How many parts of a level are merged into one of the next.
 const FAN: usize = 8;
-/// What is said of one part.
+/// The maximum number of lines that describe one part.
 const MOST_SAID: usize = 12;
 
-/// A part of a file, summed up.
+/// A summarized part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Its lines.
     pub lines: Lines,
-    /// Its size.
     pub bytes: usize,
-    /// What stands in it, with line numbers.
+    /// Descriptive lines of the part, with line numbers.
     pub said: Vec<String>,
 }
 
-/// The outline of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outline {
     path: String,
     lines: usize,
     bytes: usize,
-    /// From chunks to one part that stands for the whole file.
+    /// From the chunks to the single part that covers the whole file.
     levels: Vec<Vec<Part>>,
 }
 
 impl Outline {
-    /// Outlines a file, whatever it holds.
+    /// Builds the outline of any text file.
     pub fn of(path: &str, text: &str) -> Self {
         let known = definitions(path, text);
         let mut levels = vec![chunks(text, &known)];
@@ -49,17 +46,17 @@ impl Outline {
         Self { path: path.to_owned(), lines: crate::output::count_lines(text), bytes: text.len(), levels }
     }
 
-    /// The levels, from chunks to the whole.
+    /// The levels, from chunks to the whole file.
     pub fn levels(&self) -> &[Vec<Part>] {
         &self.levels
     }
 
-    /// The most detailed level that fits into so many tokens.
+    /// Renders the most detailed level that fits into `most_tokens`.
     pub fn render(&self, most_tokens: u32) -> String {
         self.render_range(Lines::ALL, most_tokens)
     }
 
-    /// The same for some lines: the fewer, the more detail.
+    /// Renders the outline of a range. A smaller range gets more detail.
     pub fn render_range(&self, range: Lines, most_tokens: u32) -> String {
         let head = format!(
             "{}: {} lines, {} bytes. Read any range by its lines.\n",
@@ -107,7 +104,7 @@ fn chunks(text: &str, known: &[Definition]) -> Vec<Part> {
     parts
 }
 
-/// What stands in a chunk: its definitions, or headings, or lines that tell of errors, or its first and last line.
+/// Describes a chunk: its definitions, or headings, or error lines, or its first and last line.
 fn sum_up(chunk: &[&str], first: usize, bytes: usize, known: &[Definition]) -> Part {
     let last = first + chunk.len() - 1;
     let lines = Lines { first, last };
@@ -137,7 +134,7 @@ fn join(parts: &[Part]) -> Part {
     Part { lines: Lines { first, last }, bytes, said: spread(said) }
 }
 
-/// At most so many, taken evenly from the whole.
+/// Keeps at most [`MOST_SAID`] lines, evenly spaced.
 fn spread(said: Vec<String>) -> Vec<String> {
     if said.len() <= MOST_SAID {
         return said;

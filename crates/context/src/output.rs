@@ -1,41 +1,39 @@
-//! The cap on tool output: what is too large goes into a blob, and the model reads head, tail, the counts and how to get
-//! at the rest.
+//! The size limit for tool output. A larger output goes into a blob; the model reads its head, its tail, the counts
+//! and how to get the rest.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::cut;
 use crate::entry::Blob;
 
-/// More lines than this are capped.
+/// Output with more lines is capped.
 pub const MOST_LINES: usize = 2_000;
-/// More bytes than this are capped.
+/// Output with more bytes is capped.
 pub const MOST_BYTES: usize = 50 * 1024;
 
-/// Bytes of a preview that are kept for the line between head and tail.
+/// Bytes of a preview that are reserved for the line between head and tail.
 const GAP_BYTES: usize = 256;
-/// A smaller preview would show nothing.
+/// A smaller preview would show nothing useful.
 const LEAST_BYTES: usize = 1024;
 
-/// What a model reads of one output at most.
+/// The maximum that a model reads of one output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Lines.
     pub lines: usize,
-    /// Bytes.
     pub bytes: usize,
 }
 
 impl Limits {
-    /// Those of a window that has room for them.
+    /// The limits for a window that is large enough for them.
     pub const FULL: Self = Self { lines: MOST_LINES, bytes: MOST_BYTES };
 
-    /// Those of a prompt of so many tokens: one output takes about an eighth of it, at four bytes a token.
+    /// The limits for a prompt of `tokens` tokens: one output takes about an eighth of it, at four bytes per token.
     #[must_use]
     pub fn for_budget(tokens: u32) -> Self {
         Self::FULL.with_bytes(tokens as usize / 8 * 4)
     }
 
-    /// So many tenths of them.
+    /// Scales the limits to `tenths` tenths.
     #[must_use]
     pub fn tenths(self, tenths: usize) -> Self {
         Self { lines: self.lines * tenths / 10, bytes: self.bytes * tenths / 10 }
@@ -46,28 +44,26 @@ impl Limits {
         Self { lines: self.lines * bytes / self.bytes, bytes }
     }
 
-    /// Whether a text needs no cap.
+    /// Whether a text is within the limits.
     #[must_use]
     pub fn fit(&self, text: &str) -> bool {
         text.len() <= self.bytes && (text.len() <= self.lines || count_lines(text) <= self.lines)
     }
 }
 
-/// What is left of an output for the model to read.
+/// An output as the model reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capped {
-    /// What the model reads.
     pub text: String,
-    /// Set when `text` is not the whole: store the whole under this digest.
+    /// Set if `text` is only part of the output: store the complete output under this digest.
     pub blob: Option<Blob>,
 }
 
-/// SHA-256 of some bytes, in hexadecimal.
+/// SHA-256 in hexadecimal.
 pub fn digest(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
 
-/// Bytes as hexadecimal digits.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         for nibble in [byte >> 4, byte & 15] {
@@ -77,8 +73,8 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// Caps an output of which the model knows the event alone. The preview holds the first two thirds and the last third of
-/// what is allowed, in whole lines where lines are short enough.
+/// Caps an output. The preview has the first two thirds and the last third of the allowed size, in whole lines if
+/// they are short enough.
 pub fn cap(text: &str) -> Capped {
     if is_within(text) {
         return Capped { text: text.to_owned(), blob: None };
@@ -88,7 +84,7 @@ pub fn cap(text: &str) -> Capped {
     Capped { text, blob: Some(blob) }
 }
 
-/// The name of a whole text, and how much it is.
+/// The blob for a complete text.
 pub fn blob_of(text: &str) -> Blob {
     let lines = count_lines(text) as u64;
     Blob { digest: digest(text.as_bytes()), bytes: text.len() as u64, lines }
@@ -99,16 +95,16 @@ pub fn is_within(text: &str) -> bool {
     Limits::FULL.fit(text)
 }
 
-/// Head and tail of a text that is kept whole elsewhere, with a line between that has the counts and how to read the rest:
-/// with `history_read`, `giving` something.
+/// Head and tail of a text that is stored elsewhere as a whole. A line between them has the counts and says how to
+/// read the rest: with `history_read`, passing `giving`.
 pub fn preview(text: &str, whole: &Blob, limits: Limits, giving: &str) -> String {
-    // Room for the line between, so that the preview of a preview is itself.
+    // Reserve room for the line in between, so that the preview of a preview is the same text.
     let bytes = limits.bytes.saturating_sub(GAP_BYTES);
     let head_end = take_head(text, limits.lines / 3 * 2, bytes / 3 * 2);
     let tail_lines = (limits.lines / 3).saturating_sub(2).max(1);
     let tail_start = take_tail(&text[head_end..], tail_lines, bytes / 3) + head_end;
     let (head, tail) = (&text[..head_end], &text[tail_start..]);
-    // A line of which a part is shown is among those that are not shown whole.
+    // A line that is shown only in part counts as not shown.
     let first = count_lines(head) + usize::from(head.is_empty() || head.ends_with('\n'));
     let all = usize::try_from(whole.lines).unwrap_or(usize::MAX);
     let last = all - count_lines(tail).min(all) + usize::from(!text[..tail_start].ends_with('\n'));
@@ -122,13 +118,13 @@ pub fn preview(text: &str, whole: &Blob, limits: Limits, giving: &str) -> String
     )
 }
 
-/// Lines of a text; a last line without an end counts.
+/// Number of lines; a last line without a line end counts.
 pub fn count_lines(text: &str) -> usize {
     let ends = text.bytes().filter(|byte| *byte == b'\n').count();
     ends + usize::from(!text.is_empty() && !text.ends_with('\n'))
 }
 
-/// Where the head ends: after so many lines or bytes, behind a whole line unless the line is longer than all there is.
+/// The end of the head: the line or byte limit, at a line boundary unless the line is longer than the limit.
 fn take_head(text: &str, lines: usize, bytes: usize) -> usize {
     let limit = cut::floor(text, bytes);
     let by_lines = text.match_indices('\n').nth(lines.saturating_sub(1)).map_or(text.len(), |(at, _)| at + 1);
@@ -141,7 +137,7 @@ fn take_head(text: &str, lines: usize, bytes: usize) -> usize {
     }
 }
 
-/// Where the tail begins.
+/// The start of the tail.
 fn take_tail(text: &str, lines: usize, bytes: usize) -> usize {
     let limit = cut::ceil(text, text.len().saturating_sub(bytes));
     let trimmed = text.strip_suffix('\n').unwrap_or(text);
@@ -183,7 +179,7 @@ mod tests {
     fn one_long_line_is_counted_as_the_one_line_that_it_is() {
         let capped = cap(&"x".repeat(100_000));
         assert!(capped.text.contains("bytes, lines 1-1 of 1 (100000 bytes in all)"), "{}", capped.text);
-        // Of three lines the middle one is long, and both of its ends are shown.
+        // The middle one of three lines is long, and both of its ends are shown.
         let capped = cap(&format!("first\n{}\nlast\n", "y".repeat(100_000)));
         assert!(capped.text.contains("bytes, lines 2-2 of 3 (100012 bytes in all)"), "{}", capped.text);
     }

@@ -1,42 +1,40 @@
-//! Every constant of the engine, each the smaller of a value and a fraction of the budget, so that a window of 4k tokens
-//! works by the same rules as one of a million.
+//! All constants of the engine. Each is the smaller of a fixed value and a fraction of the budget, so that a window
+//! of 4k tokens works by the same rules as one of a million.
 //!
 //! All numbers are tokens by our count unless the name says otherwise.
 
 use crate::entry::{Factor, Window};
 use crate::error::ContextError;
 
-/// Names the rules by which a view is made. A change that alters any view gets a new number.
+/// The version of the rules that build a view. Every change that alters any view increases it.
 pub const POLICY_VERSION: u32 = 3;
 
 /// The smallest budget that the engine accepts.
 pub const LEAST_BUDGET: u32 = 2048;
 
-/// The smallest that refused prompts and what a provider's usage teaches make of a budget, by our count.
+/// The smallest budget, by our count, that rejected prompts and the provider's usage can lead to.
 pub const LEAST_ROOM: u32 = 1024;
 
-/// What the engine needs to know beside the log.
+/// What the engine needs besides the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The most that a prompt may be, by the provider's count: its window less the room for the answer.
+    /// The maximum size of a prompt, by the provider's count: its window minus the room for the answer.
     pub budget_tokens: u32,
-    /// What the provider counts for 1,000 of our tokens, until a correction in the log says otherwise.
+    /// What the provider counts for 1,000 of our tokens, until a correction in the log replaces it.
     pub factor: Factor,
-    /// What the caller puts in front of everything.
     pub fixed: Fixed,
 }
 
-/// The caller's own part of every prompt, by our count.
+/// The caller's part of every prompt, by our count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fixed {
-    /// The system prompt.
+    /// Tokens of the system prompt.
     pub system_tokens: u32,
-    /// All tool specifications.
+    /// Tokens of all tool specifications.
     pub tools_tokens: u32,
 }
 
 impl Fixed {
-    /// Both together.
     pub fn tokens(&self) -> u32 {
         self.system_tokens.saturating_add(self.tools_tokens)
     }
@@ -47,35 +45,35 @@ impl Fixed {
 pub struct Policy {
     /// The budget: a view is never larger.
     pub budget: u32,
-    /// Crossing it begins an epoch: the budget less what is kept for the volatile end.
+    /// The high watermark, which triggers an epoch: the budget minus the room for the volatile end.
     pub high: u32,
-    /// What an epoch shrinks the view to, if it can.
+    /// The low watermark, to which an epoch shrinks the view if it can.
     pub low: u32,
-    /// From here on summaries are made ahead of time.
+    /// From this size on, summaries are requested in the background.
     pub ahead: u32,
-    /// Kept free for the volatile end.
+    /// Reserved for the volatile end.
     pub volatile_tokens: u32,
-    /// The most that system prompt, tools, pins, plan, notes and map take together.
+    /// The limit for system prompt, tools, pins, plan, notes and map together.
     pub fixed_tokens: u32,
-    /// The most that system prompt and tools take.
+    /// The limit for system prompt and tools.
     pub caller_tokens: u32,
-    /// The most that the task, people's messages, plan and notes take.
+    /// The limit for the task, people's messages, plan and notes.
     pub pin_tokens: u32,
-    /// The most that the repository map takes.
+    /// The limit for the repository map.
     pub map_tokens: u32,
     /// How many of the newest events are neither masked nor folded.
     pub newest_events: usize,
-    /// The newest events are spared only as far as they fit into this.
+    /// The newest events are spared only while they fit into this limit.
     pub newest_tokens: u32,
-    /// About how much is folded into one summary.
+    /// Approximate size of the chunk that is folded into one summary.
     pub chunk_tokens: u32,
-    /// The most that one summary takes.
+    /// The limit for one summary.
     pub summary_tokens: u32,
-    /// The most that all summaries take.
+    /// The limit for all summaries together.
     pub summaries_tokens: u32,
-    /// So many summaries of a level become one of the next.
+    /// How many summaries of a level are merged into one of the next.
     pub carry: usize,
-    /// An item larger than this is a giant and may be cut to it.
+    /// A larger item may be cut to this size.
     pub giant_tokens: u32,
 }
 
@@ -107,12 +105,12 @@ impl Policy {
         }
     }
 
-    /// The most that tool specifications may take beside a system prompt: small windows get fewer tools.
+    /// The token limit for tool specifications, given the system prompt: small windows get fewer tools.
     pub fn tools_allowance(&self, system_tokens: u32) -> u32 {
         self.caller_tokens.saturating_sub(system_tokens)
     }
 
-    /// How many of the tools, most important first, fit beside a system prompt.
+    /// How many of the tools, most important first, fit beside the system prompt.
     pub fn tools_that_fit(&self, system_tokens: u32, tools: &[u32]) -> usize {
         let allowance = self.tools_allowance(system_tokens);
         let mut sum = 0_u32;
@@ -127,7 +125,7 @@ impl Policy {
 }
 
 impl From<&Window> for Settings {
-    /// What an engine starts with whose log names this window first.
+    /// The initial settings of an engine whose log begins with this window.
     fn from(window: &Window) -> Self {
         let fixed = Fixed { system_tokens: window.system_tokens, tools_tokens: window.tools_tokens };
         Self { budget_tokens: window.budget_tokens, factor: window.factor.unwrap_or(Factor::ONE), fixed }
@@ -140,15 +138,15 @@ impl Settings {
         self.factor.ours(self.budget_tokens)
     }
 
-    /// The constants, before anything is in the log. Also tells how many tools fit, before they are chosen.
+    /// The constants before the first entry. Callers also use them to select the tools.
     pub fn policy(&self) -> Policy {
         Policy::new(self.our_budget(), self.fixed)
     }
 
-    /// Refuses a budget that nothing can work with.
+    /// Validates the settings.
     ///
     /// # Errors
-    /// A budget below [`LEAST_BUDGET`]; a system prompt and tools that take more than their share.
+    /// The budget is below [`LEAST_BUDGET`], or system prompt and tools exceed their share.
     pub fn check(&self) -> Result<Policy, ContextError> {
         let policy = self.policy();
         if policy.budget < LEAST_BUDGET {

@@ -1,22 +1,22 @@
-//! Summaries that a model makes ahead of time: what to ask for, and the check before one is used.
+//! Summaries that a model writes in the background: the request, and the check of the answer.
 
 use crate::entry::{EventId, EventRange, Summary};
 
-/// Names the prompt of [`SummaryTask::prompt`]. A summary made with another one is not used.
+/// The version of the prompt of [`SummaryTask::prompt`]. A summary made with another version is not used.
 pub const PROMPT_VERSION: u32 = 1;
 
 /// A summary that will be needed soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SummaryTask {
-    /// The events it must stand for.
+    /// The events to summarize.
     pub range: EventRange,
-    /// 1 for events, more for summaries of summaries.
+    /// 1 for a summary of events, higher for summaries of summaries.
     pub level: u8,
-    /// What to send to a model, as one message of a person.
+    /// The prompt to send to a model, as one user message.
     pub prompt: String,
-    /// Names the input.
+    /// Hash of the summarized input.
     pub input_hash: String,
-    /// The most it may cost, beside the heading that the engine puts before it.
+    /// The token limit, without the heading that the engine adds.
     pub most_tokens: u32,
     /// Identifiers of the open plan that occur in the input and must be kept.
     pub keep: Vec<String>,
@@ -24,44 +24,32 @@ pub struct SummaryTask {
     pub events: Vec<EventId>,
 }
 
-/// Why a model's summary is not used.
+/// Why a model's summary is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SummaryFault {
-    /// Nothing was said.
     #[error("the summary is empty")]
     Empty,
-    /// It does not save enough.
     #[error("the summary has {tokens} tokens, at most {most} are allowed")]
-    TooLong {
-        /// Its cost.
-        tokens: u32,
-        /// What is allowed.
-        most: u32,
-    },
-    /// It cites what is not there.
+    TooLong { tokens: u32, most: u32 },
+    /// The summary cites an event that is not in its input.
     #[error("the summary cites {cited}, which is no event of {range} that it was given")]
     CitesUnknown {
-        /// The citation.
         cited: String,
-        /// The range it may cite.
+        /// The range that it may cite.
         range: EventRange,
     },
-    /// It cites nothing.
     #[error("the summary cites no event")]
     CitesNothing,
-    /// It lost something that the plan names.
+    /// The summary dropped an identifier that the plan mentions.
     #[error("the summary lost `{identifier}`, which the open plan names")]
-    Lost {
-        /// What.
-        identifier: String,
-    },
+    Lost { identifier: String },
 }
 
 impl SummaryTask {
-    /// Checks a model's answer and makes the entry to append of it.
+    /// Checks a model's answer and converts it to the summary to append.
     ///
     /// # Errors
-    /// The fault, which may be told to the model for a second try.
+    /// The fault, whose text can be sent to the model for a second attempt.
     pub fn check(&self, text: &str) -> Result<Summary, SummaryFault> {
         let text = text.trim();
         if text.is_empty() {

@@ -1,18 +1,18 @@
-//! Counting: the o200k vocabulary, once for each text, when it enters the log.
+//! Counts tokens with the o200k vocabulary. Each text is counted once, when it enters the log.
 //!
-//! A provider's own vocabulary differs by a factor ([`crate::Factor`]) that its usage figures teach us.
+//! A provider's own vocabulary differs by a factor ([`crate::Factor`]) that is derived from its reported usage.
 
 use serde_json::Value;
 
 use crate::entry::{Call, EntryBody, Image};
 use crate::view::Content;
 
-/// What a provider spends on the frame of a message.
+/// What a provider charges for the frame of a message.
 pub const MESSAGE_OVERHEAD: u32 = 5;
-/// What a provider spends on the frame of a tool call, beside its name and arguments.
+/// What a provider charges for the frame of a tool call, in addition to its name and arguments.
 pub const CALL_OVERHEAD: u32 = 12;
 
-/// The tokens of a text. Linear in its length, whatever it holds.
+/// The tokens of a text. Linear time for any input.
 pub fn count(text: &str) -> u32 {
     if text.is_empty() {
         return 0;
@@ -20,14 +20,14 @@ pub fn count(text: &str) -> u32 {
     u32::try_from(bpe_openai::o200k_base().count(text)).unwrap_or(u32::MAX)
 }
 
-/// Begins to load the vocabulary on a thread of its own: it takes about as long as reading a large log, which may be done
-/// meanwhile.
+/// Starts loading the vocabulary on a separate thread. Loading takes about as long as reading a large log, which can
+/// happen in parallel.
 pub fn prepare() {
-    // Without a thread it is loaded when it is needed first.
+    // Without a thread, the vocabulary is loaded on first use.
     let _ = std::thread::Builder::new().name("vocabulary".to_owned()).spawn(|| count("."));
 }
 
-/// The tokens of a value as providers serialise it.
+/// The tokens of a value as providers serialize it.
 pub fn count_json(value: &Value) -> u32 {
     match value {
         Value::Null => 0,
@@ -35,7 +35,7 @@ pub fn count_json(value: &Value) -> u32 {
     }
 }
 
-/// The tokens of an entry with the frames around it. Entries that a model never reads cost nothing.
+/// The tokens of an entry including its message frames. Entries that a model never reads count as 0.
 pub fn count_body(body: &EntryBody) -> u32 {
     match body {
         EntryBody::User { text, images } => message(&[text], images),
@@ -48,7 +48,7 @@ pub fn count_body(body: &EntryBody) -> u32 {
     }
 }
 
-/// The tokens of what a segment shows, with the frames around it.
+/// The tokens of a segment's content including its message frames.
 pub fn count_content(content: &Content) -> u32 {
     match content {
         Content::Fixed => 0,

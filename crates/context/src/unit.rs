@@ -1,4 +1,4 @@
-//! The tail of the log that is not folded yet: items, and the units that must stay together.
+//! The part of the log that is not folded: items, and units of items that must stay together.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use crate::facts::{self, Facts};
 use crate::tokens;
 use crate::view::{Content, Segment, SegmentKind};
 
-/// What an item is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ItemKind {
     User,
@@ -23,9 +22,9 @@ pub(crate) enum ItemKind {
     Plan,
     Note,
     Map,
-    /// A result whose call is over, or folded, or unknown.
+    /// A result whose call was closed or folded, or is unknown.
     Late,
-    /// Stands for a result that never came.
+    /// The placeholder for a result that never arrived.
     Missing,
 }
 
@@ -42,17 +41,17 @@ pub(crate) enum Shown {
 pub(crate) struct Item {
     pub(crate) id: EventId,
     pub(crate) kind: ItemKind,
-    /// What it costs when it is shown as it is.
+    /// Tokens when shown in full.
     pub(crate) raw_tokens: u32,
-    /// What it costs as it is shown now.
+    /// Tokens as currently shown.
     pub(crate) tokens: u32,
     pub(crate) shown: Shown,
-    /// As it is in the log, or its preview if that is over the cap on output.
+    /// As in the log, or as a preview if the output exceeded the limit.
     pub(crate) full: Content,
-    /// As it is shown, if that differs.
+    /// As shown, if that differs from `full`.
     pub(crate) short: Option<Content>,
     pub(crate) facts: Facts,
-    /// Where the whole output is, if `full` is a preview of it.
+    /// Where the complete output is stored, if `full` is a preview.
     pub(crate) whole: Option<Blob>,
 }
 
@@ -69,18 +68,18 @@ impl Item {
             (_, Shown::Masked) => SegmentKind::Masked,
             (_, Shown::Cut) => SegmentKind::Cut,
         };
-        // What never came is no event.
+        // A missing result is not an event.
         let covers = (self.kind != ItemKind::Missing).then(|| EventRange::one(self.id));
         let content = self.short.as_ref().unwrap_or(&self.full).clone();
         Segment { kind, covers, tokens: self.tokens, content }
     }
 
-    /// Whether it is an observation, which may be masked.
+    /// Whether the item is an observation, which may be masked.
     pub(crate) fn is_observation(&self) -> bool {
         matches!(self.kind, ItemKind::Result { .. } | ItemKind::Late | ItemKind::Map)
     }
 
-    /// Names the observation instead of showing it. Returns what that saves; nothing is done when it saves nothing.
+    /// Replaces the observation with a one-line stub. Returns the tokens saved; does nothing if that saves none.
     pub(crate) fn mask(&mut self) -> u32 {
         let exit = match self.kind {
             ItemKind::Result { exit_code: Some(code), .. } => format!(", exit {code}"),
@@ -106,13 +105,14 @@ impl Item {
         self.show(Shown::Masked, content)
     }
 
-    /// Shows head and tail in about so many tokens. Returns what that saves; nothing is done when it saves nothing.
+    /// Reduces the item to head and tail in about `most` tokens. Returns the tokens saved; does nothing if that
+    /// saves none.
     pub(crate) fn cut(&mut self, most: u32) -> u32 {
         let content = cut_content(&self.full, self.id, most, self.whole.as_ref());
         self.show(Shown::Cut, content)
     }
 
-    /// Leaves out the blocks that cannot be cut. Returns what that saves.
+    /// Removes the reasoning blocks, which cannot be cut. Returns the tokens saved.
     pub(crate) fn drop_reasoning(&mut self) -> u32 {
         match self.short.as_ref().unwrap_or(&self.full) {
             Content::Assistant { reasoning, text, calls } if !reasoning.is_empty() => {
@@ -138,11 +138,11 @@ impl Item {
     }
 }
 
-/// A content in about so many tokens; the frame and the ids stay.
+/// Cuts a content to about `most` tokens. The frame and ids are kept.
 fn cut_content(content: &Content, id: EventId, most: u32, whole: Option<&Blob>) -> Content {
     let gap = |bytes: usize, lines: usize| match whole {
         None => format!("[{bytes} bytes, {lines} lines not shown; recall {id}]"),
-        // What is cut here is a preview: how much of it is missing says little.
+        // The text is a preview, so the size of the cut part alone would be misleading.
         Some(Blob { bytes, lines, .. }) => {
             format!("[head and tail of {bytes} bytes, {lines} lines; recall {id}]")
         }
@@ -160,7 +160,7 @@ fn cut_content(content: &Content, id: EventId, most: u32, whole: Option<&Blob>) 
             images: Vec::new(),
         },
         Content::Assistant { reasoning, text, calls } => {
-            // Thoughts are small or opaque; what is large is nearly always an argument.
+            // Reasoning is small or opaque. A large part is nearly always an argument.
             let share = most / (u32::try_from(calls.len()).unwrap_or(u32::MAX).saturating_add(1));
             let fits = reasoning.iter().map(tokens::count_json).sum::<u32>() <= most;
             Content::Assistant {
@@ -172,8 +172,7 @@ fn cut_content(content: &Content, id: EventId, most: u32, whole: Option<&Blob>) 
     }
 }
 
-/// A call whose arguments cost at most about so many tokens and are still an object of the same keys, if that is
-/// possible.
+/// Cuts the arguments of a call to about `most` tokens, keeping an object with the same keys if possible.
 fn cut_call(call: &Call, most: u32, gap: impl Fn(usize, usize) -> String + Copy) -> Call {
     let mut arguments = call.arguments.clone();
     if tokens::count_json(&arguments) > most {
@@ -209,13 +208,13 @@ fn shorten_strings(value: &mut serde_json::Value, most: u32, gap: impl Fn(usize,
     }
 }
 
-/// Items that are shown together or folded together: an answer with the results of its calls, or a single other item.
+/// Items that are shown or folded together: an answer with the results of its calls, or a single other item.
 #[derive(Debug, Clone)]
 pub(crate) struct Unit {
     pub(crate) items: Vec<Item>,
-    /// Calls whose result has not come, with their labels.
+    /// Calls without a result, with their labels.
     pub(crate) waiting: Vec<(Arc<str>, String)>,
-    /// Whether it must be folded together with the unit before it.
+    /// Whether it must be folded together with the previous unit.
     pub(crate) is_glued: bool,
 }
 
@@ -232,7 +231,7 @@ impl Unit {
         self.items.iter().map(|item| item.raw_tokens).sum()
     }
 
-    /// The label of a call of this unit.
+    /// Whether a call belongs to this unit.
     pub(crate) fn has_call(&self, call: &str) -> bool {
         self.items.iter().any(|item| match &item.full {
             Content::Assistant { calls, .. } => calls.iter().any(|known| known.id == call),
@@ -240,7 +239,7 @@ impl Unit {
         })
     }
 
-    /// Puts a placeholder where a result never came, so that every call has an answer.
+    /// Adds a placeholder for each missing result, so that every call has one.
     pub(crate) fn close(&mut self, id: EventId) {
         for (call, label) in std::mem::take(&mut self.waiting) {
             let (content, tokens) =
@@ -251,7 +250,7 @@ impl Unit {
     }
 }
 
-/// What stands for a result that is not there.
+/// The placeholder for a missing result.
 pub(crate) fn missing(call: &Arc<str>, text: &str) -> (Content, u32) {
     let content =
         Content::Result { call: Arc::clone(call), text: text.into(), is_error: true, images: Vec::new() };
@@ -259,12 +258,12 @@ pub(crate) fn missing(call: &Arc<str>, text: &str) -> (Content, u32) {
     (content, tokens)
 }
 
-/// The labels of the calls of an answer, in their order.
+/// The ids and labels of an answer's calls, in order.
 pub(crate) fn waiting(calls: &[Call]) -> Vec<(Arc<str>, String)> {
     calls.iter().map(|call| (Arc::from(call.id.as_str()), facts::label(call))).collect()
 }
 
-/// The range from the oldest to the newest event of some units.
+/// The range from the oldest to the newest event of the units.
 pub(crate) fn range_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Option<EventRange> {
     let ids =
         units.flat_map(|unit| &unit.items).filter(|item| item.kind != ItemKind::Missing).map(|item| item.id);
@@ -274,12 +273,12 @@ pub(crate) fn range_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Option<Even
     })
 }
 
-/// Names the events of some units by what they say.
+/// Hash of the content of the units' events.
 pub(crate) fn hash_of<'a>(units: impl Iterator<Item = &'a Unit>) -> String {
     let mut hash = Sha256::new();
     for item in units.flat_map(|unit| &unit.items) {
         hash.update(item.id.0.to_le_bytes());
-        // Every content has a JSON form; an empty one would only make the hash name less.
+        // Every content has a JSON form; an empty one would only make the hash less specific.
         hash.update(serde_json::to_vec(&item.full).unwrap_or_default());
     }
     crate::output::hexadecimal(&hash.finalize())

@@ -1,4 +1,4 @@
-//! What the model is shown: an ordered list of segments, each with its cost and the events it stands for.
+//! What the model is shown: an ordered list of segments, each with its token count and the events it covers.
 
 use std::sync::Arc;
 
@@ -9,43 +9,40 @@ use crate::entry::{Call, EventId, EventRange, Image};
 
 /// What the model is shown at one point of the log.
 ///
-/// Everything but the segments for which [`Segment::is_volatile`] holds is stable: until the next epoch, the same
-/// segments stand at the start of the next view, byte for byte.
+/// All segments except those with [`Segment::is_volatile`] are stable: until the next epoch, the next view begins
+/// with the same segments, byte for byte.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct View {
-    /// Most stable first. Those of [`SegmentKind::System`] and [`SegmentKind::Tools`] have no content of ours.
+    /// Most stable first. Segments of kind [`SegmentKind::System`] and [`SegmentKind::Tools`] have no content here.
     pub segments: Vec<Segment>,
     /// The sum of the segments' tokens, by our count.
     pub tokens: u32,
-    /// The most that `tokens` may be, by our count.
+    /// The limit of `tokens`, by our count.
     pub budget: u32,
-    /// How many epochs there were before this view: when it grows, the stable part has changed.
+    /// The number of epochs so far. If it has increased, the stable part has changed.
     pub epoch: u32,
-    /// The newest entry that this view knows.
+    /// The newest entry included.
     pub newest: Option<EventId>,
 }
 
-/// One piece of a view.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Segment {
-    /// What it is.
     pub kind: SegmentKind,
-    /// The events it stands for; none for what is in no log.
+    /// The events that it covers; `None` for content that is not in the log.
     pub covers: Option<EventRange>,
-    /// What it costs, by our count.
+    /// Token count by our count.
     pub tokens: u32,
-    /// What the model reads.
     pub content: Content,
 }
 
 impl Segment {
-    /// Whether it may differ in the next view although no epoch has begun.
+    /// Whether it may differ in the next view even without a new epoch.
     pub fn is_volatile(&self) -> bool {
         matches!(self.kind, SegmentKind::Pending | SegmentKind::Volatile)
     }
 }
 
-/// What a segment is, in the order in which they stand.
+/// The kinds of segments, in display order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
@@ -53,34 +50,29 @@ pub enum SegmentKind {
     System,
     /// The tool specifications (the caller's).
     Tools,
-    /// The task.
     Task,
-    /// A message of a person whose place in the history is folded.
+    /// A person's message whose place in the history was folded.
     Pin,
-    /// The agent's notes.
     Notes,
-    /// The repository map.
     Map,
-    /// The open plan.
     Plan,
     /// A summary of events or of summaries.
     Summary {
         /// 1 for events, more for summaries of summaries.
         level: u8,
-        /// Who wrote it.
         author: Author,
     },
-    /// An observation that is named but not shown.
+    /// An observation reduced to a one-line stub.
     Masked,
     /// Shown in part: head and tail.
     Cut,
     /// Shown as it is in the log.
     Raw,
-    /// Stands for a result that never came.
+    /// A placeholder for a result that never arrived.
     Missing,
-    /// Belongs behind results that have not come yet; stands at the end until they have.
+    /// Belongs after results that have not arrived yet; shown at the end until they have.
     Pending,
-    /// Recall results, the clock, what is left of the budget: not in the log, never cached.
+    /// Recall results, the clock, the remaining budget: not in the log, never cached.
     Volatile,
 }
 
@@ -88,72 +80,60 @@ pub enum SegmentKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Author {
-    /// Taken from the events by rules.
+    /// Derived from the events by rules.
     Extract,
-    /// A model, checked.
+    /// A model; the text passed the checks.
     Model,
 }
 
-/// Who speaks in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A person, or what the engine tells the model.
+    /// A person, or a message from the engine.
     User,
 }
 
-/// What the model reads of a segment.
+/// The content of a segment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
-    /// The caller puts in what it has counted for [`crate::Fixed`].
+    /// The caller inserts the part that it counted for [`crate::Fixed`].
     Fixed,
-    /// A message that is only text and pictures.
-    Text {
-        /// Who speaks.
-        role: Role,
-        /// What.
-        text: Arc<str>,
-        /// Pictures with it.
-        images: Vec<Image>,
-    },
-    /// An answer of the model. All results of its calls follow before the next message, one segment each.
+    /// A message with only text and images.
+    Text { role: Role, text: Arc<str>, images: Vec<Image> },
+    /// A model answer. The results of all its calls follow before the next message, one segment each.
     Assistant {
         /// Blocks that go back to the provider unchanged.
         reasoning: Arc<[Value]>,
-        /// What it said.
         text: Arc<str>,
         /// The calls, with arguments that may have been cut.
         calls: Arc<[Call]>,
     },
-    /// The result of a call of the assistant segment before it.
+    /// The result of a call of the preceding assistant segment.
     Result {
-        /// The id of the call.
         call: Arc<str>,
-        /// The output, or what stands for it.
+        /// The output, or its replacement.
         text: Arc<str>,
-        /// Whether the call failed.
         is_error: bool,
-        /// Pictures.
         images: Vec<Image>,
     },
 }
 
 impl Content {
-    /// A message that is only text.
+    /// A message with only text.
     pub fn text(text: impl Into<Arc<str>>) -> Self {
         Content::Text { role: Role::User, text: text.into(), images: Vec::new() }
     }
 }
 
 impl View {
-    /// The segments that stay as they are until the next epoch.
+    /// The segments that do not change until the next epoch.
     pub fn stable(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|segment| !segment.is_volatile())
     }
 
-    /// Puts something at the very end that is in no log. What does not fit into the room that is kept for it
-    /// ([`crate::Policy::volatile_tokens`]) and is free otherwise is cut off at the end.
+    /// Appends text that is not in the log. Text that exceeds both the room reserved for it
+    /// ([`crate::Policy::volatile_tokens`]) and the unused room is cut off at the end.
     #[must_use]
     pub fn with_volatile(mut self, text: &str) -> Self {
         let room = self.budget.saturating_sub(self.tokens);
@@ -168,7 +148,7 @@ impl View {
         self
     }
 
-    /// The bytes that two equal views share, one line of JSON for each segment.
+    /// A serialized form for comparing views: one line of JSON per segment.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for segment in &self.segments {

@@ -1,4 +1,4 @@
-//! The recall index and what the agent's tools answer, on real files.
+//! Tests of the recall index and of the results of the history tools, on real files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn an_event_is_found_before_and_after_it_is_committed_and_after_a_restart() {
         }
     };
     check(&index);
-    // The last ten were never committed: they come from the log again.
+    // The last ten were never committed, so they are added from the log again.
     let mut index = Index::open(folder.path()).unwrap();
     assert_eq!(index.newest_committed(), Some(EventId(990)));
     for id in 980..=1000 {
@@ -74,7 +74,7 @@ fn files_that_a_crash_has_left_are_removed_and_damaged_ones_are_named() {
     index.add(&result(6, "beta_two"));
     index.commit().unwrap();
     drop(index);
-    // A merge that was cut short: the merged file is there, and so are its parts; another was being written.
+    // An interrupted merge: the merged file and its parts exist, and another file is partially written.
     let name = |first: u64, last: u64| folder.path().join(format!("{first:016x}-{last:016x}.words"));
     let other = tempfile::tempdir().unwrap();
     let mut merged = Index::open(other.path()).unwrap();
@@ -86,7 +86,7 @@ fn files_that_a_crash_has_left_are_removed_and_damaged_ones_are_named() {
     let index = Index::open(folder.path()).unwrap();
     assert_eq!((index.len(), ids(&index, "alpha_one", 5), ids(&index, "beta_two", 5)), (2, vec![5], vec![6]));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    // Every byte of a damaged file is refused or answered for; nothing panics.
+    // For every damaged byte, the file is either rejected or still readable; nothing panics.
     let whole = std::fs::read(name(5, 6)).unwrap();
     for at in 0..whole.len() {
         let mut bytes = whole.clone();
@@ -192,7 +192,7 @@ fn what_was_too_large_for_the_log_is_read_from_its_blob_to_the_last_byte() {
     assert_eq!(error.to_string(), "there is no event e4 in this history");
 }
 
-/// Reads an event as the answers tell, until the end.
+/// Reads an event to its end by following the instructions in the results.
 fn read_on(log: &Log, id: EventId, limits: Limits) -> String {
     let (mut read, mut first, mut from_byte) = (String::new(), 1, 0);
     loop {
@@ -210,7 +210,7 @@ fn read_on(log: &Log, id: EventId, limits: Limits) -> String {
     }
 }
 
-/// A text of four lines; the second has so many words of 17 bytes.
+/// A text of four lines. The second line has `words` words of 17 bytes.
 fn long_line(words: usize) -> String {
     let long = format!("{{\"key\": \"{}\"}}", "значение ".repeat(words));
     format!("before\n{long}\nafter\nlast without an end")
@@ -218,7 +218,7 @@ fn long_line(words: usize) -> String {
 
 #[test]
 fn a_line_that_is_longer_than_an_answer_is_read_by_its_bytes() {
-    // By single bytes as often as one reads on: a short text will do for that.
+    // A limit of one byte needs many reads, so the text is short in that case.
     for (bytes, words) in [(1, 40), (7, 40), (1_000, 8_000), (40_000, 8_000)] {
         let text = long_line(words);
         let log = log_of(vec![result(3, &text)]);
@@ -282,7 +282,7 @@ fn a_word_in_the_middle_of_ten_megabytes_is_found_and_its_line_shown() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The index answers as a plain scan over all texts would, whatever was committed and merged when.
+    /// The index finds what a linear scan over all texts would find, whatever was committed and merged when.
     #[test]
     fn every_event_with_a_word_is_found_wherever_it_is(
         texts in prop::collection::vec(prop::collection::vec("[a-c]{2,4}", 1..6), 1..60),

@@ -1,6 +1,6 @@
-//! Ranges of addresses: reading them, and which are refused whatever a job's policy says.
+//! Address ranges: parsing them, and the ranges that are refused regardless of a job's policy.
 //!
-//! The refused ranges are data (`refused.json`) that the operator may amend.
+//! The refused ranges are data (`refused.json`); the operator can change them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,18 +18,17 @@ const FILE: &str = "refused.json";
 static REFUSED: LazyLock<Result<Refused, String>> =
     LazyLock::new(|| serde_json::from_str(include_str!("refused.json")).map_err(|error| error.to_string()));
 
-/// A range of addresses, written as `10.0.0.0/8`; a single address is a range of one.
+/// An address range such as `10.0.0.0/8`. A single address is a range of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr(IpNet);
 
 impl Cidr {
-    /// The range that holds one address.
+    /// The range of one address.
     #[must_use]
     pub fn single(address: IpAddr) -> Self {
         Self(IpNet::from(address.to_canonical()))
     }
 
-    /// Whether an address lies in the range.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address)
@@ -52,7 +51,7 @@ impl FromStr for Cidr {
     }
 }
 
-/// A range of IPv4 addresses in IPv6 form as what it means, because addresses are compared in that form.
+/// Converts a range of IPv4-mapped IPv6 addresses to IPv4, the form in which addresses are compared.
 fn unmap(range: IpNet) -> IpNet {
     let (IpAddr::V4(address), true, Some(length)) =
         (range.addr().to_canonical(), range.addr().is_ipv6(), range.prefix_len().checked_sub(96))
@@ -80,21 +79,21 @@ impl<'de> Deserialize<'de> for Cidr {
     }
 }
 
-/// What the operator changes about the refused ranges. `refuse_also` wins over `allow`, which wins over the built-in
-/// ranges.
+/// The operator's changes to the refused ranges. `refuse_also` takes precedence over `allow`, which takes precedence
+/// over the built-in ranges.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ranges {
-    /// Refused beside the built-in ranges.
+    /// Refused in addition to the built-in ranges.
     pub refuse_also: Vec<Cidr>,
-    /// Taken out of the built-in ranges.
+    /// Exceptions from the built-in ranges.
     pub allow: Vec<Cidr>,
 }
 
 impl Ranges {
-    /// Why an address is refused. `None` when it is not.
+    /// Why an address is refused; `None` if it is allowed.
     ///
-    /// An IPv6 address that carries an IPv4 address is judged by both.
+    /// For an IPv6 address that embeds an IPv4 address, both are checked.
     pub(crate) fn refusal(&self, address: IpAddr) -> Option<RefusedAddress<'_>> {
         let embedded = match address {
             IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
@@ -127,9 +126,8 @@ impl Ranges {
     }
 }
 
-/// Why an address is refused.
 pub(crate) struct RefusedAddress<'a> {
-    /// The range that refuses it.
+    /// The range that contains it.
     pub(crate) range: Cidr,
     /// Why that range is refused.
     pub(crate) reason: &'a str,
@@ -137,8 +135,8 @@ pub(crate) struct RefusedAddress<'a> {
     pub(crate) remedy: String,
 }
 
-/// The addresses that a host has wherever its name is resolved: its own, or those of a well-known name. Empty for other names,
-/// which this does not resolve: a name that a job may not reach is not sent to a name server.
+/// The addresses of a host that need no name server: an address itself, or those of a well-known name. Empty for
+/// other names, which are not resolved here: a name that a job may not reach is not sent to a name server.
 pub(crate) fn well_known(host: &Host) -> Vec<IpAddr> {
     match host {
         Host::Address(address) => vec![*address],
@@ -153,7 +151,7 @@ pub(crate) fn well_known(host: &Host) -> Vec<IpAddr> {
     }
 }
 
-/// The IPv4 address that an IPv6 address leads to: mapped, compatible, NAT64, 6to4 and Teredo.
+/// The IPv4 address embedded in an IPv6 address: mapped, compatible, NAT64, 6to4 or Teredo.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = address.octets();
     let last = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
@@ -163,19 +161,19 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
         // The stateless translation of RFC 2765 puts the marker one word earlier.
         [0, 0, 0, 0, 0xffff, 0, _, _] => Some(last),
         [0x2002, ..] => Some(Ipv4Addr::new(octets[2], octets[3], octets[4], octets[5])),
-        // Teredo carries the client's address inverted.
+        // Teredo embeds the client's address inverted.
         [0x2001, 0, ..] => Some(Ipv4Addr::from_bits(!last.to_bits())),
         _ => None,
     }
 }
 
-/// Why a port is refused where no rule names it.
+/// Why a port is refused unless a rule names it.
 pub(crate) fn port_refusal(port: u16) -> Option<&'static str> {
     let refused = REFUSED.as_ref().ok()?.ports.iter().find(|entry| entry.port == port)?;
     Some(&refused.reason)
 }
 
-/// Fails when the built-in data cannot be read, so that no policy is made without it.
+/// Fails if the built-in data cannot be parsed, so that no policy is created without it.
 pub(crate) fn check_data() -> Result<(), EgressError> {
     REFUSED.as_ref().map(drop).map_err(|why| EgressError::Data { file: FILE, why: why.clone() })
 }

@@ -1,4 +1,4 @@
-//! The body of an answer on its way into the sandbox: counted, hashed, and with the values of secrets covered.
+//! A response body on its way into the sandbox: counts and hashes it and masks secret values.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 use crate::event::{EgressEvent, EventSender, Fetch, now_ms};
 use crate::redact::RedactedStream;
 
-/// Something that lives as long as the body does.
+/// A resource that must live as long as the body.
 pub(crate) trait Companion: Send + Unpin {
-    /// The body has come to its end.
+    /// The body has ended.
     fn let_go(&mut self);
 }
 
-/// The body of an answer. Tells the log when it has ended, also where it is dropped before.
+/// A response body. Logs its end, also if it is dropped early.
 pub(crate) struct AnswerBody<C: Companion> {
     body: Incoming,
     companion: C,
@@ -45,7 +45,7 @@ impl<C: Companion> AnswerBody<C> {
         }
     }
 
-    /// Tells the log. Whole bodies have a digest.
+    /// Logs the end of the body. Only complete bodies get a digest.
     fn tell(&mut self) {
         let Some(mut fetch) = self.fetch.take() else { return };
         fetch.time_ms = now_ms();
@@ -88,7 +88,7 @@ impl<C: Companion> Body for AnswerBody<C> {
                             return Poll::Ready(Some(Ok(Frame::data(shown))));
                         }
                     }
-                    // Trailers could hold a value, and would overtake what is held back.
+                    // Trailers could contain a value and would overtake the bytes that are held back.
                     Err(_) if !self.cover.is_idle() => {}
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
@@ -107,7 +107,7 @@ impl<C: Companion> Body for AnswerBody<C> {
     }
 
     fn is_end_stream(&self) -> bool {
-        // What is held back is still to come.
+        // Bytes that are held back still follow.
         self.body.is_end_stream() && self.cover.is_empty()
     }
 

@@ -1,5 +1,5 @@
-//! The head of an answer on its way into the sandbox: the values of secrets do not stand in it, neither in its status line
-//! nor in names and values of headers, and what follows it can be searched for them.
+//! A response head on its way into the sandbox. Removes secret values from the status line and from header names and
+//! values, and ensures that the body can be searched for them.
 
 use hyper::body::Body;
 use hyper::ext::ReasonPhrase;
@@ -14,10 +14,11 @@ use crate::refusal::{ReasonCode, Refusal};
 use crate::secret::Secrets;
 use crate::target::Target;
 
-/// Asks for changes to an answer of before.
+/// Requests a delta against an earlier response (RFC 3229).
 const A_IM: HeaderName = HeaderName::from_static("a-im");
 
-/// Has a server answer with the whole, as it is: neither compressed nor cut into parts, of which each has a part of a value.
+/// Makes the server send the complete response uncompressed: neither compressed data nor partial content can be
+/// searched for a value.
 pub(crate) fn ask_for_searchable(headers: &mut HeaderMap) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     for name in [RANGE, IF_RANGE, A_IM] {
@@ -25,8 +26,8 @@ pub(crate) fn ask_for_searchable(headers: &mut HeaderMap) {
     }
 }
 
-/// Refuses an answer that comes in a form in which no value could be found. To be asked before the headers of the connection
-/// are taken away.
+/// Refuses a response whose encoding prevents the search for values. Call it before the hop-by-hop headers are
+/// removed.
 pub(crate) fn check_searchable<B: Body>(answer: &Response<B>, target: &Target) -> Result<(), Refusal> {
     let is_coded = |name: HeaderName, plain: &str| {
         let values = answer.headers().get_all(name).into_iter();
@@ -47,7 +48,7 @@ pub(crate) fn check_searchable<B: Body>(answer: &Response<B>, target: &Target) -
     ))
 }
 
-/// Covers values wherever they stand in a head.
+/// Masks values anywhere in the head.
 pub(crate) fn cover_head(head: &mut Parts, redactor: &Redactor) {
     let phrase = head.extensions.get::<ReasonPhrase>();
     if phrase.is_some_and(|phrase| redactor.finds_in_any_case(phrase.as_bytes())) {
@@ -65,8 +66,8 @@ pub(crate) fn cover_head(head: &mut Parts, redactor: &Redactor) {
     }
 }
 
-/// Puts placeholders where a server repeats the values: a client that named a protocol with its token in it knows its own
-/// words again.
+/// Replaces values that the server echoes by their placeholders: a client that requested a subprotocol containing
+/// its token must recognize it in the response.
 pub(crate) fn put_placeholders_back(headers: &mut HeaderMap, secrets: &Secrets) {
     for value in headers.values_mut() {
         let new = value.to_str().ok().and_then(|text| secrets.put_back(text));

@@ -1,4 +1,4 @@
-//! Asking a person about what the policy refuses.
+//! Asks a person about connections that the policy refuses.
 
 use std::time::Duration;
 
@@ -11,9 +11,8 @@ use crate::target::Target;
 /// A connection that the policy refuses and a person may allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Where it wants to go.
     pub target: Target,
-    /// The call that makes it, where it is known.
+    /// The call that makes the connection, if known.
     pub call: Option<String>,
     /// Why the policy refuses it.
     pub refusal: Refusal,
@@ -21,24 +20,24 @@ pub struct Question {
     pub rule: Rule,
 }
 
-/// What a person says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// No, or not yet.
+    /// Refused, or not answered yet.
     Refuse,
-    /// This connection alone.
+    /// Allow this connection only.
     Once,
-    /// This, and from now on everything that the rule allows.
+    /// Allow this connection and from now on everything that the rule allows.
     Always(Rule),
 }
 
-/// Takes questions to a person.
+/// Delivers questions to a person.
 #[async_trait]
 pub trait Approver: Send + Sync {
-    /// Asks. Returns as soon as there is an answer, or with [`Answer::Refuse`] after the patience. The question stays
-    /// open then, and an answer that comes later changes the policy of the next connections.
+    /// Asks a person. Returns the answer, or [`Answer::Refuse`] after `patience`. The question then stays open, and
+    /// a later answer changes the policy for later connections.
     async fn ask(&self, question: Question, patience: Duration) -> Answer;
 
-    /// What was allowed once by this rule did not come about: the next that asks for the same may have the permission.
+    /// A connection that was allowed once could not be made: the next one that asks for the same may use the
+    /// permission.
     async fn give_back(&self, _rule: &str) {}
 }

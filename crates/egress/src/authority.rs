@@ -1,5 +1,5 @@
-//! The certificate authority of one job: made for it, trusted by its sandbox alone, good for no other hosts than those
-//! that its secrets name.
+//! The certificate authority of one job. Only the job's sandbox trusts it, and name constraints limit it to the
+//! hosts of the job's secrets.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,19 +17,18 @@ use crate::error::EgressError;
 use crate::rule::Rule;
 use crate::secret::Hidden;
 
-/// How long the authority is valid; longer than any job.
+/// Validity of the authority; longer than any job.
 const VALID_FOR: Duration = Duration::days(825);
-/// How many hosts are remembered with what they are shown; a job may ask for any number of names below a domain.
+/// How many hosts' server configurations are cached. A job may use any number of names below a domain.
 const MOST_SHOWN: usize = 64;
-/// Clocks differ.
+/// Allows for clock differences.
 const VALID_BEFORE: Duration = Duration::days(2);
 
-/// A certificate authority.
 pub struct Authority {
     certificate: String,
     key: Hidden,
     issuer: Issuer<'static, KeyPair>,
-    /// What clients are shown, by host.
+    /// The server configurations presented to clients, by host.
     shown: Mutex<HashMap<String, Arc<ServerConfig>>>,
 }
 
@@ -40,10 +39,10 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// A new authority for these hosts.
+    /// Creates an authority for these hosts.
     ///
     /// # Errors
-    /// No key can be made.
+    /// Key generation or signing failed.
     pub fn generate(name: &str, hosts: &[Rule]) -> Result<Self, EgressError> {
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = issuer_params(name);
@@ -55,10 +54,10 @@ impl Authority {
         Self::from_pem(name, certificate, Hidden::new(key.serialize_pem()))
     }
 
-    /// The authority that was made before with this name.
+    /// Restores an authority that was created with this name.
     ///
     /// # Errors
-    /// The key cannot be read.
+    /// The key cannot be parsed.
     pub fn from_pem(name: &str, certificate: String, key: Hidden) -> Result<Self, EgressError> {
         let pair = KeyPair::from_pem(key.reveal()).map_err(failed)?;
         let issuer = Issuer::new(issuer_params(name), pair);
@@ -71,13 +70,13 @@ impl Authority {
         &self.certificate
     }
 
-    /// The key (PEM), for keeping.
+    /// The key (PEM), for storage.
     #[must_use]
     pub fn key(&self) -> &Hidden {
         &self.key
     }
 
-    /// What a client is shown that wants to speak to a host.
+    /// The server configuration, with certificate, for clients that connect to `host`.
     pub(crate) fn show(&self, host: &str) -> Result<Arc<ServerConfig>, EgressError> {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = shown.get(host) {
@@ -108,7 +107,7 @@ impl Authority {
             .with_no_client_auth()
             .with_single_cert(chain, private)
             .map_err(failed)?;
-        // Requests are read here, and only HTTP/1.1 is read.
+        // The proxy reads the requests, and it reads only HTTP/1.1.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(config)
     }

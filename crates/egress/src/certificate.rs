@@ -1,11 +1,11 @@
-//! What is wrong with a server's certificate, for people.
+//! Explains problems with a server's certificate.
 
 use rustls::CertificateError;
 
 use crate::refusal::{ReasonCode, Refusal};
 use crate::target::Target;
 
-/// Explains why a certificate is not believed.
+/// Explains why a certificate is not trusted.
 pub(crate) fn refuse(target: &Target, error: &CertificateError) -> Refusal {
     let (why, remedy) = match error {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => ("has expired", Remedy::Owner),
@@ -19,7 +19,7 @@ pub(crate) fn refuse(target: &Target, error: &CertificateError) -> Refusal {
         CertificateError::UnknownIssuer => {
             ("was signed by an authority that this server does not know", Remedy::Operator)
         }
-        // The library that checks has no word of its own for it.
+        // The TLS library has no error variant for this case.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             ("is that of an authority, and none that an authority has signed for it", Remedy::Operator)
         }
@@ -41,7 +41,7 @@ pub(crate) fn refuse(target: &Target, error: &CertificateError) -> Refusal {
     }
 }
 
-/// Who can change it.
+/// Who can fix the problem.
 enum Remedy {
     Owner,
     Operator,

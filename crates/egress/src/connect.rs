@@ -1,4 +1,4 @@
-//! A tunnel: how it begins is checked, then bytes pass both ways until both sides are done.
+//! A tunnel: checks its first bytes, then copies bytes in both directions until both sides are done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,12 +17,12 @@ use crate::secret::Secrets;
 use crate::stray::Watched;
 use crate::target::Target;
 
-/// The buffer of each direction.
+/// The buffer size of each direction.
 const BUFFER: usize = 16 * 1024;
-/// How long a client may take to read why it was refused.
+/// How long a client may take to read the refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(15);
 
-/// A tunnel that was allowed as far as could be told before its first byte.
+/// A tunnel that was allowed as far as can be decided before its first byte.
 pub(crate) struct Tunnel<'a> {
     pub(crate) gate: &'a Gate,
     pub(crate) asker: &'a Asker,
@@ -34,8 +34,8 @@ pub(crate) struct Tunnel<'a> {
 type End = (Option<ReasonCode>, String);
 
 impl Tunnel<'_> {
-    /// Passes bytes until both sides have closed, one breaks, or none has passed for too long. A side that closes its
-    /// direction leaves the other open.
+    /// Copies bytes until both sides have closed, one fails, or the idle timeout passes. A side that closes its
+    /// direction leaves the other one open.
     pub(crate) async fn carry<C>(self, client: C, admitted: Admitted)
     where
         C: AsyncRead + AsyncWrite + Unpin,
@@ -44,7 +44,7 @@ impl Tunnel<'_> {
         let idle_timeout = self.gate.settings().idle_timeout;
         let ledger = self.gate.ledger();
         let stream = Watched::new(stream, Arc::clone(&self.secrets), self.target.clone());
-        // What is dropped here are the two sides: the log may make the end wait, and they must not.
+        // `select!` drops both streams here. Writing the log may block, and they must not stay open meanwhile.
         let (code, reason) = tokio::select! {
             ended = self.pass(client, stream, &grant, &mut record) => ended,
             () = ledger.all_used_up() => ledger.ending(),
@@ -76,7 +76,7 @@ impl Tunnel<'_> {
             Ok(()) => {}
             Err(_) if opening.kind == Kind::Closed => return (None, "closed without a byte".into()),
             Err(refusal) => {
-                // The connection itself was allowed and is in the log; so must be why it was ended.
+                // The connection itself was allowed and logged, so the reason for ending it must be logged too.
                 self.gate.refuse(self.asker.clone(), Some(self.target), &refusal).await;
                 let told = if is_tls { UNRECOGNIZED_NAME.to_vec() } else { refusal.written().into_bytes() };
                 let _ = timeout(REFUSAL_PATIENCE, client.write_all(&told)).await;
@@ -98,7 +98,7 @@ impl Tunnel<'_> {
         }
     }
 
-    /// Whether a tunnel that begins in this way may go on.
+    /// Decides from its first bytes whether a tunnel may continue.
     async fn check(&self, opening: &Opening, grant: &Grant) -> Result<(), Refusal> {
         match &opening.kind {
             Kind::Tls(server_name) => check_server_name(server_name.as_deref(), self.target),

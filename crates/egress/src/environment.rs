@@ -1,25 +1,25 @@
-//! The variables that lead the usual clients to the proxy and to the trust store.
+//! Environment variables that point common clients to the proxy and the trust store.
 
-/// Where the trusted certificates are in a sandbox.
+/// Paths of the trusted certificates in a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct TrustStores<'a> {
-    /// A whole bundle (PEM): the usual authorities and the operator's own.
+    /// A complete bundle (PEM): the usual authorities and the operator's own.
     pub bundle: &'a str,
-    /// The same in the form that Java reads.
+    /// The same certificates in Java's format.
     pub java: &'a str,
 }
 
-/// The variables of one call. `port` is the proxy's on the sandbox's loopback.
+/// The variables for one call. `port` is the proxy's port on the sandbox's loopback.
 ///
-/// Needed by none of these: apt reads `http_proxy` and `https_proxy` and trusts the system's bundle, which has no
-/// variable; npm reads `https_proxy` and `no_proxy`; cargo and git read them through libcurl.
+/// Some clients need no variable of their own: apt reads `http_proxy` and `https_proxy` and trusts the system's
+/// bundle, npm reads `https_proxy` and `no_proxy`, and cargo and git read them through libcurl.
 #[must_use]
 pub fn environment(call: &str, port: u16, stores: TrustStores<'_>) -> Vec<(String, String)> {
-    // The password means nothing, but Python's requests forgets a user that has none.
+    // The password is ignored, but Python's requests drops a user name without a password.
     let proxy = format!("http://{call}:x@127.0.0.1:{port}");
     let ca_bundle = stores.bundle;
-    // Java reads no variable but this one, which its every program tells on standard error. It leaves loopback alone, and
-    // sends no user to a proxy by itself, so that its calls are not known.
+    // Java reads only this variable, and each of its programs prints it to stderr. Java bypasses the proxy for
+    // loopback and does not send a user name, so the call of its connections is unknown.
     let java = format!(
         "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={port} \
          -Djavax.net.ssl.trustStore={} -Djavax.net.ssl.trustStoreType=JKS",
@@ -27,31 +27,31 @@ pub fn environment(call: &str, port: u16, stores: TrustStores<'_>) -> Vec<(Strin
     );
     let own_ports = "localhost,127.0.0.1,::1";
     let variables = [
-        // curl reads http_proxy in lower case only. apt, wget, pip, git and cargo read the same.
+        // curl reads http_proxy in lowercase only. apt, wget, pip, git and cargo also read lowercase.
         ("http_proxy", proxy.as_str()),
         ("https_proxy", &proxy),
-        // Go, Node and Java tools read the upper case first.
+        // Go, Node and Java tools read the uppercase names first.
         ("HTTP_PROXY", &proxy),
         ("HTTPS_PROXY", &proxy),
         // Clients with other schemes: Chromium, httpx, WebSocket clients.
         ("all_proxy", &proxy),
         ("ALL_PROXY", &proxy),
-        // What the sandbox serves itself is reached directly.
+        // Servers inside the sandbox are reached directly.
         ("no_proxy", own_ports),
         ("NO_PROXY", own_ports),
-        // Node's own fetch and http modules heed the variables above only when told so.
+        // Node's fetch and http modules use the variables above only if this is set.
         ("NODE_USE_ENV_PROXY", "1"),
-        // By default git tries without a user first, and the call would be lost.
+        // By default git first tries without credentials, and the call would be unknown.
         ("GIT_HTTP_PROXY_AUTHMETHOD", "basic"),
-        // OpenSSL and what is built on it: Python's ssl, Ruby, wget; also Go and rustls' native roots (uv).
+        // OpenSSL and its users: Python's ssl, Ruby, wget. Also Go and rustls' native roots (uv).
         ("SSL_CERT_FILE", ca_bundle),
-        // curl does not heed OpenSSL's variable in every build.
+        // Some builds of curl ignore OpenSSL's variable.
         ("CURL_CA_BUNDLE", ca_bundle),
-        // Python's requests carries its own authorities; pip below 24.2 too, and it reads this one.
+        // Python's requests has its own bundle; so does pip before 24.2, which also reads this variable.
         ("REQUESTS_CA_BUNDLE", ca_bundle),
-        // pip again: set, it wins over what a configuration file says.
+        // pip: takes precedence over its configuration file.
         ("PIP_CERT", ca_bundle),
-        // Node, npm, pnpm and yarn carry their own authorities, this adds to them.
+        // Node, npm, pnpm and yarn have their own bundle; this adds to it.
         ("NODE_EXTRA_CA_CERTS", ca_bundle),
         // git sets libcurl's bundle itself.
         ("GIT_SSL_CAINFO", ca_bundle),

@@ -1,5 +1,5 @@
-//! Requests that the server itself makes for a job, such as to an MCP server: the same gate and the same log as for what
-//! comes out of its sandbox, so that the job's policy holds for them too.
+//! Requests that the server itself sends for a job, for example to an MCP server. They use the same gate and log as
+//! connections from the sandbox, so the job's policy applies.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -15,15 +15,15 @@ use crate::refusal::{ReasonCode, Refusal};
 use crate::stray::Found;
 use crate::target::Target;
 
-/// The body of an answer; its connection ends with it.
+/// A response body. Its connection ends with it.
 pub type ErrandBody = ResponseBody;
 
 impl Proxy {
-    /// Sends a request to an absolute `http` or `https` address on behalf of a job. Redirects are not followed: where
-    /// they lead must be asked for, and allowed, by name.
+    /// Sends a request with an absolute `http` or `https` URL for a job. Does not follow redirects: the caller must
+    /// request their target explicitly, so that the policy is checked again.
     ///
     /// # Errors
-    /// The policy does not allow it, or the server cannot be reached; either is in the log.
+    /// The policy refuses the request, or the server cannot be reached. Both are logged.
     pub async fn run_errand(
         &self,
         upstream: &Upstream,

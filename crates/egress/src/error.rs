@@ -1,79 +1,58 @@
-//! What can be wrong with a policy before any connection is made.
+//! Errors in an egress policy that are found before any connection is made.
 
-/// A policy that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EgressError {
-    /// A mode is not one of the known ones.
+    /// Unknown mode.
     #[error(
         "egress {mode:?} is unknown: allowed are \"off\", \"packages\", \"open\", \"learn\" and {{\"allow\": [...]}}"
     )]
-    UnknownMode {
-        /// What was written.
-        mode: String,
-    },
-    /// An entry of an allow list cannot be read.
+    UnknownMode { mode: String },
+    /// An entry of an allow list cannot be parsed.
     #[error(
         "egress entry {entry:?}: {why}; allowed are a name (example.org), its sub-domains (*.example.org), \
          an address or range (192.0.2.0/24, 2001:db8::/32), each with an optional port (example.org:8443, \
          [2001:db8::/32]:8443), and the word packages"
     )]
-    Entry {
-        /// What was written.
-        entry: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A job asks for more than the operator allows any job.
+    Entry { entry: String, why: String },
+    /// The job requests more than the operator allows for any job.
     #[error(
         "{mode:?} exceeds what any job of this server may have, {ceiling:?} (`ceiling` in the section [egress])"
     )]
     AboveCeiling {
-        /// What the job asks for.
+        /// The mode that the job requests.
         mode: String,
-        /// What is allowed.
         ceiling: String,
     },
-    /// A secret cannot work.
+    /// A secret that cannot be used.
     #[error("secret {secret:?}: {why}")]
     Secret {
-        /// Its name.
+        /// The secret's name.
         secret: String,
-        /// What is wrong with it; never its value.
+        /// The problem, without the secret's value.
         why: String,
     },
-    /// A certificate or key cannot be made or read.
+    /// A certificate or key cannot be created or parsed.
     #[error("certificates of the proxy: {0}")]
     Certificate(String),
-    /// A range of addresses cannot be read.
+    /// An address range cannot be parsed.
     #[error(
         "address range {range:?}: {why}; allowed are an address or a range such as 10.0.0.0/8 or fc00::/7"
     )]
-    Range {
-        /// What was written.
-        range: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A host cannot be read.
+    Range { range: String, why: String },
+    /// A host cannot be parsed.
     #[error("host {host:?}: {why}")]
     Host {
-        /// What was written, shortened.
+        /// The input, shortened.
         host: String,
-        /// What is wrong with it.
         why: String,
     },
-    /// The data that travels with the program cannot be read.
+    /// Built-in data cannot be parsed.
     #[error("reading the built-in {file}: {why}")]
-    Data {
-        /// Which file.
-        file: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
+    Data { file: &'static str, why: String },
 }
 
 impl EgressError {
-    /// Whether the same call may succeed later without anyone changing anything: never.
+    /// Always false: only a changed input can succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         false

@@ -1,7 +1,7 @@
-//! How texts write a character: as it is, or escaped in the ways of URLs, JSON, programming languages, HTML and quoted-printable
-//! mail, also one inside another.
+//! Decodes escaped characters: percent-encoding, JSON and source code escapes, HTML entities and quoted-printable,
+//! also nested.
 
-/// A character as it was read: the bytes that it stands for, and how many it takes.
+/// A decoded character: its bytes and the length of its encoded form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unit {
     bytes: [u8; 4],
@@ -10,7 +10,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// The bytes that it stands for.
+    /// The decoded bytes.
     pub(crate) fn meaning(&self) -> &[u8] {
         &self.bytes[..self.count]
     }
@@ -26,12 +26,12 @@ impl Unit {
     }
 }
 
-/// Everything that the start of some bytes may mean.
+/// All possible readings of the start of a byte string.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     found: [Option<Unit>; 8],
     count: usize,
-    /// Whether the bytes end before it is clear.
+    /// Whether the input ends before the reading is certain.
     pub(crate) is_cut: bool,
 }
 
@@ -48,14 +48,14 @@ impl Units {
     }
 }
 
-/// The bytes with which an escaped character may begin.
+/// The bytes that can begin an escape sequence.
 pub(crate) const INTRODUCERS: [u8; 4] = [b'%', b'\\', b'&', b'='];
-/// How often one way of escaping may be applied over itself.
+/// How many times one kind of escaping may be nested in itself.
 const DEPTH: usize = 3;
-/// The most digits of a character's number.
+/// The maximum number of digits of a character code.
 const DIGITS: usize = 8;
 
-/// Reads one character at the start of these bytes, in every way in which it may be meant.
+/// Decodes one character at the start of `bytes`, in every possible way.
 pub(crate) fn read(bytes: &[u8]) -> Units {
     let mut units = Units::default();
     let Some(first) = bytes.first() else {
@@ -96,7 +96,7 @@ fn read_pair(bytes: &[u8], at: usize, units: &mut Units) {
     }
 }
 
-/// `\/`, `\"`, `\x3d`, `\u003d`, and with more backslashes where one text was written into another.
+/// `\/`, `\"`, `\x3d`, `\u003d`, and with more backslashes if an escaped text was escaped again.
 fn read_backslash(bytes: &[u8], units: &mut Units) {
     let run = bytes.iter().take(1 << DEPTH).take_while(|byte| **byte == b'\\').count();
     for doubled in [2, 4] {
@@ -118,7 +118,7 @@ fn read_backslash(bytes: &[u8], units: &mut Units) {
                 units.is_cut = true;
             } else if let Some(character) = char::from_u32(number) {
                 units.add(Unit::character(character, run + 5));
-                // HTML that was written into JSON.
+                // HTML inside JSON.
                 if character == '&' {
                     read_entity(bytes, run + 5, units);
                 }
@@ -132,7 +132,8 @@ fn read_backslash(bytes: &[u8], units: &mut Units) {
     }
 }
 
-/// What follows an ampersand, which ends at `at`: `amp;`, `#61;`, `#x3D;`, `equals;`, and with the ampersand itself encoded.
+/// The part after an ampersand that ends at `at`: `amp;`, `#61;`, `#x3D;`, `equals;`, also with the ampersand itself
+/// encoded.
 fn read_entity(bytes: &[u8], mut at: usize, units: &mut Units) {
     for _ in 0..DEPTH {
         let rest = bytes.get(at..).unwrap_or_default();
@@ -162,7 +163,7 @@ fn entity(name: &[u8]) -> Option<char> {
     }
 }
 
-/// The characters of ASCII that HTML has a name for.
+/// The ASCII characters that have an HTML entity.
 const NAMED: [(&str, char); 36] = [
     ("amp", '&'),
     ("apos", '\''),
@@ -208,7 +209,6 @@ fn number(digits: &[u8], base: u32) -> Option<u32> {
     })
 }
 
-/// The value of a hexadecimal digit.
 pub(crate) fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }

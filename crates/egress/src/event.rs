@@ -1,4 +1,4 @@
-//! The log: what is told of every connection, and the guard that never forgets to tell of its end.
+//! Egress events, and the guard that logs the end of every connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,50 +12,48 @@ use crate::meter::Meter;
 use crate::refusal::{ReasonCode, Refusal};
 use crate::refusals::Refusals;
 
-/// Something happened at the way out.
+/// An entry of the egress log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum EgressEvent {
-    /// A connection was allowed and stands. Sent before the first byte passes.
+    /// A connection was allowed and established. Sent before its first byte.
     Opened(Connection),
-    /// It has ended; follows every [`EgressEvent::Opened`] once.
+    /// The connection has ended. Sent exactly once after each [`EgressEvent::Opened`].
     Closed(Connection),
-    /// A connection was refused, or could not be made. Nothing follows.
+    /// A connection was refused or could not be established. No further event follows.
     Refused(Connection),
-    /// An answer was read to its end, where the proxy can read it: plain HTTP, and hosts whose TLS ends here.
+    /// A response was read to its end. Only if the proxy can read it: plain HTTP, and hosts whose TLS it terminates.
     Fetched(Fetch),
 }
 
-/// An answer that passed.
+/// A response that passed through the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
     /// The connection that carried it.
     pub connection: u64,
     /// When it ended, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The call that asked, where it is known.
+    /// The call that sent the request, if known.
     pub call: Option<String>,
-    /// The method of the request.
     pub method: String,
-    /// The address of the page, without user and query.
+    /// The URL without user and query.
     pub url: String,
-    /// The status of the answer.
     pub status: u16,
-    /// Bytes of the body.
+    /// The size of the body.
     pub bytes: u64,
-    /// SHA-256 of the body in hexadecimal; absent where it broke off.
+    /// SHA-256 of the body in hexadecimal; absent if the body is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// The secrets whose values were put into the request, by name.
+    /// The names of the secrets whose values were inserted into the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// The rule by which a person has allowed this request alone; empty where nobody was asked.
+    /// The rule by which a person allowed this request only; empty if nobody was asked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rule: String,
 }
 
 impl Connection {
-    /// A connection of which nothing is known but its number.
+    /// A connection of which only the id is known.
     pub(crate) fn numbered(id: u64) -> Self {
         Self {
             id,
@@ -80,7 +78,7 @@ impl Connection {
 }
 
 impl EgressEvent {
-    /// The connection it is about, where it tells of one as a whole.
+    /// The connection, for events about a whole connection.
     #[must_use]
     pub fn connection(&self) -> Option<&Connection> {
         match self {
@@ -91,7 +89,7 @@ impl EgressEvent {
         }
     }
 
-    /// The call that it belongs to, where it is known.
+    /// The call that it belongs to, if known.
     #[must_use]
     pub fn call(&self) -> Option<&str> {
         match self {
@@ -103,22 +101,22 @@ impl EgressEvent {
     }
 }
 
-/// What is known of a connection; a request of plain HTTP counts as one.
+/// A connection or, for plain HTTP, a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
-    /// Counts up within one proxy.
+    /// Increases within one proxy.
     pub id: u64,
     /// When this event happened, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The call that made it, where the client passes the proxy's user name on.
+    /// The call that made it, if the client sends the proxy's user name.
     pub call: Option<String>,
-    /// `CONNECT`, or the method of a plain HTTP request; empty when the request could not be read.
+    /// `CONNECT`, or the method of a plain HTTP request; empty if the request could not be parsed.
     pub method: String,
-    /// The name or address that was asked for; empty when the request could not be read.
+    /// The requested name or address; empty if the request could not be parsed.
     pub host: String,
-    /// The port that was asked for, 0 when the request could not be read.
+    /// The requested port; 0 if the request could not be parsed.
     pub port: u16,
-    /// The address that was connected to.
+    /// The address of the actual connection.
     pub address: Option<IpAddr>,
     /// Bytes sent to the server so far.
     pub bytes_up: u64,
@@ -126,21 +124,20 @@ pub struct Connection {
     pub bytes_down: u64,
     /// Time since the request was read.
     pub duration_ms: u64,
-    /// What was decided.
     pub verdict: Verdict,
-    /// For programs: why it was refused or failed, or why it was ended before its time.
+    /// Machine-readable reason why it was refused, failed or ended early.
     pub code: Option<ReasonCode>,
-    /// The rule that decided, as it is written in the policy.
+    /// The deciding rule, as written in the policy.
     pub rule: String,
-    /// For people.
+    /// Human-readable reason.
     pub reason: String,
-    /// What would allow it; empty where it was allowed, or nothing would.
+    /// What would allow it; empty if it was allowed or nothing would.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remedy: String,
-    /// Whether a tunnel carried something other than TLS; known at its end.
+    /// Whether a tunnel carried something other than TLS; known when it ends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_tls: bool,
-    /// How many more refusals of the same place, for the same reason, this one stands for: those that came in between.
+    /// How many unlogged refusals with the same target and reason this event also stands for.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeated: u64,
 }
@@ -150,15 +147,14 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The policy said yes.
+    /// The policy allowed it.
     Allowed,
-    /// The policy said no.
+    /// The policy refused it.
     Refused,
-    /// The policy had no objection, but it could not be done.
+    /// The policy allowed it, but it failed.
     Failed,
 }
 
@@ -173,8 +169,8 @@ fn elapsed_ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What will be told of one connection: a refusal, or its opening and its end. Told exactly once each, also when the
-/// record is dropped halfway; refusals that are many and equal are told together.
+/// The pending log entries of one connection: a refusal, or its opening and its end. Each is sent exactly once, also
+/// if the record is dropped early. Repeated equal refusals are combined.
 pub(crate) struct Record {
     pending: Option<Connection>,
     stage: Stage,
@@ -202,31 +198,29 @@ impl Record {
         }
     }
 
-    /// The counters of the connection.
     pub(crate) fn meter(&self) -> Arc<Meter> {
         Arc::clone(&self.meter)
     }
 
-    /// The number of the connection.
     pub(crate) fn id(&self) -> u64 {
         self.pending.as_ref().map_or(0, |connection| connection.id)
     }
 
-    /// Notes which rule decides.
+    /// Sets the deciding rule.
     pub(crate) fn set_rule(&mut self, rule: String) {
         if let Some(connection) = &mut self.pending {
             connection.rule = rule;
         }
     }
 
-    /// Notes that the tunnel carries something other than TLS.
+    /// Marks that the tunnel carries something other than TLS.
     pub(crate) fn set_without_tls(&mut self) {
         if let Some(connection) = &mut self.pending {
             connection.without_tls = true;
         }
     }
 
-    /// Tells the log of a refusal.
+    /// Logs a refusal.
     pub(crate) async fn refuse(mut self, refusal: &Refusal) {
         if let Some(connection) = &mut self.pending {
             if !refusal.rule.is_empty() {
@@ -238,7 +232,7 @@ impl Record {
         self.finish(Some(refusal.code), refusal.reason.clone()).await;
     }
 
-    /// Tells the log that the connection stands. Without a log there is no connection.
+    /// Logs that the connection is established. Fails if the log is closed: there are no unlogged connections.
     pub(crate) async fn open(mut self, address: IpAddr) -> Result<Self, Refusal> {
         let ending = || Refusal::failure(ReasonCode::Ending, "the job is ending and its log is closed");
         let permit = self.sender.clone().reserve_owned().await.map_err(|_| ending())?;
@@ -251,13 +245,14 @@ impl Record {
         Ok(self)
     }
 
-    /// Tells the log that the connection has ended, and how.
+    /// Logs the end of the connection.
     pub(crate) async fn close(mut self, code: Option<ReasonCode>, reason: String) {
         self.finish(code, reason).await;
     }
 
     async fn finish(&mut self, code: Option<ReasonCode>, reason: String) {
-        // The record is taken only once there is room: dropped while waiting, it is still there to be told.
+        // Take the record only once the channel has room: if this future is dropped while waiting, `Drop` still logs
+        // the record.
         let permit = self.sender.clone().reserve_owned().await;
         if let (Some(event), Ok(permit)) = (self.take(code, reason), permit) {
             permit.send(event);

@@ -1,4 +1,4 @@
-//! Plain HTTP: one request to its server, its answer back, both streamed. Every request has a connection of its own.
+//! Plain HTTP: sends one request to its server and streams the response back. Every request uses a new connection.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ use crate::refusal::{ReasonCode, Refusal};
 use crate::stray::{Found, WatchedBody};
 use crate::target::Target;
 
-/// The most that the head of an answer may take.
+/// The maximum size of a response head.
 const HEAD_LIMIT: usize = 256 * 1024;
 
-/// Headers that concern one connection and not the message.
+/// Hop-by-hop headers, which belong to one connection and not to the message.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     PROXY_AUTHENTICATE,
@@ -43,16 +43,16 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// What a request needs beside its connection.
+/// The context of a request.
 pub(crate) struct Surroundings {
     pub(crate) idle_timeout: Duration,
     pub(crate) events: EventSender,
     pub(crate) ledger: std::sync::Arc<Ledger>,
-    /// Covers values in the answer.
+    /// Masks values in the response.
     pub(crate) redactor: Redactor,
 }
 
-/// Sends a request over an admitted connection and returns the answer, whose body is still to come.
+/// Sends a request over an admitted connection and returns the response, whose body is streamed.
 pub(crate) async fn forward(
     request: Request<WatchedBody<Incoming>>,
     asker: &Asker,
@@ -72,16 +72,16 @@ pub(crate) async fn forward(
     answered.map_err(|refusal| found.refusal().unwrap_or(refusal))
 }
 
-/// A connection that stands, and what will be told of it.
+/// An established connection and its pending log entries.
 pub(crate) struct Open {
     pub(crate) meter: std::sync::Arc<Meter>,
     pub(crate) record: Record,
     pub(crate) fetch: Fetch,
-    /// What is found in the body that is sent.
+    /// The placeholder found in the request body, if any.
     pub(crate) found: Found,
 }
 
-/// Sends one request over a connection of its own and returns the answer, whose body is still to come.
+/// Sends one request over a new connection and returns the response, whose body is streamed.
 pub(crate) async fn exchange<S, B>(
     stream: S,
     request: Request<B>,
@@ -165,14 +165,14 @@ pub(crate) fn rewrite_request<B>(
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
     strip(headers);
-    // The client has had its "100 Continue" from us.
+    // The proxy has already sent "100 Continue" to the client.
     headers.remove(EXPECT);
     headers.insert(HOST, host);
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     Ok(request)
 }
 
-/// The header that names the host of a target.
+/// The `Host` header for a target.
 pub(crate) fn host_header(target: &Target, scheme: Scheme) -> Result<HeaderValue, Refusal> {
     let place = target.to_string();
     let host = place.strip_suffix(scheme.usual_port()).unwrap_or(&place);
@@ -180,7 +180,6 @@ pub(crate) fn host_header(target: &Target, scheme: Scheme) -> Result<HeaderValue
         .map_err(|_| Refusal::failure(ReasonCode::BadRequest, format!("{target}: the host is not valid")))
 }
 
-/// How the client asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Http,
@@ -195,7 +194,7 @@ impl Scheme {
         }
     }
 
-    /// What may be left out after a host.
+    /// The port suffix that may be omitted.
     fn usual_port(self) -> &'static str {
         match self {
             Self::Http => ":80",
@@ -204,7 +203,7 @@ impl Scheme {
     }
 }
 
-/// What will be told of an answer. The query is left out: it may hold what nobody else should read.
+/// The log entry for a response. It omits the query, which may contain confidential data.
 pub(crate) fn fetch_of<B>(request: &Request<B>, asker: &Asker, target: &Target, scheme: Scheme) -> Fetch {
     let place = target.to_string();
     let place = place.strip_suffix(scheme.usual_port()).unwrap_or(&place);
@@ -235,11 +234,11 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// The task that moves the bytes of one connection; ends with this value unless it is let go.
+/// The task that drives one connection. Dropping this value aborts it unless it was released.
 struct Driver(Option<JoinHandle<()>>);
 
 impl Companion for Driver {
-    /// The connection ends by itself now, and tells the log how.
+    /// The connection now ends by itself and logs how.
     fn let_go(&mut self) {
         self.0 = None;
     }

@@ -1,4 +1,5 @@
-//! The one place where a connection is decided and made: policy, name, address, dial, log. Every entrance uses it.
+//! The only place where connections are decided and made: policy, name resolution, address check, dialing, log.
+//! Every entry point uses it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -23,7 +24,6 @@ use crate::target::Target;
 /// How many addresses of one name are tried.
 const ADDRESSES: usize = 6;
 
-/// Decides and makes connections.
 pub(crate) struct Gate {
     policy: watch::Sender<Arc<Policy>>,
     events: EventSender,
@@ -35,24 +35,21 @@ pub(crate) struct Gate {
     approver: Option<Arc<dyn Approver>>,
 }
 
-/// Who asks for a connection, and how.
+/// The origin of a connection request.
 #[derive(Clone)]
 pub(crate) struct Asker {
-    /// The call, where it is known.
+    /// The call, if known.
     pub(crate) call: Option<String>,
-    /// The method of the request.
     pub(crate) method: String,
 }
 
-/// A connection that was allowed, made and logged.
+/// A connection that was allowed, established and logged.
 pub(crate) struct Admitted {
-    /// To the server.
     pub(crate) stream: Metered<TcpStream>,
-    /// Its counters.
     pub(crate) meter: Arc<Meter>,
-    /// Tells the log of its end.
+    /// Logs the end of the connection.
     pub(crate) record: Record,
-    /// By what it was allowed.
+    /// The permission.
     pub(crate) grant: Grant,
 }
 
@@ -94,7 +91,7 @@ impl Gate {
         self.policy.send_replace(Arc::new(policy));
     }
 
-    /// Decides a connection and makes it, or says why not. Either is in the log when this returns.
+    /// Decides on a connection and establishes it, or returns why not. The outcome is logged when this returns.
     pub(crate) async fn admit(
         &self,
         asker: Asker,
@@ -141,15 +138,15 @@ impl Gate {
         Ok(grant)
     }
 
-    /// What a person has allowed once did not come about.
+    /// Returns a one-time permission whose connection could not be established.
     pub(crate) async fn give_back(&self, grant: &Grant) {
         if let (Some(approver), Some(rule)) = (&self.approver, grant.once_rule()) {
             approver.give_back(rule).await;
         }
     }
 
-    /// Decides a request on a connection that stands; says what a person has allowed for it. Where a person has allowed the
-    /// connection alone, what it is made for is allowed with it.
+    /// Decides on a request within an established connection. If a person allowed that connection once, the request
+    /// it was made for is allowed too.
     pub(crate) async fn decide_request(
         &self,
         asker: &Asker,
@@ -164,7 +161,7 @@ impl Gate {
         }
     }
 
-    /// Takes a refusal to a person, where there is one and a person can change it.
+    /// Asks a person about a refusal, if there is one to ask and the refusal can be approved.
     async fn ask(
         &self,
         asker: &Asker,
@@ -175,10 +172,10 @@ impl Gate {
         let Some(approver) = self.approver.as_ref().filter(|_| refusal.code.may_be_approved()) else {
             return Err(refusal);
         };
-        // A host that is open for some requests is not opened for all of them because one more is allowed.
+        // A host that is allowed for some requests is not opened completely because one more request is approved.
         let rule = match sight {
             Sight::Request { method, path } if refusal.code == ReasonCode::RequestNotAllowed => {
-                // A path that nobody could read in the question is not asked about.
+                // Do not ask about a path that would be unreadable in the question.
                 match Rule::for_request(target, method, path) {
                     Some(rule) => rule,
                     None => return Err(refusal),
@@ -210,7 +207,7 @@ impl Gate {
         self.tell(self.record(asker, target), refusal).await;
     }
 
-    /// Logs a refusal. Who is refused all the time is answered the slower.
+    /// Logs a refusal. Clients with many refusals are delayed.
     async fn tell(&self, record: Record, refusal: &Refusal) {
         record.refuse(refusal).await;
         let pause = refusal.code.is_policy().then(|| self.refusals.pause()).flatten();
@@ -219,7 +216,7 @@ impl Gate {
         }
     }
 
-    /// Logs the refusals that were counted and not told yet.
+    /// Logs the refusals that were counted but not logged yet.
     pub(crate) async fn tell_held(&self) {
         for connection in self.refusals.held() {
             let _ = self.events.send(EgressEvent::Refused(connection)).await;
@@ -252,7 +249,8 @@ impl Gate {
         }
     }
 
-    /// Tries checked addresses one after another; a name is never resolved again, so it cannot change its mind.
+    /// Tries the checked addresses in turn. The name is not resolved again, so it cannot lead to a different
+    /// address.
     async fn dial(&self, target: &Target, addresses: &[SocketAddr]) -> Result<(TcpStream, IpAddr), Refusal> {
         let limit = self.settings.connect_timeout;
         let mut failure = Refusal::failure(ReasonCode::ConnectFailed, format!("{target} has no address"));
@@ -289,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// A name server that changes its mind: a harmless address first, and from then on one that nobody may reach.
+    /// A name server that changes its answer: first a harmless address, afterwards one that must not be reached.
     static ASKED: AtomicUsize = AtomicUsize::new(0);
 
     fn change_mind(_name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {

@@ -1,4 +1,4 @@
-//! What the headers of a request must not leave open to be read in two ways: where it goes, and where it ends.
+//! Rejects requests whose headers are ambiguous about the destination or the end of the body.
 
 use hyper::Request;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
@@ -7,10 +7,10 @@ use hyper::http::uri::Authority;
 use crate::refusal::{ReasonCode, Refusal};
 use crate::target::Target;
 
-/// Headers of which servers read the first, the last, or all, each in its own way.
+/// Headers that must be unique, because servers differ in whether they use the first, the last or all of them.
 const ONCE: [HeaderName; 4] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, CONTENT_ENCODING];
 
-/// Refuses a request that has a header twice that may be there once, or a body in a form that would not be passed on.
+/// Refuses a request that repeats a unique header, or whose body encoding would not be forwarded.
 pub(crate) fn check_single(headers: &HeaderMap) -> Result<(), Refusal> {
     if let Some(name) = ONCE.iter().find(|name| headers.get_all(*name).iter().nth(1).is_some()) {
         return Err(Refusal {
@@ -33,8 +33,8 @@ pub(crate) fn check_single(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// A client that asked for one host may not speak to another behind the same address. Whatever names a host must name this
-/// one: the header, and the address of the request where it is a whole one.
+/// A client that requested one host must not talk to another one at the same address. Every part of the request that
+/// names a host must name this one: the `Host` header and an absolute URL.
 pub(crate) fn check_host<B>(request: &Request<B>, target: &Target) -> Result<(), Refusal> {
     let header = request.headers().get(HOST).map(|host| host.to_str().unwrap_or("something unreadable"));
     let authority = request.uri().authority().map(Authority::as_str);

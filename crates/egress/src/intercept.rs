@@ -1,5 +1,5 @@
-//! Ends the TLS of hosts that a secret names: requests are read, placeholders become values, and everything goes on
-//! over a TLS connection of our own to the real server, whose certificate is checked.
+//! Terminates TLS for the hosts of a job's secrets: reads requests, replaces placeholders by values, and forwards
+//! everything over a separate TLS connection to the real server, whose certificate is verified.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -44,22 +44,22 @@ use crate::stray::{WatchedBody, Way};
 use crate::target::Target;
 use crate::upgrade::{Upgrade, is_web_socket};
 
-/// How long each of the two handshakes may take.
+/// The time limit of each of the two handshakes.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
-/// The most that a head may take, either way.
+/// The maximum size of a request or response head.
 const HEAD_LIMIT: usize = 256 * 1024;
 
-/// How servers are checked: the host's authorities, and the operator's own.
+/// How servers are verified: the server host's trusted authorities and the operator's own.
 #[derive(Clone)]
 pub struct Upstream {
     config: Arc<ClientConfig>,
 }
 
 impl Upstream {
-    /// Reads the host's authorities and these (PEM).
+    /// Loads the host's trusted authorities and the given ones (PEM).
     ///
     /// # Errors
-    /// There is no authority at all, or one of the operator's cannot be read.
+    /// There is no authority at all, or one of the given ones cannot be parsed.
     pub fn load(extra_ca: &[String]) -> Result<Self, EgressError> {
         let failed = |error: &dyn std::fmt::Display| EgressError::Certificate(error.to_string());
         let mut roots = RootCertStore::empty();
@@ -84,7 +84,7 @@ impl Upstream {
         Ok(Self { config: Arc::new(config) })
     }
 
-    /// Begins TLS on a connection to a server, whose certificate is checked.
+    /// Performs the TLS handshake with a server and verifies its certificate.
     pub(crate) async fn secure<S>(&self, target: &Target, stream: S) -> Result<TlsStream<S>, Refusal>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -104,7 +104,7 @@ impl Upstream {
     }
 }
 
-/// What is needed to end TLS for the hosts of a job's secrets.
+/// What the proxy needs to terminate TLS for the hosts of a job's secrets.
 #[derive(Clone)]
 pub struct Interception {
     secrets: Arc<Secrets>,
@@ -114,7 +114,7 @@ pub struct Interception {
 }
 
 impl Interception {
-    /// For these secrets, with the job's authority.
+    /// Interception for these secrets, with the job's authority.
     #[must_use]
     pub fn new(secrets: Secrets, authority: Arc<Authority>, upstream: Upstream) -> Self {
         Self { redactor: secrets.redactor(), secrets: Arc::new(secrets), authority, upstream }
@@ -124,33 +124,33 @@ impl Interception {
         &self.secrets
     }
 
-    /// Covers the values in what a target answers over plain HTTP; idle where it is no host of a secret.
+    /// Masks values in a target's plain HTTP responses; idle if no secret names the host.
     pub(crate) fn redactor_of(&self, target: &Target) -> Redactor {
         if self.concerns(target) { self.redactor.clone() } else { Redactor::new([]) }
     }
 
-    /// Whether the TLS of this target ends here.
+    /// Whether TLS to this target is terminated here.
     pub(crate) fn concerns(&self, target: &Target) -> bool {
         self.secrets.name_host(target)
     }
 }
 
-/// One connection whose TLS ends here.
+/// A connection whose TLS is terminated here.
 struct Session<'a> {
     gate: &'a Gate,
     interception: &'a Interception,
     asker: &'a Asker,
     target: &'a Target,
     connection: u64,
-    /// By what the connection itself was allowed.
+    /// The permission of the connection itself.
     grant: Grant,
-    /// To the server, or why there is none.
+    /// The connection to the server, or why there is none.
     server: Mutex<Result<SendRequest<WatchedBody<Incoming>>, Refusal>>,
-    /// Both ends, once they have agreed to speak another protocol.
+    /// Both ends, once they have switched protocols.
     upgraded: Mutex<Option<Upgrade>>,
 }
 
-/// Serves a client that believes to speak to the server itself.
+/// Serves a client that believes it is connected to the server itself.
 pub(crate) async fn intercept<C>(
     client: C,
     gate: &Gate,
@@ -178,7 +178,7 @@ pub(crate) async fn intercept<C>(
             Err(_) => return (Some(ReasonCode::Timeout), "the client did not finish its handshake".into()),
         };
         let (server_lives, mut server_ends) = oneshot::channel();
-        // A client that names another server is answered, and nothing of it is passed on.
+        // A client that names another server gets an error response; nothing is forwarded.
         let server = match check_server_name(client.get_ref().1.server_name(), target) {
             Ok(()) => reach_server(&interception.upstream, target, stream, server_lives).await,
             Err(refusal) => Err(refusal),
@@ -200,13 +200,13 @@ pub(crate) async fn intercept<C>(
         let mut serving = pin!(serving);
         let served = tokio::select! {
             served = &mut serving => served,
-            // A client that would go on must see that the server does not: it comes again by a new connection.
+            // The server closed the connection. Close the client's too, so that the client opens a new one.
             _ = &mut server_ends, if bad.is_none() => {
                 serving.as_mut().graceful_shutdown();
                 serving.await
             }
         };
-        // Carried here and not in a task of its own: it is counted, ended and logged like everything else.
+        // Runs here instead of in a separate task, so that it is counted, ended and logged like everything else.
         let upgraded = session.upgraded.lock().await.take();
         if let (Ok(()), Some(upgraded)) = (&served, upgraded) {
             return upgraded.carry(interception.redactor.stream()).await;
@@ -227,7 +227,7 @@ pub(crate) async fn intercept<C>(
     record.close(code, reason).await;
 }
 
-/// Looks at the first byte. A client that speaks anything but TLS is told so, in words that one of HTTP shows.
+/// Checks the first byte. A client that does not speak TLS gets an error that HTTP clients display.
 async fn begins_with_tls<C>(mut client: C, target: &Target) -> Option<Prefixed<C>>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -265,7 +265,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| failed(ReasonCode::ConnectFailed, format!("gave no proper answer: {error}")))?;
-    // Ends with the sender, which lives as long as the session does, or when the server wants no more.
+    // Ends with the sender, which lives as long as the session, or when the server closes the connection.
     drop(tokio::spawn(async move {
         let _ = connection.with_upgrades().await;
         drop(lives);
@@ -278,7 +278,7 @@ impl Session<'_> {
         match self.try_answer(request).await {
             Ok(response) => response,
             Err(refusal) => {
-                // The connection itself was allowed and is in the log; so must be what it was refused for.
+                // The connection itself was allowed and logged, so the refused request must be logged too.
                 self.gate.refuse(self.asker.clone(), Some(self.target), &refusal).await;
                 refusal.response()
             }
@@ -300,7 +300,7 @@ impl Session<'_> {
         carried
     }
 
-    /// Passes a request on that was allowed.
+    /// Forwards an allowed request.
     async fn carry(
         &self,
         mut request: Request<Incoming>,
@@ -341,12 +341,13 @@ impl Session<'_> {
             let (mut head, _) = response.into_parts();
             put_placeholders_back(&mut head.headers, &self.interception.secrets);
             cover_head(&mut head, &self.interception.redactor);
-            // Its body has no end; what it was allowed by is used up now.
+            // The new protocol has no end that could be awaited, so the request is logged and its permission used up
+            // now.
             fetch.time_ms = now_ms();
             let _ = self.gate.events().send(EgressEvent::Fetched(fetch)).await;
             return Ok(Response::from_parts(head, ResponseBody::default()));
         }
-        // Whether or not this request carried a value: a server may tell now what it was told before.
+        // Even if this request carried no value: the server may repeat one that it received earlier.
         check_searchable(&response, self.target)?;
         let (mut head, body) = response.into_parts();
         let is_last = ends_connection(&head.headers) || head.version < Version::HTTP_11;
@@ -370,17 +371,17 @@ impl Session<'_> {
         if !headers.contains_key(UPGRADE) {
             strip(headers);
         }
-        // Frames are searched for the values too, so they must not be compressed.
+        // WebSocket frames are searched for values too, so they must not be compressed.
         headers.remove(SEC_WEBSOCKET_EXTENSIONS);
         headers.remove(EXPECT);
-        // The host that was checked, as it was checked.
+        // The host in the form that was checked.
         headers.insert(HOST, host_header(self.target, Scheme::Https)?);
         ask_for_searchable(headers);
         Ok(self.interception.secrets.swap(headers, self.target)?.names)
     }
 }
 
-/// Whether the server says that it answers nothing more on this connection.
+/// Whether the server will close this connection after the response.
 fn ends_connection(headers: &HeaderMap) -> bool {
     let said = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     said.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("close"))

@@ -1,4 +1,4 @@
-//! The policy that would have sufficed, from what a job has really reached.
+//! Derives the policy that would have been sufficient from what a job has actually reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,16 +8,16 @@ use crate::policy::Mode;
 use crate::rule::{Fit, Rule};
 use crate::target::Target;
 
-/// Collects what a job reaches.
+/// Collects the targets that a job reaches.
 #[derive(Debug, Clone, Default)]
 pub struct Lesson {
     reached: BTreeMap<(String, u16), Target>,
-    /// Those whose tunnels carried something other than TLS.
+    /// Targets whose tunnels carried something other than TLS.
     without_tls: BTreeSet<(String, u16)>,
 }
 
 impl Lesson {
-    /// Takes in one event of the log.
+    /// Processes one egress event.
     pub fn learn(&mut self, event: &EgressEvent) {
         if let EgressEvent::Opened(Connection { host, port, verdict: Verdict::Allowed, .. }) = event
             && let Ok(parsed) = host.parse()
@@ -29,8 +29,8 @@ impl Lesson {
         }
     }
 
-    /// The narrowest policy that allows all that was reached: package registries and code hosts as one word, everything else by
-    /// its name.
+    /// The narrowest policy that allows everything reached. Package registries and code hosts become `packages`;
+    /// every other host is listed by name.
     #[must_use]
     pub fn policy(&self) -> Mode {
         let any_protocol =
@@ -43,7 +43,7 @@ impl Lesson {
         if !packages.is_empty() {
             rules.extend("packages".parse::<Rule>());
         }
-        // Each host by its name: who else has names below the same domain cannot be told from here.
+        // Every host by its name: who owns other names below the same domain is unknown here.
         rules.extend(others.into_iter().map(|target| match any_protocol(target) {
             true => Rule::for_target(target).with_any_protocol(),
             false => Rule::for_target(target),

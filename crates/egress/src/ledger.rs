@@ -1,4 +1,4 @@
-//! What a job may use of the network in all, and what it has used.
+//! A job's network limits, and what it has used of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,38 +10,37 @@ use tokio::time::Instant;
 use crate::refusal::{ReasonCode, Refusal};
 use crate::target::Target;
 
-/// What a job may use in all. What is absent is not limited.
+/// A job's network limits. Absent limits do not apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allowance {
-    /// Bytes sent and received together.
+    /// Bytes sent and received, in total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Connections; each request of plain HTTP counts.
+    /// Number of connections. Each plain HTTP request counts as one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<u64>,
-    /// Bytes in a second, sent and received together.
+    /// Bytes per second, sent and received together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
 }
 
-/// What a job has used, to go on counting after a restart.
+/// What a job has used, for counting across restarts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Bytes sent and received together.
+    /// Bytes sent and received, in total.
     pub bytes: u64,
-    /// Connections.
     pub connections: u64,
 }
 
-/// Counts what all connections of a job use.
+/// Counts the usage of all connections of a job.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     allowance: Allowance,
     bytes: AtomicU64,
     connections: AtomicU64,
     used_up: Notify,
-    /// When the bytes so far would have passed at the allowed rate, in microseconds after `started`.
+    /// When the bytes so far would have been transferred at the allowed rate, in microseconds after `started`.
     paid_until: AtomicU64,
     started: Instant,
 }
@@ -58,7 +57,7 @@ impl Ledger {
         }
     }
 
-    /// Takes one connection out of the allowance.
+    /// Counts one connection, or refuses it if the limit is reached.
     pub(crate) fn connect(&self, target: &Target) -> Result<(), Refusal> {
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
         match self.allowance.connections {
@@ -79,14 +78,14 @@ impl Ledger {
         if let Some(rate) = self.allowance.bytes_per_second {
             let cost = bytes.saturating_mul(1_000_000) / rate.max(1);
             let now = self.now_micros();
-            // Unused time is not saved up, so that a pause buys no burst.
+            // Idle time is not saved up, so a pause does not permit a burst.
             let _ = self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| {
                 Some(until.max(now).saturating_add(cost))
             });
         }
     }
 
-    /// Until when the next byte must wait, where the rate is exceeded.
+    /// Until when the next byte must wait, if the rate is exceeded.
     pub(crate) fn wait_until(&self) -> Option<Instant> {
         self.allowance.bytes_per_second?;
         let until = self.paid_until.load(Ordering::Relaxed);
@@ -97,7 +96,7 @@ impl Ledger {
         self.allowance.bytes.is_some_and(|most| self.bytes.load(Ordering::Relaxed) >= most)
     }
 
-    /// Returns when no byte may pass any more.
+    /// Returns when the byte limit is reached.
     pub(crate) async fn all_used_up(&self) {
         loop {
             let used_up = self.used_up.notified();
@@ -110,7 +109,7 @@ impl Ledger {
         }
     }
 
-    /// Why connections end when no byte may pass any more.
+    /// The code and reason for connections that end because of the byte limit.
     pub(crate) fn ending(&self) -> (Option<ReasonCode>, String) {
         let most = self.allowance.bytes.unwrap_or_default();
         (

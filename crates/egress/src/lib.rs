@@ -1,15 +1,15 @@
-//! The only way out of a sandbox: policy, proxy, log.
+//! The network egress of a sandbox: policy, proxy and log.
 //!
-//! Something inside connects to the guest's loopback, the guest passes the raw bytes over the link, and the
-//! orchestrator hands them to [`Proxy::serve`]. There the job's [`Policy`] is asked, the name is resolved once, the
-//! address that is really used is checked, and every connection is told to the log when it opens and when it closes.
-//! A refusal says what was refused, by which rule, and how to allow it.
+//! A process in the sandbox connects to the guest's loopback, the guest sends the raw bytes over the link, and the
+//! orchestrator passes them to [`Proxy::serve`]. The proxy checks the job's [`Policy`], resolves the name once,
+//! checks the address that is actually used, and logs the opening and closing of every connection. A refusal states
+//! what was refused, by which rule, and how to allow it.
 //!
-//! The crate knows nothing of jobs, links or sandboxes.
+//! The crate knows nothing about jobs, links or sandboxes.
 //!
-//! The way of a connection: `proxy` (entrance; HTTP or `socks`) -> `gate` (policy, a person's `approval`, name, address,
-//! dial) -> `connect`, `forward` or `intercept` (bytes), with `event` as the log. Another entrance needs a parser and
-//! the same gate.
+//! The path of a connection: `proxy` (entry point; HTTP or `socks`) -> `gate` (policy, a person's `approval`, name,
+//! address, dial) -> `connect`, `forward` or `intercept` (bytes), with `event` as the log. A new entry point needs
+//! only a parser and uses the same gate.
 
 mod address;
 mod answer_body;

@@ -1,4 +1,4 @@
-//! Counts the bytes of a connection, holds them back where the job is too fast, and notices when none pass.
+//! Counts a connection's bytes, throttles them to the job's rate limit and detects idle connections.
 
 use std::future::Future;
 use std::io;
@@ -13,7 +13,6 @@ use tokio::time::{Instant, Sleep};
 
 use crate::ledger::Ledger;
 
-/// The counters of one connection.
 pub(crate) struct Meter {
     up: AtomicU64,
     down: AtomicU64,
@@ -36,14 +35,14 @@ impl Meter {
         (self.up.load(Ordering::Relaxed), self.down.load(Ordering::Relaxed))
     }
 
-    /// Returns when no byte has passed for this long.
+    /// Returns once no byte has passed for `limit`.
     pub(crate) async fn idle(&self, limit: Duration) {
         while !self.is_idle(limit) {
             tokio::time::sleep_until(self.last() + limit).await;
         }
     }
 
-    /// Whether no byte has passed for this long.
+    /// Whether no byte has passed for `limit`.
     pub(crate) fn is_idle(&self, limit: Duration) -> bool {
         self.last() + limit <= Instant::now()
     }
@@ -75,7 +74,7 @@ impl<S> Metered<S> {
         Self { stream, meter, ledger, waiting: None }
     }
 
-    /// Ready when a byte may pass.
+    /// Ready when the rate limit permits another byte.
     fn poll_rate(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if let Some(waiting) = &mut self.waiting {

@@ -1,5 +1,5 @@
-//! What a rule says of single requests: methods and paths. They bind where the proxy can see them, which is plain HTTP
-//! and hosts whose TLS ends here; elsewhere such a rule allows nothing.
+//! The restrictions of a rule to methods and paths. They apply where the proxy can see requests: plain HTTP, and
+//! hosts whose TLS it terminates. For other connections such a rule allows nothing.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::EgressError;
 
-/// The most methods or paths of one rule.
+/// The maximum number of methods or paths per rule.
 const MOST_ENTRIES: usize = 64;
-/// The longest method of a rule.
+/// The maximum length of a method in a rule.
 const LONGEST_METHOD: usize = 32;
-/// The longest path of a rule.
+/// The maximum length of a path in a rule.
 const LONGEST_PATH: usize = 1024;
 
-/// A rule that is written as an object.
+/// A rule in object form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleObject {
@@ -28,12 +28,12 @@ pub(crate) struct RuleObject {
     pub(crate) without_tls: bool,
 }
 
-/// Methods and paths; an empty list allows all.
+/// Allowed methods and paths; an empty list allows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Narrow {
     methods: Vec<String>,
     paths: Vec<String>,
-    /// The path of one request, byte for byte; no star is meant by a star.
+    /// The path of a single request, compared byte for byte: a star in it is not a wildcard.
     exact: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Narrow {
         Ok(Self { methods: object.methods, paths: object.paths, exact: None })
     }
 
-    /// For one method and one path, and for no other that a server may read in the same way; `None` where they are too long
+    /// Allows one method and one path, and none that a server might treat as the same. `None` if they are too long
     /// for a person to read.
     pub(crate) fn of_request(method: &str, path: &str) -> Option<Self> {
         let is_short = method.len() <= LONGEST_METHOD && path.len() <= LONGEST_PATH;
@@ -84,7 +84,7 @@ impl Narrow {
         RuleObject { host, methods: self.methods.clone(), paths, without_tls: false }
     }
 
-    /// Whether it allows a request with this method and path (the query left out).
+    /// Whether it allows a request with this method and path (without query).
     pub(crate) fn allows(&self, method: &str, path: &str) -> bool {
         let fits_method = self.methods.is_empty() || self.methods.iter().any(|allowed| allowed == method);
         fits_method
@@ -95,7 +95,7 @@ impl Narrow {
     }
 
     fn allows_path(&self, path: &str) -> bool {
-        // A path that a server may read in another way than we do is never a match.
+        // A path that a server might interpret differently never matches.
         if path.contains('%')
             || path.contains('\\')
             || path.contains("//")
@@ -158,7 +158,7 @@ mod tests {
         let one = Narrow::of_request("POST", "/v1/items").unwrap();
         assert!(one.allows("POST", "/v1/items"));
         assert!(!one.allows("GET", "/v1/items") && !one.allows("POST", "/v1/items/1"));
-        // A path that may be read in another way is no reason to allow more.
+        // An ambiguous path does not allow anything else.
         for path in ["/a%20b", "/v2/%41", "/a/../b", "/a//b", "/all*"] {
             for method in ["POST", "patch", "M-SEARCH"] {
                 let some = Narrow::of_request(method, path).unwrap();

@@ -1,4 +1,5 @@
-//! How a tunnel begins: whether with TLS, and for which server. What was read ahead is kept, to be passed on.
+//! Reads the first bytes of a tunnel: whether it begins with TLS, and for which server. The bytes are kept and
+//! forwarded later.
 
 use std::io;
 
@@ -11,9 +12,9 @@ use crate::target::{Host, Target};
 
 /// The first byte of every TLS handshake.
 pub(crate) const HANDSHAKE: u8 = 0x16;
-/// The most that the first message of a handshake may take.
+/// The maximum size of a ClientHello.
 const HELLO_LIMIT: usize = 64 * 1024;
-/// A fatal alert in TLS: `unrecognized_name`.
+/// The fatal TLS alert `unrecognized_name`.
 pub(crate) const UNRECOGNIZED_NAME: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 112];
 
 /// The first bytes of a tunnel.
@@ -24,19 +25,18 @@ pub(crate) struct Opening {
     pub(crate) kind: Kind,
 }
 
-/// What the first bytes are.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The client begins a handshake, and names this server.
+    /// The client begins a TLS handshake with this server name.
     Tls(Option<String>),
-    /// Something else, or the server speaks first.
+    /// Another protocol, or the server speaks first.
     Other,
-    /// One side has closed its direction before there was anything to see.
+    /// One side closed its direction before any byte arrived.
     #[default]
     Closed,
 }
 
-/// Reads until it is known what a tunnel carries. In TLS the server never speaks first.
+/// Reads until the protocol of a tunnel is known. In TLS the server never speaks first.
 pub(crate) async fn read_opening<C, S>(client: &mut C, server: &mut S) -> io::Result<Opening>
 where
     C: AsyncRead + Unpin,
@@ -72,7 +72,7 @@ where
     }
 }
 
-/// Takes in what has come since; `None` while more is needed.
+/// Processes the bytes received so far; `None` while more are needed.
 fn read_hello(acceptor: &mut Acceptor, bytes: &[u8], seen: usize) -> Option<Kind> {
     if bytes.first() != Some(&HANDSHAKE) {
         return Some(Kind::Other);
@@ -93,8 +93,9 @@ fn read_hello(acceptor: &mut Acceptor, bytes: &[u8], seen: usize) -> Option<Kind
     None
 }
 
-/// The server that a handshake names must be the one that the connection was opened for: behind one address there are often
-/// many. To an address any name may be sent. Some clients (Java) send none for a name without a dot.
+/// Checks that the server name of the handshake is the host of the connection, because one address often serves many
+/// hosts. For a connection to an address, any name is accepted. Some clients (Java) send no name for a host name
+/// without a dot.
 pub(crate) fn check_server_name(server_name: Option<&str>, target: &Target) -> Result<(), Refusal> {
     let Host::Name(wanted) = &target.host else { return Ok(()) };
     let named = server_name.map(str::parse::<Host>);
@@ -121,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// The first message of a client that wants to speak to a server.
+    /// The ClientHello of a client that connects to `name`.
     fn hello(name: &str) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -137,13 +138,13 @@ mod tests {
 
     async fn opening(from_client: &[&[u8]], from_server: &[u8]) -> Opening {
         let mut client = in_pieces(from_client);
-        // A server that has nothing to say waits.
+        // A server with nothing to send waits.
         let (mut near, mut server) = tokio::io::duplex(1024);
         tokio::io::AsyncWriteExt::write_all(&mut near, from_server).await.unwrap();
         read_opening(&mut client, &mut server).await.unwrap()
     }
 
-    /// Gives one piece at each reading, and then waits.
+    /// A stream that returns one piece per read and then blocks.
     fn in_pieces(pieces: &[&[u8]]) -> impl AsyncRead + Unpin {
         let (mut near, far) = tokio::io::duplex(64 * 1024);
         let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();

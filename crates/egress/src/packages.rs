@@ -1,4 +1,4 @@
-//! What `packages` means: registries and code hosts, kept as data in `packages.json`, each group with its reason.
+//! The hosts that `packages` allows: registries and code hosts from `packages.json`, each group with its reason.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ const FILE: &str = "packages.json";
 static GROUPS: LazyLock<Result<Vec<PackageGroup>, String>> =
     LazyLock::new(|| serde_json::from_str(include_str!("packages.json")).map_err(|error| error.to_string()));
 
-/// Hosts that belong together: one registry or one code host.
+/// The hosts of one registry or code host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackageGroup {
@@ -21,19 +21,18 @@ pub struct PackageGroup {
     pub name: String,
     /// Which client needs it, and what for.
     pub reason: String,
-    /// Its hosts.
     pub hosts: Vec<Rule>,
 }
 
 /// Everything that `packages` allows.
 ///
 /// # Errors
-/// The built-in data cannot be read.
+/// The built-in data cannot be parsed.
 pub fn package_groups() -> Result<&'static [PackageGroup], EgressError> {
     GROUPS.as_deref().map_err(|why| EgressError::Data { file: FILE, why: why.clone() })
 }
 
-/// How far the groups fit a target, and which one does.
+/// How well the groups match a target, and the best matching group.
 pub(crate) fn fit(target: &Target) -> (Fit, Option<&'static PackageGroup>) {
     let mut best = (Fit::None, None);
     for group in GROUPS.as_deref().unwrap_or_default() {

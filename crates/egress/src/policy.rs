@@ -1,4 +1,4 @@
-//! What a job may reach: the mode it asked for, and the ranges that no job reaches. Pure: no name is resolved here.
+//! A job's egress policy: its mode, and the ranges that no job may reach. Pure: does not resolve names.
 
 #[cfg(test)]
 mod tests;
@@ -18,26 +18,25 @@ use crate::refusal::{ReasonCode, Refusal};
 use crate::rule::{Fit, Rule};
 use crate::target::{Host, Target};
 
-/// What a job may reach, as it is written in the job: `"off"`, `"packages"`, `"open"`, `"learn"` or `{"allow": [...]}`.
+/// The egress mode as written in the job: `"off"`, `"packages"`, `"open"`, `"learn"` or `{"allow": [...]}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing.
     Off,
     /// Package registries and code hosts.
     #[default]
     Packages,
-    /// What these rules match.
+    /// What the rules match.
     List(Vec<Rule>),
     /// Everything outside the refused ranges.
     Open,
-    /// The same, to find out which rules would have sufficed.
+    /// Like `Open`, and records which rules would have been sufficient.
     Learn,
 }
 
 impl FromStr for Mode {
     type Err = EgressError;
 
-    /// Reads the modes that are a single word.
+    /// Parses the modes that are a single word.
     fn from_str(text: &str) -> Result<Self, EgressError> {
         match text {
             "off" => Ok(Self::Off),
@@ -99,77 +98,75 @@ impl<'de> Visitor<'de> for ModeVisitor {
     }
 }
 
-/// A permission, with the rule that gave it.
+/// A permission and the rule that granted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The rule as it is written; for packages `packages:` and the group.
+    /// The rule as written in the policy; for packages, `packages:` and the group.
     pub rule: String,
 }
 
-/// How the rule of what was allowed once begins.
+/// Prefix of the rule of a one-time permission.
 const ONCE: &str = "approved once:";
 
 impl Grant {
-    /// By a person, for one connection or request.
+    /// A person's permission for one connection or request.
     pub(crate) fn once(rule: &Rule) -> Self {
         Self { rule: format!("{ONCE}{rule}") }
     }
 
-    /// Whether a person gave it for this one connection or request.
+    /// Whether it is a one-time permission.
     pub(crate) fn is_once(&self) -> bool {
         self.once_rule().is_some()
     }
 
-    /// The rule that a person let be used once.
+    /// The rule of a one-time permission.
     pub(crate) fn once_rule(&self) -> Option<&str> {
         self.rule.strip_prefix(ONCE)
     }
 }
 
-/// How much of a connection the proxy will see.
+/// How much the proxy can see of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight<'a> {
-    /// Bytes that mean nothing here: a tunnel.
+    /// Opaque bytes: a tunnel.
     Bytes,
-    /// The bytes of a tunnel that stands, which are not TLS.
+    /// The bytes of an established tunnel that does not carry TLS.
     WithoutTls,
-    /// Requests, each of which is asked about when it comes: TLS that ends here.
+    /// Requests, each of which is checked separately: TLS that the proxy terminates.
     Requests,
-    /// This request.
+    /// A single request.
     Request {
-        /// Its method.
         method: &'a str,
-        /// Its path, without the query.
+        /// The path without the query.
         path: &'a str,
     },
 }
 
-/// Decides what may be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     mode: Mode,
     ranges: Ranges,
-    /// What no job may exceed.
+    /// A limit that applies to every job.
     ceiling: Option<Mode>,
     /// Rules that were added while the job ran.
     approved: Vec<Rule>,
 }
 
 impl Policy {
-    /// A policy of a job's mode and the operator's ranges.
+    /// Creates a policy from a job's mode and the operator's ranges.
     ///
     /// # Errors
-    /// The built-in data cannot be read.
+    /// The built-in data cannot be parsed.
     pub fn new(mode: Mode, ranges: Ranges) -> Result<Self, EgressError> {
         address::check_data()?;
         package_groups()?;
         Ok(Self { mode, ranges, ceiling: None, approved: Vec::new() })
     }
 
-    /// The same policy under a ceiling that no rule exceeds.
+    /// Applies a ceiling that no rule can exceed.
     ///
     /// # Errors
-    /// The job asks in so many words for more than the ceiling allows.
+    /// The job's mode explicitly requests more than the ceiling allows.
     pub fn under(self, ceiling: Mode) -> Result<Self, EgressError> {
         let over = match (&ceiling, &self.mode) {
             (Mode::Off, mode) => *mode != Mode::Off,
@@ -183,20 +180,20 @@ impl Policy {
         Ok(Self { ceiling: Some(ceiling), ..self })
     }
 
-    /// The same policy under a ceiling, whatever it asks for: what lies above is refused when it is tried. For a job that
-    /// was taken under another ceiling and goes on.
+    /// Applies a ceiling without an error: connections above it are refused when they are attempted. For a job that
+    /// was accepted under a different ceiling and continues.
     #[must_use]
     pub fn capped(self, ceiling: Mode) -> Self {
         Self { ceiling: Some(ceiling), ..self }
     }
 
-    /// What no rule of it exceeds.
+    /// The limit that no rule can exceed.
     #[must_use]
     pub fn ceiling(&self) -> Option<&Mode> {
         self.ceiling.as_ref()
     }
 
-    /// The same policy with one more rule.
+    /// Adds a rule.
     #[must_use]
     pub fn with_approved(mut self, rule: Rule) -> Self {
         if !self.approved.contains(&rule) {
@@ -205,23 +202,23 @@ impl Policy {
         self
     }
 
-    /// The mode.
     #[must_use]
     pub fn mode(&self) -> &Mode {
         &self.mode
     }
 
-    /// May this target be tried? The addresses that it resolves to are judged by [`Policy::check_address`].
+    /// Checks whether a connection to this target may be attempted. [`Policy::check_address`] checks the addresses
+    /// that it resolves to.
     ///
     /// # Errors
-    /// It may not, and why.
+    /// The refusal.
     pub fn check(&self, target: &Target, sight: Sight<'_>) -> Result<Grant, Refusal> {
         if let Some(ceiling) = &self.ceiling
             && let Err(refusal) = check_mode(ceiling, target, sight)
         {
             return Err(above_ceiling(target, &refusal));
         }
-        // Who approves a host and port at the time they are asked for approves what the connection is for.
+        // A person who approves a host and port also approves the protocol that the connection uses.
         let approved = if sight == Sight::WithoutTls { Sight::Bytes } else { sight };
         if let Ok(grant) = check_list(&self.approved, target, approved) {
             return Ok(Grant { rule: format!("approved:{}", grant.rule) });
@@ -229,8 +226,8 @@ impl Policy {
         check_mode(&self.mode, target, sight).map_err(|refusal| self.range_first(target, refusal))
     }
 
-    /// A job's rule and a person's approval open no refused range. So a target that is known to lie in one is refused for
-    /// that: nobody is asked about it, and the remedy names what the operator can set.
+    /// Neither a job's rule nor a person's approval opens a refused range. For a target that is known to be in one,
+    /// the refusal therefore names the range: nobody is asked, and the remedy names the operator's setting.
     fn range_first(&self, target: &Target, refusal: Refusal) -> Refusal {
         if !refusal.code.may_be_approved() {
             return refusal;
@@ -246,10 +243,10 @@ impl Policy {
         refused.unwrap_or(refusal)
     }
 
-    /// May this address be connected to? Asked for the very address that is used.
+    /// Checks whether this address, which is the one actually used, may be connected to.
     ///
     /// # Errors
-    /// It may not, and why.
+    /// The refusal.
     pub fn check_address(&self, target: &Target, address: IpAddr) -> Result<(), Refusal> {
         let Some(RefusedAddress { range, reason, remedy }) = self.ranges.refusal(address) else {
             return Ok(());
@@ -386,7 +383,7 @@ fn check_list(rules: &[Rule], target: &Target, sight: Sight<'_>) -> Result<Grant
     })
 }
 
-/// Why the nearest rule does not fit.
+/// Why the nearest rule does not match.
 enum Miss {
     Port,
     Request,
@@ -394,7 +391,7 @@ enum Miss {
     Tls,
 }
 
-/// Why a tunnel is refused after it was opened.
+/// Why an established tunnel is refused.
 const NO_TLS: &str = "the tunnel does not begin with TLS, and no rule allows it without";
 
 fn remedy_beside_packages(rule: Rule) -> String {

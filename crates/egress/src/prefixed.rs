@@ -1,4 +1,4 @@
-//! A stream whose first bytes were read ahead.
+//! A stream whose first bytes have already been read.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream whose first bytes were read ahead.
 pub(crate) struct Prefixed<S> {
     pub(crate) first: Bytes,
     pub(crate) stream: S,

@@ -1,4 +1,4 @@
-//! The entrance: reads requests from a byte stream out of a sandbox, HTTP or SOCKS5, and hands them on.
+//! The entry point: reads HTTP or SOCKS5 requests from a byte stream out of a sandbox and dispatches them.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -36,32 +36,32 @@ use crate::socks;
 use crate::stray::{WatchedBody, Way};
 use crate::target::Target;
 
-/// The body of an answer: our own text, or what a server sends.
+/// A response body: the proxy's own text, or the server's response.
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// The most that the head of a request may take.
+/// The maximum size of a request head.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// The longest call id that is believed.
+/// The maximum length of a call id.
 const CALL_LIMIT: usize = 128;
 
-/// What a proxy grants its clients. All of it is per proxy, and so per sandbox.
+/// Limits of a proxy. All of them apply per proxy, and therefore per sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxySettings {
-    /// Connections at a time; those beyond are answered with 503.
+    /// Maximum number of concurrent connections; further ones are answered with 503.
     pub connections: usize,
-    /// How long a client may take to send the head of a request, and to send another.
+    /// How long a client may take to send a request head, also for subsequent requests.
     pub header_timeout: Duration,
-    /// How long a name may take to resolve.
+    /// The time limit for resolving a name.
     pub resolve_timeout: Duration,
-    /// How long one address may take to answer.
+    /// The time limit for connecting to one address.
     pub connect_timeout: Duration,
-    /// How long a connection may be without a byte before it is ended.
+    /// After how much time without a byte a connection is ended.
     pub idle_timeout: Duration,
-    /// The number of the first connection; a proxy that follows another goes on where that ended.
+    /// The id of the first connection. A proxy that replaces another continues its numbering.
     pub first_id: u64,
-    /// What may be used in all.
+    /// The job's network limits.
     pub allowance: Allowance,
-    /// What was used before.
+    /// What the job has already used.
     pub used: Used,
     /// How long a connection waits for a person's answer.
     pub approval_patience: Duration,
@@ -83,7 +83,7 @@ impl Default for ProxySettings {
     }
 }
 
-/// The way out of one sandbox. Cheap to clone; clones share policy, log and limits.
+/// The egress proxy of one sandbox. Cheap to clone; clones share policy, log and limits.
 #[derive(Clone)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -93,9 +93,9 @@ struct Shared {
     gate: Gate,
     interception: Option<Interception>,
     no_secrets: Arc<Secrets>,
-    /// Room for connections that are served.
+    /// Limits the connections that are served.
     served: Arc<Semaphore>,
-    /// Room for connections that are told that there is no room.
+    /// Limits the connections that are answered with "too many connections".
     turned_away: Arc<Semaphore>,
 }
 
@@ -106,7 +106,7 @@ enum Room {
 }
 
 impl Proxy {
-    /// A proxy that asks this policy and tells this log. Connections wait while the log is full.
+    /// A proxy with this policy and log. Connections wait while the log is full.
     #[must_use]
     pub fn new(policy: Policy, log: mpsc::Sender<EgressEvent>, settings: ProxySettings) -> Self {
         let room = || Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
@@ -122,7 +122,7 @@ impl Proxy {
         }
     }
 
-    /// The same proxy, which ends the TLS of hosts that a secret names. To be called before the first connection.
+    /// Terminates TLS for the hosts of secrets. Call it before the first connection.
     #[must_use]
     pub fn with_interception(mut self, interception: Interception) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -131,7 +131,7 @@ impl Proxy {
         self
     }
 
-    /// The same proxy, which takes refusals to a person. To be called before the first connection.
+    /// Sends refusals to a person for approval. Call it before the first connection.
     #[must_use]
     pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -140,18 +140,18 @@ impl Proxy {
         self
     }
 
-    /// The policy of now.
+    /// The current policy.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         self.shared.gate.policy()
     }
 
-    /// Puts another policy in force for every request from now on. Connections that stand are left alone.
+    /// Replaces the policy for all later requests. Established connections are not affected.
     pub fn set_policy(&self, policy: Policy) {
         self.shared.gate.set_policy(policy);
     }
 
-    /// Tells the log of refusals that were many and equal, and are counted so far: there may be none to tell them with.
+    /// Logs the repeated refusals counted so far, because there may be no further refusal to report them with.
     pub async fn tell_held(&self) {
         self.shared.gate.tell_held().await;
     }
@@ -160,15 +160,15 @@ impl Proxy {
         &self.shared.gate
     }
 
-    /// Serves one connection out of the sandbox: SOCKS5, HTTP/1.1 with `CONNECT`, or plain HTTP with as many requests
-    /// as the client likes, each of them checked anew. Ends with the connection; dropped, it ends the connection.
+    /// Serves one connection out of the sandbox: SOCKS5, HTTP/1.1 with `CONNECT`, or plain HTTP with any number of
+    /// requests, each checked separately. Returns when the connection ends; dropping the future ends the connection.
     pub fn serve<S>(&self, stream: S) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let shared = Arc::clone(&self.shared);
         async move {
-            // Beyond twice the limit a connection is dropped unread, so that refusing costs no memory either.
+            // Beyond twice the limit a connection is dropped unread, so that refusals use no memory either.
             if let Some((room, permit)) = shared.take_place() {
                 Box::pin(serve(shared, room, stream)).await;
                 drop(permit);
@@ -257,7 +257,7 @@ impl Shared {
         Err(refusal)
     }
 
-    /// A name that holds a placeholder would tell it to the name servers.
+    /// Refuses a name that contains a placeholder, because resolving it would leak the placeholder to name servers.
     async fn check_name(&self, asker: &Asker, target: &Target) -> Result<(), Refusal> {
         let checked = self.secrets().check_name(target);
         if let Err(refusal) = &checked {
@@ -272,7 +272,7 @@ impl Shared {
         self.admit_stream(asker, target).await
     }
 
-    /// Plain HTTP carries no secret anywhere: who listens on the way would read it.
+    /// Refuses placeholders in plain HTTP requests, which anyone on the network path could read.
     fn check_stray(&self, request: &Request<Incoming>, target: &Target) -> Result<(), Refusal> {
         match &self.interception {
             Some(interception) => interception.secrets().check_plain(request, target),
@@ -280,7 +280,7 @@ impl Shared {
         }
     }
 
-    /// Decides and makes a connection that carries bytes both ways.
+    /// Decides on and establishes a connection that carries bytes in both directions.
     async fn admit_stream(&self, asker: &Asker, target: &Target) -> Result<Admitted, Refusal> {
         let sight = if self.interception_of(target).is_some() { Sight::Requests } else { Sight::Bytes };
         self.gate.admit(asker.clone(), target, sight).await
@@ -294,7 +294,7 @@ impl Shared {
         self.interception.as_ref().filter(|interception| interception.concerns(target))
     }
 
-    /// Carries a connection that was admitted.
+    /// Runs an admitted connection.
     async fn carry<C>(&self, client: C, asker: &Asker, target: Target, admitted: Admitted)
     where
         C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -307,7 +307,7 @@ impl Shared {
         Box::pin(tunnel.carry(client, admitted)).await;
     }
 
-    /// Serves a client that speaks SOCKS5.
+    /// Serves a SOCKS5 client.
     async fn serve_socks<S>(&self, room: Room, mut stream: S)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -349,7 +349,7 @@ impl Shared {
     }
 }
 
-/// A connection that was admitted and waits for its answer to be sent.
+/// An admitted connection that waits for its response to be sent.
 struct Waiting {
     client: hyper::upgrade::OnUpgrade,
     asker: Asker,
@@ -357,15 +357,15 @@ struct Waiting {
     admitted: Admitted,
 }
 
-/// Where the answer to `CONNECT` leaves the tunnel, to be run when the answer is sent. Run here and not in a task of
-/// its own, it ends with the connection and holds the connection's place.
+/// Where the response to `CONNECT` leaves the tunnel, which runs once the response is sent. It runs here instead of
+/// in a separate task, so that it ends with the connection and holds the connection's permit.
 type TunnelSlot = Mutex<Option<Waiting>>;
 
 async fn serve<S>(shared: Arc<Shared>, room: Room, mut stream: S)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    // The first byte tells the two protocols apart.
+    // The first byte distinguishes the two protocols.
     let mut first = [0];
     match timeout(shared.gate.settings().header_timeout, stream.read_exact(&mut first)).await {
         Ok(Ok(_)) => {}
@@ -425,8 +425,8 @@ fn read_target<B>(request: &Request<B>) -> Result<Target, Refusal> {
     Target::from_authority(authority.as_str(), default_port).map_err(|error| bad(error.to_string()))
 }
 
-/// The call that a client belongs to: the user name of its proxy setting. Written by whatever runs in the sandbox, so
-/// it is a hint and only plain words are taken.
+/// The call that a client belongs to: the user name of its proxy setting. Code in the sandbox sets it, so it is only
+/// a hint, and only plain words are accepted.
 fn read_call(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(PROXY_AUTHORIZATION)?.to_str().ok()?;
     let (scheme, encoded) = value.split_once(' ')?;

@@ -1,7 +1,7 @@
-//! Finds values that must not be seen, in every form in which they usually travel, and covers them.
+//! Finds and masks secret values in every form in which they usually occur.
 //!
-//! What is covered keeps its length: a size that was announced stays true, and a file keeps its layout. Each character is
-//! compared as it may be escaped, so that a text in which some characters are escaped and others are not hides nothing.
+//! Masking preserves the length, so announced sizes stay correct and files keep their layout. Characters are
+//! compared in their decoded form, so a text in which only some characters are escaped is also found.
 
 #[cfg(test)]
 mod tests;
@@ -16,16 +16,16 @@ use bytes::Bytes;
 
 use crate::escapes::{self, INTRODUCERS, hex};
 
-/// What stands in the place of a value.
+/// The masking character.
 const COVER: u8 = b'*';
-/// Values that are shorter would cover half of every text.
+/// Shorter values would match too much harmless text.
 pub(crate) const SHORTEST_VALUE: usize = 8;
-/// Characters that may be meant as they are, or introduce another, or stand between two others.
+/// Characters that may be literal, begin an escape sequence, or separate two other characters.
 const MEANS_MORE: [u8; 9] = *b"%\\&=+ \t\r\n";
-/// The most blanks that may stand between two characters of base64.
+/// Maximum number of blanks between two characters of base64.
 const MOST_BLANKS: usize = 16;
 
-/// Covers values. Cheap to clone.
+/// Masks values. Cheap to clone.
 #[derive(Clone)]
 pub struct Redactor {
     forms: Arc<[Form]>,
@@ -39,25 +39,25 @@ impl std::fmt::Debug for Redactor {
     }
 }
 
-/// What is looked for, and how its characters are written.
+/// A form to search for, by how its characters are encoded.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
-    /// A text whose characters may be escaped.
+    /// Text whose characters may be escaped.
     Text(Vec<u8>),
-    /// The same in base64, of either alphabet, which may be broken into lines.
+    /// Base64 of either alphabet, possibly broken into lines.
     Base64(Vec<u8>),
-    /// Bytes as pairs of hexadecimal digits, which may be set apart.
+    /// Pairs of hexadecimal digits, possibly with separators.
     Hex(Vec<u8>),
-    /// These bytes.
+    /// Literal bytes.
     Bytes(Vec<u8>),
 }
 
-/// How a form fits the start of some bytes.
+/// How a form matches the start of a byte string.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Fit {
-    /// How many bytes it takes.
+    /// The length of the match.
     length: Option<usize>,
-    /// Whether it may take more than there are.
+    /// Whether the form may need more bytes than there are.
     is_cut: bool,
 }
 
@@ -68,17 +68,17 @@ enum Letters {
     InAnyCase,
 }
 
-/// Where forms are.
+/// The result of a search.
 #[derive(Debug, Default)]
 struct Scan {
     found: Vec<Range<usize>>,
-    /// Where a form begins whose rest has not come.
+    /// The start of a possible match that is cut off at the end.
     cut_from: Option<usize>,
 }
 
 impl Redactor {
-    /// A redactor of these values: as they are, with characters escaped as in URLs, JSON, HTML and quoted-printable, in base64
-    /// (alone or inside something longer), in hexadecimal, and in UTF-16 and UTF-32.
+    /// A redactor for these values: literal; escaped as in URLs, JSON, HTML and quoted-printable; in base64, alone
+    /// or inside a longer text; in hexadecimal; and in UTF-16 and UTF-32.
     #[must_use]
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let values = values.into_iter().filter(|value| value.len() >= SHORTEST_VALUE);
@@ -93,25 +93,23 @@ impl Redactor {
         Self { forms: forms.into(), starts: starts.into() }
     }
 
-    /// Whether there is nothing to look for.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.forms.is_empty()
     }
 
-    /// Whether a value is in these bytes.
     #[must_use]
     pub fn finds(&self, bytes: &[u8]) -> bool {
         !self.scan(bytes, Letters::AsTheyAre).found.is_empty()
     }
 
-    /// Whether a value is in these bytes, in capitals or not: names of headers lose theirs on the way.
+    /// Like [`Self::finds`], but ignoring case: header names lose theirs on the way.
     #[must_use]
     pub(crate) fn finds_in_any_case(&self, bytes: &[u8]) -> bool {
         !self.scan(bytes, Letters::InAnyCase).found.is_empty()
     }
 
-    /// Covers every value in these bytes; returns how many there were.
+    /// Masks every value and returns how many there were.
     pub fn cover(&self, bytes: &mut [u8]) -> usize {
         let found = self.scan(bytes, Letters::AsTheyAre).found;
         for range in &found {
@@ -120,19 +118,19 @@ impl Redactor {
         found.len()
     }
 
-    /// How many bytes at the end may be the start of a value whose rest has not come.
+    /// The number of bytes at the end that may be an incomplete value.
     #[must_use]
     pub fn unfinished(&self, bytes: &[u8]) -> usize {
         self.scan(bytes, Letters::AsTheyAre).cut_from.map_or(0, |from| bytes.len() - from)
     }
 
-    /// Looks at each byte once, and further only where a form may begin.
+    /// Examines each byte once, and compares forms only where one may begin.
     fn scan(&self, bytes: &[u8], letters: Letters) -> Scan {
         let mut scan = Scan::default();
         if self.is_idle() {
             return scan;
         }
-        // Names and phrases, which are short, are compared with every form.
+        // Header names and reason phrases are short, so every form is compared.
         let all: Vec<usize> = match letters {
             Letters::AsTheyAre => Vec::new(),
             Letters::InAnyCase => (0..self.forms.len()).collect(),
@@ -149,7 +147,7 @@ impl Redactor {
                 at += 1;
                 continue;
             }
-            // The longest: a form that contains another is covered as a whole.
+            // The longest match: a form that contains another is masked completely.
             let mut longest = 0;
             for number in starting {
                 let fit = self.forms[*number].fit(rest, letters);
@@ -166,7 +164,7 @@ impl Redactor {
         scan
     }
 
-    /// Whether what begins here is escaped, or would be, and is not the first character of any form.
+    /// Whether this is an escape character that no form begins with, neither literally nor decoded.
     fn is_no_escaped_start(&self, byte: u8, rest: &[u8]) -> bool {
         if !INTRODUCERS.contains(&byte) {
             return false;
@@ -178,25 +176,25 @@ impl Redactor {
         !units.is_cut && !units.iter().any(|unit| unit.meaning().first().is_some_and(is_first))
     }
 
-    /// Covers every value in a text.
+    /// Masks every value in a text.
     #[must_use]
     pub fn cover_text(&self, text: &str) -> String {
         let mut bytes = text.as_bytes().to_vec();
         if self.cover(&mut bytes) == 0 {
             return text.to_owned();
         }
-        // A form is whole characters, so what is left is too; should it not be, nothing is shown.
+        // A match covers whole characters, so the rest is valid UTF-8. If it were not, nothing is shown.
         String::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// Starts covering a stream.
+    /// Starts masking a stream.
     #[must_use]
     pub fn stream(&self) -> RedactedStream {
         RedactedStream { redactor: self.clone(), held: Vec::new(), found: 0 }
     }
 }
 
-/// Covers values in bytes that come in pieces: what may be the start of a value is held back until more is known.
+/// Masks values in a stream of chunks. Bytes that may begin a value are held back until the next chunk.
 #[derive(Debug)]
 pub struct RedactedStream {
     redactor: Redactor,
@@ -205,7 +203,7 @@ pub struct RedactedStream {
 }
 
 impl RedactedStream {
-    /// Takes the next piece and returns what can be shown.
+    /// Processes the next chunk and returns the bytes that can be passed on.
     pub fn push(&mut self, piece: Bytes) -> Bytes {
         if self.redactor.is_idle() {
             return piece;
@@ -218,7 +216,7 @@ impl RedactedStream {
         }
         self.held.extend_from_slice(&piece);
         let scan = self.redactor.scan(&self.held, Letters::AsTheyAre);
-        // What is held back stays as it is: a value may turn out to be a part of a longer one.
+        // Held bytes are not masked yet: a value may turn out to be part of a longer one.
         let shown = scan.cut_from.unwrap_or(self.held.len());
         for range in scan.found.iter().filter(|range| range.end <= shown) {
             self.held[range.clone()].fill(COVER);
@@ -227,24 +225,23 @@ impl RedactedStream {
         self.held.drain(..shown).collect()
     }
 
-    /// The rest, when nothing follows.
+    /// Returns the rest at the end of the stream.
     pub fn finish(&mut self) -> Bytes {
         self.found += self.redactor.cover(&mut self.held);
         std::mem::take(&mut self.held).into()
     }
 
-    /// Whether there is nothing to look for.
     pub(crate) fn is_idle(&self) -> bool {
         self.redactor.is_idle()
     }
 
-    /// Whether nothing is held back.
+    /// Whether no bytes are held back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// How many values were covered so far.
+    /// The number of values masked so far.
     #[must_use]
     pub fn found(&self) -> usize {
         self.found
@@ -265,7 +262,7 @@ fn forms_of(value: &str) -> Vec<Form> {
         thirty_two(u32::to_le_bytes),
         thirty_two(u32::to_be_bytes),
     ] {
-        // Without the zeros around it, what begins with ASCII is the same in either order.
+        // Without the zeros around it, text that begins with ASCII is the same in both byte orders.
         let from = wide.iter().position(|byte| *byte != 0).unwrap_or(0);
         let to = wide.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         forms.push(Form::Bytes(wide[from..to].to_vec()));
@@ -273,14 +270,14 @@ fn forms_of(value: &str) -> Vec<Form> {
     forms
 }
 
-/// The characters that do not change, whatever stands before and after the value, when it begins `shift` bytes into
-/// a group of three.
+/// The base64 characters that do not depend on the text before and after the value, if the value begins `shift`
+/// bytes into a group of three.
 fn inside_base64(value: &[u8], shift: usize) -> Vec<u8> {
     let mut padded = vec![0; shift];
     padded.extend_from_slice(value);
     let encoded = STANDARD_NO_PAD.encode(&padded).into_bytes();
     let first = [0, 2, 3][shift];
-    // The bits of the last character belong to what follows unless a group of three is full.
+    // The bits of the last character belong to the following text unless a group of three is complete.
     let whole = padded.len() / 3 * 4 + [0, 1, 2][padded.len() % 3];
     encoded.get(first..whole).unwrap_or_default().to_vec()
 }
@@ -333,7 +330,7 @@ fn same(wanted: u8, byte: u8, letters: Letters) -> bool {
     }
 }
 
-/// A character of the alphabet of URLs in the standard one.
+/// Maps a character of the URL-safe base64 alphabet to the standard alphabet.
 fn standard(byte: u8) -> u8 {
     match byte {
         b'-' => b'+',
@@ -342,12 +339,12 @@ fn standard(byte: u8) -> u8 {
     }
 }
 
-/// What quoted-printable puts where a line would be too long.
+/// The length of a quoted-printable soft line break.
 fn soft_break(bytes: &[u8]) -> usize {
     [&b"=\r\n"[..], b"=\n"].iter().find(|end| bytes.starts_with(end)).map_or(0, |end| end.len())
 }
 
-/// The ends of lines, and what may stand around them, also as they are written into JSON.
+/// The length of line ends and the white space around them, also as escaped in JSON.
 fn blanks(bytes: &[u8]) -> usize {
     let mut at = soft_break(bytes);
     while at < MOST_BLANKS {
@@ -360,14 +357,14 @@ fn blanks(bytes: &[u8]) -> usize {
     at
 }
 
-/// Compares character by character. A character that introduces an escape may also be meant as it is: then both ways are gone.
+/// Compares character by character. An escape character may also be literal, so both readings are tried.
 fn fit_text(
     text: &[u8],
     bytes: &[u8],
     is_same: impl Fn(u8, u8) -> bool,
     gap: impl Fn(&[u8]) -> usize,
 ) -> Fit {
-    // Most texts are told apart by their first characters, which mean nothing else.
+    // Most texts differ in their first characters, which are never ambiguous.
     let mut plain = 0;
     while let Some(byte) = bytes.get(plain).filter(|byte| !MEANS_MORE.contains(byte)) {
         match text.get(plain) {
@@ -377,7 +374,7 @@ fn fit_text(
         }
     }
     let mut fit = Fit::default();
-    // Ways that are still to be gone, and where ways have parted: neither is needed but for few texts.
+    // Readings still to try and positions already seen. Few texts need either.
     let (mut ways, mut parted) = (Vec::new(), HashSet::new());
     let mut next = Some((plain, plain));
     while let Some(way) = next.take().or_else(|| ways.pop()) {
@@ -414,7 +411,7 @@ fn fit_text(
     fit
 }
 
-/// Pairs of digits, with at most one character between two of them.
+/// Compares pairs of hexadecimal digits with at most one character between two pairs.
 fn fit_hex(value: &[u8], bytes: &[u8]) -> Fit {
     let mut at = 0;
     for (number, byte) in value.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Why something was refused: a code for programs, an explanation for people, and both as an HTTP answer.
+//! Why a connection was refused: a code for programs, an explanation for people, and both as an HTTP response.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -11,54 +11,54 @@ use crate::proxy::ResponseBody;
 
 const REASON_HEADER: HeaderName = HeaderName::from_static("x-caisson-reason");
 
-/// Why a connection was refused or failed. Stable: programs match on it.
+/// The reason code of a refusal or failure. Stable: programs match on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReasonCode {
-    /// The job may not connect anywhere.
+    /// The job has no network access.
     EgressOff,
-    /// The host is no package registry or code host.
+    /// The host is not a package registry or code host.
     NotInPackages,
-    /// The host is not in the job's list.
+    /// The host is not in the job's allow list.
     NotInList,
-    /// The address lies in a refused range.
+    /// The address is in a refused range.
     RefusedRange,
     /// The host is allowed, but not on this port.
     PortNotAllowed,
     /// The host is allowed, but not for this method or path.
     RequestNotAllowed,
-    /// No job of this server may reach it.
+    /// The operator's ceiling forbids it for every job.
     AboveCeiling,
     /// A tunnel carries something other than TLS, and no rule allows that.
     WithoutTls,
-    /// The name in a TLS handshake is not the host that the connection was opened for.
+    /// The server name in a TLS handshake differs from the host of the connection.
     OtherServerName,
-    /// A secret's placeholder was on its way to a host that may not have the value.
+    /// A secret's placeholder was sent to a host that may not receive the value.
     SecretElsewhere,
-    /// The job has used up what it may send and receive, or how often it may connect.
+    /// The job has reached its limit of bytes or connections.
     BudgetUsedUp,
-    /// The server showed a certificate that is not valid for it.
+    /// The server's certificate is not valid for it.
     BadCertificate,
     /// The name does not resolve.
     ResolveFailed,
-    /// The server could not be reached or gave no proper answer.
+    /// The server is unreachable or sent an invalid response.
     ConnectFailed,
-    /// The answer of a host of a secret came in a form that cannot be searched for the value.
+    /// The response of a host of a secret has an encoding that cannot be searched for the value.
     UnsearchableAnswer,
-    /// Resolving, connecting or answering took too long.
+    /// Resolving, connecting or the response took too long.
     Timeout,
-    /// The request is not one that a proxy can serve.
+    /// A proxy cannot serve this request.
     BadRequest,
-    /// A request has a header twice that may be there once.
+    /// A request repeats a header that must be unique.
     DuplicateHeader,
-    /// The sandbox has too many connections open.
+    /// The sandbox has too many open connections.
     TooManyConnections,
-    /// The log takes no more events: the job is ending.
+    /// The log is closed because the job is ending.
     Ending,
 }
 
 impl ReasonCode {
-    /// The code as it is written.
+    /// The serialized form of the code.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -85,13 +85,13 @@ impl ReasonCode {
         }
     }
 
-    /// Whether the policy said no, as opposed to something having failed.
+    /// Whether the policy refused the connection, as opposed to a failure.
     #[must_use]
     pub fn is_policy(self) -> bool {
         self.status() == StatusCode::FORBIDDEN
     }
 
-    /// Whether a person who watches the job may allow it, as opposed to the operator alone.
+    /// Whether a user of the job may allow it, as opposed to only the operator.
     pub(crate) fn may_be_approved(self) -> bool {
         matches!(
             self,
@@ -103,7 +103,7 @@ impl ReasonCode {
         )
     }
 
-    /// Whether it is the host or its port that the policy refuses, as opposed to one request.
+    /// Whether the policy refuses the host or port, as opposed to a single request.
     pub(crate) fn is_about_host(self) -> bool {
         self.may_be_approved() && self != Self::RequestNotAllowed
     }
@@ -131,26 +131,26 @@ impl ReasonCode {
     }
 }
 
-/// Why a connection was refused or failed, in full.
+/// A refusal or failure with its explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// For programs.
+    /// Machine-readable reason.
     pub code: ReasonCode,
-    /// The rule that decided, as it is written in the policy; empty where no rule had a say.
+    /// The deciding rule, as written in the policy; empty if no rule decided.
     pub rule: String,
-    /// One sentence for people.
+    /// One human-readable sentence.
     pub reason: String,
-    /// What would allow it; empty where nothing would.
+    /// What would allow it; empty if nothing would.
     pub remedy: String,
 }
 
 impl Refusal {
-    /// Something failed; no rule had a say.
+    /// A failure that no rule decided.
     pub(crate) fn failure(code: ReasonCode, reason: impl Into<String>) -> Self {
         Self { code, rule: String::new(), reason: reason.into(), remedy: String::new() }
     }
 
-    /// The explanation that the client shows.
+    /// The text that the client displays.
     #[must_use]
     pub fn explanation(&self) -> String {
         let mut text = format!("Caisson: {}\nreason: {}\n", self.reason, self.code.as_str());
@@ -163,7 +163,7 @@ impl Refusal {
         text
     }
 
-    /// The whole answer as it is sent to a client of HTTP that nobody serves.
+    /// The complete HTTP response, for a connection without an HTTP server.
     pub(crate) fn written(&self) -> String {
         let body = self.explanation();
         format!(
@@ -182,7 +182,7 @@ impl Refusal {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         headers.insert(REASON_HEADER, HeaderValue::from_static(self.code.as_str()));
-        // For CONNECT most clients show the status line and nothing else.
+        // For CONNECT, most clients display only the status line.
         let phrase = format!("{} ({})", self.reason, self.code.as_str());
         let phrase: String = phrase.chars().filter(|c| *c == ' ' || c.is_ascii_graphic()).collect();
         if let Ok(phrase) = ReasonPhrase::try_from(phrase) {

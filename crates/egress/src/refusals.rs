@@ -1,5 +1,5 @@
-//! How often refusals are told, and how fast they come: a program that tries the same again and again must fill neither
-//! the log nor the disk. Nothing is lost: what is not told alone is counted in the next that is.
+//! Limits how often refusals are logged and how fast they are answered, so that a program that retries in a loop
+//! fills neither the log nor the disk. Refusals that are not logged are counted in the next one that is.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,30 +11,30 @@ use tokio::time::Instant;
 use crate::event::Connection;
 use crate::refusal::ReasonCode;
 
-/// Of each kind so many are told one by one.
+/// How many refusals of each kind are logged individually.
 const IN_FULL: u32 = 20;
-/// So many kinds are told apart.
+/// How many kinds are distinguished.
 const MOST_KINDS: usize = 256;
-/// So many are told before all count as one kind.
+/// How many refusals are logged before all further ones count as one kind.
 const MOST_TOLD: u64 = 5000;
-/// How long what follows is counted until it is told.
+/// After that, how often a kind's count is logged.
 const BETWEEN: Duration = Duration::from_secs(10);
-/// What each refusal takes of the time, once there were many.
+/// The sustained rate: each refusal uses up this much time.
 const COST: Duration = Duration::from_millis(10);
-/// How far refusals may run ahead of that.
+/// How far refusals may run ahead of that rate.
 const HEAD_START: Duration = Duration::from_secs(1);
-/// The longest that a client is kept waiting.
+/// The maximum delay of a client.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Where it should have gone, and why it did not: the same for all that count as equal.
+/// Target host, port and reason. Refusals with the same kind count as equal.
 type Kind = (String, u16, Option<ReasonCode>);
 
-/// Weighs the refusals of one proxy.
+/// Counts the refusals of one proxy.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     told: Mutex<Told>,
     started: Instant,
-    /// When the refusals so far would have come one by one, in microseconds after `started`.
+    /// When the refusals so far would have occurred at the sustained rate, in microseconds after `started`.
     paid_until: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl Refusals {
         Self { told: Mutex::default(), started: Instant::now(), paid_until: AtomicU64::new(0) }
     }
 
-    /// What is to be told of a refusal now: itself, with those that it stands for, or nothing yet.
+    /// Counts a refusal and returns it, with the number of refusals it stands for, if it should be logged now.
     pub(crate) fn weigh(&self, mut connection: Connection) -> Option<Connection> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = (connection.host.clone(), connection.port, connection.code);
@@ -79,7 +79,7 @@ impl Refusals {
         Some(connection)
     }
 
-    /// What was counted and not told yet.
+    /// Returns the refusals that were counted but not logged.
     pub(crate) fn held(&self) -> Vec<Connection> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = Vec::new();
@@ -94,7 +94,7 @@ impl Refusals {
         held
     }
 
-    /// Counts a refusal; until when its client waits, where there are too many.
+    /// Counts a refusal. Returns until when to delay the client if there are too many.
     pub(crate) fn pause(&self) -> Option<Instant> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let now = micros(self.started.elapsed());

@@ -1,4 +1,4 @@
-//! Names to addresses, once for each connection. What is returned here is what is checked and connected to.
+//! Resolves names, once per connection. The returned addresses are the ones that are checked and connected to.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,14 +10,14 @@ use tokio::sync::Semaphore;
 use crate::refusal::{ReasonCode, Refusal};
 use crate::target::{Host, Target};
 
-/// Lookups of one sandbox at a time. Each takes a thread of the server until the name server answers, so a sandbox
-/// that asks for many slow names must not take them all.
+/// Maximum number of concurrent lookups of one sandbox. Each blocks a server thread until the name server responds,
+/// so a sandbox with many slow lookups must not use up all threads.
 const LOOKUPS: usize = 8;
 
-/// Finds the addresses of a name.
+/// Looks up the addresses of a name.
 type Ask = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// Asks the host's resolver.
+/// Uses the server host's resolver.
 pub(crate) struct Resolver {
     lookups: Arc<Semaphore>,
     timeout: Duration,
@@ -33,13 +33,13 @@ impl Resolver {
         Self { lookups: Arc::new(Semaphore::new(LOOKUPS)), timeout, ask: ask_host }
     }
 
-    /// Asks somebody else.
+    /// Replaces the lookup function.
     #[cfg(test)]
     pub(crate) fn asking(self, ask: Ask) -> Self {
         Self { ask, ..self }
     }
 
-    /// The addresses of a target, in the order in which they should be tried; at least one.
+    /// The addresses of a target in the order in which to try them; at least one.
     pub(crate) async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
         let name = match &target.host {
             Host::Address(address) => return Ok(vec![SocketAddr::new(*address, target.port)]),
@@ -63,7 +63,7 @@ impl Resolver {
         let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
         let ask = self.ask;
         let lookup = tokio::task::spawn_blocking(move || {
-            // Held by the thread: a lookup that nobody waits for any more still counts.
+            // The thread holds the permit, so a lookup whose caller has timed out still counts.
             let _permit = permit;
             ask(&name, port)
         });

@@ -1,4 +1,4 @@
-//! One entry of an allow list: what it matches and how it is written. `narrow` holds what it says of single requests.
+//! An entry of an allow list: parsing, formatting and matching. `narrow` has its restrictions to methods and paths.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,16 +11,16 @@ use crate::narrow::{Narrow, RuleObject};
 use crate::packages;
 use crate::target::{Host, Target};
 
-/// The ports of an entry that names none: the web's.
+/// The ports of an entry without a port: HTTP and HTTPS.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// One entry of an allow list.
+/// An entry of an allow list.
 ///
-/// `example.org` matches itself, `*.example.org` its sub-domains and not itself, `192.0.2.0/24` connections straight
-/// to an address in it (never names that resolve into it), `packages` the built-in package registries and code hosts.
-/// Without a port the ports 80 and 443 are meant. Written as an object it may also name methods and paths:
-/// `{"host": "api.example.org", "methods": ["GET"], "paths": ["/v1/*"]}`, or allow tunnels that carry something other than
-/// TLS: `{"host": "git.example.org:22", "without_tls": true}`.
+/// `example.org` matches only itself, `*.example.org` its sub-domains but not itself, `192.0.2.0/24` connections to
+/// a literal address in that range (never names that resolve into it), and `packages` the built-in package
+/// registries and code hosts. An entry without a port means the ports 80 and 443. In object form an entry can also
+/// restrict methods and paths: `{"host": "api.example.org", "methods": ["GET"], "paths": ["/v1/*"]}`, or allow
+/// tunnels that carry something other than TLS: `{"host": "git.example.org:22", "without_tls": true}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     subject: Subject,
@@ -37,19 +37,18 @@ enum Subject {
     Packages,
 }
 
-/// How far a rule fits a target.
+/// How well a rule matches a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// Host and port.
+    /// Host and port match.
     Whole,
-    /// The host, but another port.
+    /// The host matches, but not the port.
     HostOnly,
-    /// Not at all.
     None,
 }
 
 impl Rule {
-    /// Compares the rule with a target.
+    /// Matches the rule against a target.
     pub(crate) fn fit(&self, target: &Target) -> Fit {
         let fits_host = match (&self.subject, &target.host) {
             (Subject::Name(rule), Host::Name(name)) => rule == name,
@@ -71,7 +70,7 @@ impl Rule {
         self.port.map_or(DEFAULT_PORTS.contains(&port), |only| only == port)
     }
 
-    /// The narrowest rule that allows a target, as a person would write it.
+    /// The narrowest rule that allows a target, in the form that a person would write.
     #[must_use]
     pub fn for_target(target: &Target) -> Self {
         let subject = match &target.host {
@@ -81,13 +80,13 @@ impl Rule {
         plain(subject, (!DEFAULT_PORTS.contains(&target.port)).then_some(target.port))
     }
 
-    /// The rule that allows this request to a target and no other; `None` where its path is too long for one.
+    /// The rule that allows only this request to a target; `None` if its path is too long.
     #[must_use]
     pub(crate) fn for_request(target: &Target, method: &str, path: &str) -> Option<Self> {
         Some(Self { narrow: Narrow::of_request(method, path)?, ..Self::for_target(target) })
     }
 
-    /// Whether all hosts and ports of this rule are hosts and ports of the other.
+    /// Whether the other rule includes all hosts and ports of this one.
     #[must_use]
     pub fn lies_within(&self, other: &Self) -> bool {
         let is_below = |name: &str, parent: &str| {
@@ -113,7 +112,7 @@ impl Rule {
         matches!(self.subject, Subject::Name(_) | Subject::Subdomains(_))
     }
 
-    /// The domain that holds all its hosts, where it names hosts.
+    /// The domain that contains all its hosts, if it names hosts.
     pub(crate) fn domain(&self) -> Option<String> {
         match &self.subject {
             Subject::Name(name) | Subject::Subdomains(name) => Some(name.clone()),
@@ -121,7 +120,7 @@ impl Rule {
         }
     }
 
-    /// What it says of single requests.
+    /// Its restrictions to methods and paths.
     pub(crate) fn narrow(&self) -> &Narrow {
         &self.narrow
     }
@@ -132,12 +131,12 @@ impl Rule {
         self.without_tls
     }
 
-    /// The same rule, which also allows tunnels that carry something other than TLS.
+    /// Also allows tunnels that carry something other than TLS.
     pub(crate) fn with_any_protocol(self) -> Self {
         Self { without_tls: true, ..self }
     }
 
-    /// Where it leads, without methods and paths.
+    /// The host and port, without methods and paths.
     pub(crate) fn place(&self) -> String {
         let text = match &self.subject {
             Subject::Name(name) => name.clone(),
@@ -193,7 +192,7 @@ impl FromStr for Rule {
             return Ok(plain(Subject::Range(range), port));
         }
         match host.parse() {
-            // In capitals, or with a dot at its end: as a rule is written again, it is this word.
+            // `PACKAGES` or `packages.`: the formatted rule would be the keyword, so it is parsed as the keyword.
             Ok(Host::Name(name)) if name == "packages" && port.is_none() => {
                 Ok(plain(Subject::Packages, None))
             }
@@ -205,10 +204,10 @@ impl FromStr for Rule {
     }
 }
 
-/// Cuts a port off the end; `None` when what follows the colon is no port.
+/// Splits a port off the end; `None` if the text after the colon is not a port.
 fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match text.rsplit_once(':') {
-        // More colons and no bracket before the last: an IPv6 address without a port.
+        // More colons and no bracket before the last one: an IPv6 address without a port.
         Some((host, _)) if host.contains(':') && !host.ends_with(']') => return Some((text, None)),
         Some((host, port)) => (host, port),
         None => return Some((text, None)),
@@ -238,7 +237,7 @@ impl Serialize for Rule {
     }
 }
 
-/// The two ways to write a rule.
+/// The two forms of a rule.
 #[derive(Deserialize)]
 #[serde(
     untagged,

@@ -1,5 +1,5 @@
-//! Secrets: a value that the server keeps, a placeholder that the sandbox sees, and the hosts for which the one
-//! becomes the other.
+//! Secrets: the server keeps the value, the sandbox sees a placeholder, and the proxy replaces the placeholder by
+//! the value in requests to the secret's hosts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,23 +16,22 @@ use crate::refusal::{ReasonCode, Refusal};
 use crate::rule::{Fit, Rule};
 use crate::target::Target;
 
-/// How every placeholder begins.
+/// The prefix of every placeholder.
 const PLACEHOLDER_PREFIX: &str = "caisson-placeholder-";
-/// The most hosts of one secret.
+/// The maximum number of hosts per secret.
 const MOST_HOSTS: usize = 32;
 
-/// A text that must never be seen: it prints as `***`.
+/// A confidential text. Its `Debug` output is `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hidden(String);
 
 impl Hidden {
-    /// Hides a text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for whoever has a reason.
+    /// The text. Use it only where the value is really needed.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -45,7 +44,7 @@ impl fmt::Debug for Hidden {
     }
 }
 
-/// What a job says of a secret: where it may be sent. The value is the server's.
+/// A job's grant for a secret: the hosts that may receive it. The server stores the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretGrant {
@@ -54,7 +53,7 @@ pub struct SecretGrant {
 }
 
 impl SecretGrant {
-    /// Checks what serde cannot.
+    /// Checks what deserialization does not.
     ///
     /// # Errors
     /// There is no host, there are too many, or one is not a name.
@@ -75,24 +74,22 @@ impl SecretGrant {
     }
 }
 
-/// A secret of one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Secret {
-    /// The variable's name.
+    /// Name of the environment variable.
     pub name: String,
-    /// What the sandbox sees.
+    /// The text that the sandbox sees.
     pub placeholder: String,
-    /// What the hosts see.
+    /// The text that the hosts receive.
     pub value: Hidden,
-    /// For which hosts.
     pub hosts: Vec<Rule>,
 }
 
 impl Secret {
-    /// A secret with a value of the server's.
+    /// Creates a secret.
     ///
     /// # Errors
-    /// The value cannot stand in a header, or is too short to be found again.
+    /// The value is not valid in a header, or is too short to be masked.
     pub fn new(
         name: &str,
         placeholder: String,
@@ -110,20 +107,19 @@ impl Secret {
         Ok(Self { name: name.to_owned(), placeholder, value, hosts })
     }
 
-    /// A placeholder from random bytes.
+    /// Creates a placeholder from random bytes.
     #[must_use]
     pub fn placeholder(random: [u8; 16]) -> String {
         format!("{PLACEHOLDER_PREFIX}{:032x}", u128::from_be_bytes(random))
     }
 }
 
-/// The secrets of one job.
 #[derive(Debug, Clone, Default)]
 pub struct Secrets {
     secrets: Vec<Secret>,
 }
 
-/// What was put into the headers of a request.
+/// What was inserted into the headers of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Swapped {
     /// The names of the secrets.
@@ -131,40 +127,38 @@ pub(crate) struct Swapped {
 }
 
 impl Secrets {
-    /// These secrets.
     #[must_use]
     pub fn new(secrets: Vec<Secret>) -> Self {
         Self { secrets }
     }
 
-    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.secrets.is_empty()
     }
 
-    /// The variables that the sandbox sees.
+    /// The environment variables for the sandbox.
     #[must_use]
     pub fn environment(&self) -> BTreeMap<String, String> {
         self.secrets.iter().map(|secret| (secret.name.clone(), secret.placeholder.clone())).collect()
     }
 
-    /// Covers the values.
+    /// A redactor for the values.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(self.secrets.iter().map(|secret| secret.value.reveal()))
     }
 
-    /// Whether a secret names this host, so that its TLS must be ended here.
+    /// Whether a secret names this host, so that the proxy must terminate its TLS.
     #[must_use]
     pub(crate) fn name_host(&self, target: &Target) -> bool {
         self.secrets.iter().any(|secret| secret.is_for(target))
     }
 
-    /// Puts values in the place of placeholders, for the hosts that may have them.
+    /// Replaces placeholders by values, for hosts that may receive them.
     ///
     /// # Errors
-    /// A placeholder is on its way to a host that may not have its value.
+    /// The request has a placeholder, and the host may not receive its value.
     pub(crate) fn swap(&self, headers: &mut HeaderMap, target: &Target) -> Result<Swapped, Refusal> {
         let mut swapped = Swapped::default();
         let names: Vec<HeaderName> = headers.keys().cloned().collect();
@@ -230,7 +224,7 @@ impl Secrets {
         Ok(new)
     }
 
-    /// A text with placeholders in the place of values; `None` where there is no value in it.
+    /// Replaces values by placeholders; `None` if the text has no value.
     pub(crate) fn put_back(&self, text: &str) -> Option<String> {
         let mut new = None::<String>;
         for secret in &self.secrets {
@@ -242,10 +236,11 @@ impl Secrets {
         new
     }
 
-    /// Looks for placeholders in what is asked of the name servers: they are nobody's host.
+    /// Refuses a host name that contains a placeholder, because resolving it would send the placeholder to name
+    /// servers.
     ///
     /// # Errors
-    /// There is one.
+    /// The name contains a placeholder.
     pub(crate) fn check_name(&self, target: &Target) -> Result<(), Refusal> {
         let name = target.host.to_string();
         match self.secrets.iter().find(|secret| name.contains(&secret.placeholder)) {
@@ -261,10 +256,10 @@ impl Secrets {
         }
     }
 
-    /// Looks for placeholders in what is sent where they can only be meant to leak.
+    /// Refuses a placeholder in a place where it is never replaced and could therefore only leak.
     ///
     /// # Errors
-    /// There is one, and the host may not have its value.
+    /// The text has a placeholder, and the host may not receive its value.
     pub(crate) fn check_text(&self, text: &[u8], target: &Target) -> Result<(), Refusal> {
         let stray = self
             .secrets
@@ -273,10 +268,10 @@ impl Secrets {
         stray.map_or(Ok(()), |secret| Err(secret.refuse(target)))
     }
 
-    /// Looks for placeholders in a request that travels unencrypted.
+    /// Refuses a placeholder in an unencrypted request.
     ///
     /// # Errors
-    /// There is one.
+    /// The request has a placeholder.
     pub(crate) fn check_plain<B>(&self, request: &Request<B>, target: &Target) -> Result<(), Refusal> {
         let uri = request.uri().to_string();
         let mut texts = vec![uri];
@@ -288,10 +283,10 @@ impl Secrets {
         texts.iter().try_for_each(|text| self.check_unencrypted(text.as_bytes(), target))
     }
 
-    /// Looks for placeholders in what travels unencrypted.
+    /// Refuses a placeholder in unencrypted data.
     ///
     /// # Errors
-    /// There is one.
+    /// The data has a placeholder.
     pub(crate) fn check_unencrypted(&self, text: &[u8], target: &Target) -> Result<(), Refusal> {
         let stray = self.secrets.iter().find(|secret| contains(text, secret.placeholder.as_bytes()));
         match stray {
@@ -308,7 +303,7 @@ impl Secrets {
         }
     }
 
-    /// The longest placeholder.
+    /// The length of the longest placeholder.
     pub(crate) fn longest_placeholder(&self) -> usize {
         self.secrets.iter().map(|secret| secret.placeholder.len()).max().unwrap_or(0)
     }

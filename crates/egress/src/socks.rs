@@ -1,7 +1,7 @@
-//! The SOCKS5 entrance (RFC 1928, user names by RFC 1929). Connections only: no listening, no datagrams.
+//! The SOCKS5 entry point (RFC 1928, user names by RFC 1929). Supports CONNECT only, not BIND or UDP ASSOCIATE.
 //!
-//! Written here because it is one screen of code, and because the crates for it also resolve names and connect, which
-//! only the gate may do.
+//! Implemented here because it is about one screen of code, and because the crates for it also resolve names and
+//! connect, which only the gate may do.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,22 +10,21 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::refusal::{ReasonCode, Refusal};
 use crate::target::{Host, Target};
 
-/// How a client of this protocol begins.
+/// The first byte of a SOCKS5 client.
 pub(crate) const VERSION: u8 = 5;
 const NO_USER: u8 = 0;
 const USER_NAME: u8 = 2;
 const NO_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
 
-/// What a client wants.
+/// A client's request.
 pub(crate) struct Wanted {
-    /// The user name that it gave.
     pub(crate) user: Option<String>,
-    /// Where it wants to go, or what was wrong with its request.
+    /// The requested target, or what is wrong with the request.
     pub(crate) target: Result<Target, Refusal>,
 }
 
-/// Reads what a client wants. An error: the client does not speak the protocol or is gone.
+/// Reads a client's request. Fails if the client does not speak the protocol or has disconnected.
 pub(crate) async fn read_request<S>(stream: &mut S) -> std::io::Result<Wanted>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -70,7 +69,7 @@ async fn agree_on_method<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(std::io::Error::other("not SOCKS5"));
     }
     let methods = read_short(stream).await?;
-    // A user name says which call it is, so it is preferred; the password means nothing.
+    // The user name identifies the call, so it is preferred. The password is ignored.
     if methods.contains(&USER_NAME) {
         stream.write_all(&[VERSION, USER_NAME]).await?;
         let [_version] = read_bytes::<1, _>(stream).await?;
@@ -87,12 +86,12 @@ async fn agree_on_method<S: AsyncRead + AsyncWrite + Unpin>(
     Err(std::io::Error::other("the client offers no way to log in that is known"))
 }
 
-/// Tells the client that the connection stands.
+/// Tells the client that the connection is established.
 pub(crate) async fn accept<S: AsyncWrite + Unpin>(stream: &mut S) -> std::io::Result<()> {
     answer(stream, 0).await
 }
 
-/// Tells the client why not, as well as one byte can.
+/// Sends the reply code that is closest to the refusal.
 pub(crate) async fn refuse<S: AsyncWrite + Unpin>(stream: &mut S, refusal: &Refusal) -> std::io::Result<()> {
     let code = match refusal.code {
         code if code.is_policy() => 2,
@@ -116,7 +115,7 @@ async fn read_bytes<const N: usize, S: AsyncRead + Unpin>(stream: &mut S) -> std
     Ok(bytes)
 }
 
-/// A length in one byte, and so many bytes.
+/// Reads a one-byte length and that many bytes.
 async fn read_short<S: AsyncRead + Unpin>(stream: &mut S) -> std::io::Result<Vec<u8>> {
     let [length] = read_bytes::<1, _>(stream).await?;
     let mut bytes = vec![0; usize::from(length)];
@@ -141,7 +140,7 @@ mod tests {
         }
     }
 
-    /// A stream that gives these bytes and swallows what is written.
+    /// A stream that returns these bytes and discards what is written.
     fn tokio_join(bytes: Vec<u8>) -> impl AsyncRead + AsyncWrite + Unpin {
         tokio::io::join(std::io::Cursor::new(bytes), tokio::io::sink())
     }

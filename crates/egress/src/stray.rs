@@ -1,5 +1,5 @@
-//! Watches what leaves for placeholders of secrets: the bytes of a tunnel, which are not read otherwise, and the bodies of
-//! requests, in which no placeholder becomes a value. One that is found there can only be meant to leak.
+//! Scans outgoing data for placeholders of secrets: the bytes of tunnels, which are otherwise not inspected, and
+//! request bodies, in which placeholders are not replaced. A placeholder there can only leak.
 
 use std::io;
 use std::pin::Pin;
@@ -15,21 +15,22 @@ use crate::refusal::Refusal;
 use crate::secret::Secrets;
 use crate::target::Target;
 
-/// Whether a host of a secret may be sent its placeholder.
+/// Whether the connection to the server is encrypted, which decides whether a secret's host may receive its
+/// placeholder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Who listens on the way reads everything: nobody may.
+    /// Anyone on the network path can read it, so no placeholder may be sent.
     Plain,
-    /// It may.
+    /// A secret's host may receive its placeholder.
     Encrypted,
 }
 
-/// Finds placeholders in bytes that come in pieces.
+/// Finds placeholders in a stream of chunks.
 struct Search {
     secrets: Arc<Secrets>,
     target: Target,
     way: Way,
-    /// The end of what has passed.
+    /// The last bytes that were sent.
     tail: Vec<u8>,
 }
 
@@ -38,7 +39,7 @@ impl Search {
         Self { secrets, target, way, tail: Vec::new() }
     }
 
-    /// Whether these bytes may pass after those before.
+    /// Checks whether these bytes may follow the ones sent so far.
     fn check(&self, data: &[u8]) -> Result<(), Refusal> {
         if self.secrets.is_empty() {
             return Ok(());
@@ -51,7 +52,7 @@ impl Search {
         }
     }
 
-    /// These bytes have passed.
+    /// Records bytes that were sent.
     fn remember(&mut self, passed: &[u8]) {
         if self.secrets.is_empty() {
             return;
@@ -63,18 +64,18 @@ impl Search {
     }
 }
 
-/// What was found in the body of a request; shared with who sends it.
+/// The refusal for a placeholder in a request body; shared with the sender of the request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found(Arc<Mutex<Option<Refusal>>>);
 
 impl Found {
-    /// Why the body was broken off, if it was.
+    /// Why the body was aborted, if it was.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The body of a request, which breaks before a whole placeholder has passed.
+/// A request body that fails before a complete placeholder was sent.
 pub(crate) struct WatchedBody<B> {
     body: B,
     search: Search,
@@ -86,7 +87,7 @@ impl<B> WatchedBody<B> {
         Self { body, search: Search::new(secrets, target, way), found: Found::default() }
     }
 
-    /// Has the reason once the body was broken off.
+    /// Holds the reason after the body was aborted.
     pub(crate) fn found(&self) -> Found {
         self.found.clone()
     }
@@ -126,7 +127,7 @@ where
     }
 }
 
-/// A stream to a server that breaks before a whole placeholder has passed.
+/// A stream to a server that fails before a complete placeholder was sent.
 pub(crate) struct Watched<S> {
     stream: S,
     search: Search,
@@ -138,7 +139,7 @@ impl<S> Watched<S> {
         Self { stream, search: Search::new(secrets, target, Way::Encrypted), stray: Arc::default() }
     }
 
-    /// Set when a placeholder was seen.
+    /// Set once a placeholder was found.
     pub(crate) fn stray(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stray)
     }

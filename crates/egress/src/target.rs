@@ -1,4 +1,4 @@
-//! Where a connection wants to go: a host, normalised once, and a port.
+//! The destination of a connection: a normalized host, and a port.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::EgressError;
 
-/// The longest name that DNS can carry.
+/// The maximum length of a name in DNS.
 const NAME_LIMIT: usize = 253;
-/// The longest label of a name.
+/// The maximum length of a label of a name.
 const LABEL_LIMIT: usize = 63;
 
-/// A host in the one form in which hosts are compared.
+/// A host in normalized form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// A name: ASCII (punycode), lower case, without the dot at the end.
+    /// A name: ASCII (punycode), lowercase, without a trailing dot.
     Name(String),
-    /// An address; an IPv4 address written in IPv6 form is the IPv4 address.
+    /// An address; an IPv4-mapped IPv6 address is converted to IPv4.
     Address(IpAddr),
 }
 
 impl FromStr for Host {
     type Err = EgressError;
 
-    /// Reads a name or an address, the latter with or without brackets.
+    /// Parses a name or an address, the latter with or without brackets.
     fn from_str(text: &str) -> Result<Self, EgressError> {
         let refuse = |why: &str| Err(EgressError::Host { host: shorten(text), why: why.into() });
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
@@ -48,7 +48,7 @@ impl FromStr for Host {
         if !name.split('.').all(is_label) {
             return refuse("not a valid name");
         }
-        // The C library reads 2130706433, 0x7f.1 and 127.1 as addresses. A person reads them as nothing.
+        // The C library accepts 2130706433, 0x7f.1 and 127.1 as addresses, but people do not recognize them as such.
         if name.rsplit('.').next().is_some_and(is_number) {
             return refuse("an address in a form that is not accepted, write it as four decimal numbers");
         }
@@ -100,20 +100,17 @@ impl<'de> Deserialize<'de> for Host {
     }
 }
 
-/// Where a connection wants to go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Target {
-    /// The host.
     pub host: Host,
-    /// The port.
     pub port: u16,
 }
 
 impl Target {
-    /// Reads `host:port` as it stands in a request; credentials before an `@` are skipped.
+    /// Parses `host:port` as in a request. Credentials before an `@` are ignored.
     ///
     /// # Errors
-    /// The host or the port is not valid, or there is no port and no default.
+    /// The host or the port is invalid, or there is neither a port nor a default.
     pub(crate) fn from_authority(text: &str, default_port: Option<u16>) -> Result<Self, EgressError> {
         let refuse = |why: &str| EgressError::Host { host: shorten(text), why: why.into() };
         let place = text.rsplit_once('@').map_or(text, |(_, place)| place);

@@ -1,5 +1,5 @@
-//! A connection whose ends have agreed to speak another protocol, such as WebSocket: carried both ways, with the values of
-//! secrets covered in what the server sends.
+//! A connection that was upgraded to another protocol such as WebSocket: forwards bytes in both directions and masks
+//! secret values in what the server sends.
 
 use bytes::{Bytes, BytesMut};
 use hyper::header::HeaderValue;
@@ -10,23 +10,23 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, split}
 use crate::redact::RedactedStream;
 use crate::refusal::ReasonCode;
 
-/// How much is read at once.
+/// The size of one read.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Both ends.
+/// The two ends of an upgraded connection.
 pub(crate) struct Upgrade {
     pub(crate) client: OnUpgrade,
     pub(crate) server: OnUpgrade,
     pub(crate) is_web_socket: bool,
 }
 
-/// Whether this is the protocol that is asked for.
+/// Whether the requested protocol is WebSocket.
 pub(crate) fn is_web_socket(protocol: &HeaderValue) -> bool {
     protocol.as_bytes().eq_ignore_ascii_case(b"websocket")
 }
 
 impl Upgrade {
-    /// Carries bytes until both ends have ended, or one breaks; says how it ended.
+    /// Forwards bytes until both ends have closed or one fails. Returns how it ended.
     pub(crate) async fn carry(self, cover: RedactedStream) -> (Option<ReasonCode>, String) {
         let (client, server) = match (self.client.await, self.server.await) {
             (Ok(client), Ok(server)) => (TokioIo::new(client), TokioIo::new(server)),
@@ -50,8 +50,8 @@ impl Upgrade {
     }
 }
 
-/// Copies with values covered. What may be the start of a value waits for more within a frame, and no longer: what follows
-/// may be a while in coming, and the client waits for this.
+/// Forwards bytes with values masked. Bytes that may begin a value are held back only until the end of the frame:
+/// the next frame may take a while, and the client waits for this one.
 async fn carry_covered(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -72,17 +72,17 @@ async fn carry_covered(
     to.write_all(&cover.finish()).await
 }
 
-/// Knows where the frames of a WebSocket end. Those of a server are not masked.
+/// Tracks frame boundaries of a WebSocket. A server's frames are not masked.
 #[derive(Debug, Default)]
 struct Frames {
-    /// The head of a frame as far as it has come.
+    /// The part of the frame header received so far.
     head: Vec<u8>,
-    /// How much of a frame's content is still to come.
+    /// How many bytes of the frame's payload still follow.
     left: u64,
 }
 
 impl Frames {
-    /// Takes the next bytes; whether a frame ends with them.
+    /// Processes the next bytes. Returns whether a frame ends with them.
     fn pass(&mut self, mut data: &[u8]) -> bool {
         while !data.is_empty() {
             if self.left > 0 {
@@ -102,7 +102,7 @@ impl Frames {
     }
 }
 
-/// What follows a head, once it is whole: the content, and before it the mask of a server that masks all the same.
+/// The number of bytes after a complete frame header: the payload, and the mask if a server sends one anyway.
 fn length_of(head: &[u8]) -> Option<u64> {
     let second = *head.get(1)?;
     let mask = if second & 0x80 == 0 { 0 } else { 4 };

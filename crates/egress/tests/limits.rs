@@ -1,4 +1,4 @@
-//! What a job may use in all, and asking a person.
+//! Tests of a job's network limits and of approvals.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -47,7 +47,7 @@ async fn a_tunnel_ends_when_the_bytes_are_used_up() {
     sending.await.unwrap();
 }
 
-// On the real clock: a paused one does not wait for what the kernel still carries, and jumps to the next timeout.
+// Uses the real clock: a paused one does not wait for data in the kernel and jumps to the next timeout.
 #[tokio::test]
 async fn bytes_are_held_back_to_the_rate() {
     let (listener, port) = listen().await;
@@ -60,11 +60,11 @@ async fn bytes_are_held_back_to_the_rate() {
     server.shutdown().await.unwrap();
     let mut received = vec![0; 100_000];
     client.stream.read_exact(&mut received).await.unwrap();
-    // Only a lower bound, so a busy machine does no harm. Nothing waits for the last piece.
+    // Only a lower bound, so a slow machine does not fail the test. Nothing waits after the last chunk.
     assert!(started.elapsed() >= Duration::from_millis(800), "{:?}", started.elapsed());
 }
 
-/// Answers from a list, and keeps what it was asked.
+/// Returns scripted answers and records the questions.
 struct Person {
     answers: Mutex<Vec<Answer>>,
     asked: Mutex<Vec<Question>>,
@@ -116,7 +116,7 @@ async fn nobody_is_asked_about_what_only_the_operator_can_allow() {
     }
 }
 
-/// Allows one connection, and knows when it was not used.
+/// Allows one connection and records whether the permission is returned.
 #[derive(Default)]
 struct OneOnly(Mutex<Vec<String>>);
 

@@ -1,4 +1,4 @@
-//! Plain HTTP against servers on loopback.
+//! Tests of plain HTTP with servers on loopback.
 
 mod support;
 
@@ -79,7 +79,7 @@ async fn a_body_is_passed_up_and_a_chunked_answer_down() {
     server.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").await.unwrap();
     let head = client.head().await.to_ascii_lowercase();
     assert!(head.contains("transfer-encoding: chunked"), "{head}");
-    // The first part arrives while the second is not yet sent.
+    // The first chunk arrives before the second one is sent.
     let mut part = [0; 8];
     client.stream.read_exact(&mut part).await.unwrap();
     assert_eq!(&part, b"3\r\nabc\r\n");

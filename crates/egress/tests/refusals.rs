@@ -1,4 +1,4 @@
-//! Every way to be told no: status, code, explanation, log.
+//! Tests of every kind of refusal: status, code, explanation, log.
 
 mod support;
 
@@ -112,7 +112,7 @@ async fn a_head_that_is_too_large_ends_the_connection_and_is_logged() {
     let mut setup = Setup::new(policy("\"open\""));
     let mut client = setup.client();
     let head = format!("GET http://example.org/ HTTP/1.1\r\nX: {}\r\n\r\n", "a".repeat(100_000));
-    // The proxy stops reading before the end; what it answers is what counts.
+    // The proxy stops reading before the end; only its response matters.
     let _ = client.stream.write_all(head.as_bytes()).await;
     assert!(client.head().await.starts_with("HTTP/1.1 431"));
     assert_eq!(setup.refused().await.code, Some(ReasonCode::BadRequest));
@@ -148,7 +148,7 @@ async fn connections_far_beyond_the_limit_are_dropped_unread() {
     let settings = ProxySettings { connections: 1, ..ProxySettings::default() };
     let setup = Setup::with(policy("\"open\""), settings, 64);
     let waiting = [setup.client(), setup.client()];
-    // Both must have taken their place before the third comes.
+    // Both must hold a permit before the third connects.
     tokio::task::yield_now().await;
     let mut third = setup.client();
     assert_eq!(third.rest().await, b"");
@@ -172,7 +172,7 @@ proptest! {
                 client.stream.shutdown().await.unwrap();
                 let answer = client.rest().await;
                 client.served.await.unwrap();
-                // A first byte of 5 is SOCKS5, and is answered in it.
+                // A first byte of 5 is SOCKS5, and the response is SOCKS5 too.
                 let expected: &[u8] = if input.first() == Some(&5) { &[5] } else { b"HTTP/1." };
                 assert!(answer.is_empty() || answer.starts_with(expected), "{answer:?}");
             }
@@ -197,7 +197,7 @@ async fn a_header_that_may_be_there_once_is_refused_twice_by_name() {
             assert_eq!(setup.refused().await.code, Some(ReasonCode::DuplicateHeader));
         }
     }
-    // Two lengths that differ are no request at all.
+    // Two different lengths make the request invalid.
     let mut setup = Setup::new(policy("\"open\""));
     let mut client = setup.client();
     client

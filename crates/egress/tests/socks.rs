@@ -1,4 +1,4 @@
-//! The SOCKS5 entrance.
+//! Tests of the SOCKS5 entry point.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use egress::ReasonCode;
 use support::{Client, Setup, accept, allow_raw, listen, strict_policy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Greets with a user name and asks for a name; the answer's code.
+/// Connects with a user name to a host name and returns the reply code.
 async fn ask(client: &mut Client, host: &str, port: u16) -> u8 {
     client.send(b"\x05\x02\x00\x02").await;
     let mut two = [0; 2];

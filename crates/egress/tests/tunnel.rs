@@ -1,4 +1,4 @@
-//! `CONNECT` against servers on loopback.
+//! Tests of `CONNECT` with servers on loopback.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -94,7 +94,7 @@ async fn a_large_transfer_arrives_whole_and_is_counted() {
 
 #[tokio::test]
 async fn a_name_is_resolved_and_its_addresses_are_tried_in_turn() {
-    // `localhost` may be ::1 first, where nothing listens.
+    // `localhost` may resolve to ::1 first, where nothing listens.
     let (listener, port) = listen().await;
     let mut setup = Setup::new(allow_raw(format!("localhost:{port}")));
     let mut client = setup.client();
@@ -141,7 +141,7 @@ async fn a_full_log_loses_nothing() {
     let mut first = setup.client();
     first.connect(format!("127.0.0.1:{port}")).await;
     accept(&listener).await;
-    // The log is full with the first opening: the end of the first waits for room.
+    // The log is full after the first opening, so the end of the first connection waits for room.
     first.served.abort();
     assert!(first.served.await.unwrap_err().is_cancelled());
     let mut second = setup.client();
@@ -181,7 +181,7 @@ async fn a_place_is_held_for_as_long_as_the_tunnel() {
     setup.client().connect(format!("127.0.0.1:{port}")).await;
 }
 
-/// The first message of a TLS handshake that names this server.
+/// A ClientHello with this server name.
 fn hello(name: &'static str) -> Vec<u8> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)

@@ -1,6 +1,7 @@
-//! How a build reaches package registries: as the host does. Nothing of it stays in the image.
+//! Access to package registries during a build: the same as the host's. None of it stays in the image.
 //!
-//! Mirrors and proxies come from the host's own apt configuration, certificates, pip and npm settings from whoever calls.
+//! Mirrors and proxies come from the host's apt configuration; certificates and pip and npm settings come from the
+//! caller.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,9 +11,9 @@ use std::process::Command;
 
 use crate::inside;
 
-/// Where the image itself finds Debian: the same for everybody.
+/// The image's own Debian sources, the same for every user.
 const IMAGE_SOURCES: &str = include_str!("../../../image/files/etc/apt/sources.list.d/debian.sources");
-/// Settings of the host's apt that concern the way to its mirrors.
+/// The host's apt settings that concern access to mirrors.
 const APT_SETTINGS: [&str; 5] = [
     "Acquire::http",
     "Acquire::https",
@@ -23,22 +24,22 @@ const APT_SETTINGS: [&str; 5] = [
 const HOST_NAME_SERVERS: &str = "/etc/resolv.conf";
 const INSIDE: &str = "/run/caisson-build/access";
 
-/// What the host knows of the way to registries.
+/// How the host accesses package registries.
 #[derive(Debug, Clone, Default)]
 pub struct HostAccess {
-    /// Variables that programs of a build shall have: proxies, settings of pip and npm.
+    /// Environment variables for programs of a build: proxies, and settings of pip and npm.
     pub variables: BTreeMap<String, String>,
-    /// A bundle of certificates (PEM) that are trusted on this host.
+    /// A bundle of certificates (PEM) that this host trusts.
     pub certificates: Option<PathBuf>,
-    /// The user's settings of pip.
+    /// The user's pip configuration file.
     pub pip_settings: Option<PathBuf>,
-    /// The user's settings of npm.
+    /// The user's npm configuration file.
     pub npm_settings: Option<PathBuf>,
-    /// A mirror of Debian; without it that of the host, or everybody's.
+    /// A Debian mirror; by default the host's mirror, or else the public one.
     pub mirror: Option<String>,
 }
 
-/// Mirrors of Debian.
+/// Debian mirrors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Mirrors {
     pub(crate) main: String,
@@ -46,7 +47,7 @@ pub(crate) struct Mirrors {
 }
 
 impl Mirrors {
-    /// Those among sources (addresses and suites); `otherwise` where there is none.
+    /// Picks the mirrors from a list of sources (URLs and suites); `otherwise` fills in those that are missing.
     fn among(sources: &[(String, String)], otherwise: Self) -> Self {
         let is_debian = |uri: &str| uri.starts_with("http") && uri.contains("debian");
         let find = |wanted: &dyn Fn(&str) -> bool| {
@@ -60,13 +61,12 @@ impl Mirrors {
 }
 
 impl HostAccess {
-    /// The mirrors to use.
     pub(crate) fn mirrors(&self) -> Mirrors {
         let found = find_mirrors(Path::new("/etc"));
         Mirrors { main: self.mirror.clone().unwrap_or(found.main), security: found.security }
     }
 
-    /// Puts files into a folder that is shown inside, and gives the variables for programs there.
+    /// Writes files into a folder that is mounted inside, and returns the environment variables for programs there.
     pub(crate) fn prepare(&self, folder: &Path) -> io::Result<BTreeMap<String, String>> {
         fs::create_dir_all(folder)?;
         let mut variables = self.variables.clone();
@@ -82,7 +82,7 @@ impl HostAccess {
             apt += &format!("Acquire::https::CaInfo \"{inside}\";\n");
         }
         fs::write(folder.join("apt.conf"), apt)?;
-        // A copy: what a stage writes to it must not reach the host.
+        // A copy, because writes by a stage must not reach the host.
         if let Ok(servers) = fs::read(HOST_NAME_SERVERS) {
             fs::write(folder.join("resolv.conf"), servers)?;
         }
@@ -104,7 +104,7 @@ impl HostAccess {
     }
 }
 
-/// The host's own settings of apt, as far as they concern the way to mirrors.
+/// The host's apt settings that concern access to mirrors.
 fn apt_settings() -> String {
     let Some(program) = inside::find_program("apt-config") else { return String::new() };
     let Ok(output) = Command::new(program).arg("dump").output() else { return String::new() };
@@ -115,7 +115,7 @@ fn apt_settings() -> String {
 fn keep_settings(dump: &str) -> String {
     let is_kept = |line: &&str| {
         let is_empty = line.ends_with(" \"\";");
-        // Certificates and keys are files of the host, which are not there inside.
+        // Certificates and keys are files of the host that do not exist inside.
         let names_file = ["CaInfo", "SslCert", "SslKey", "ProxyAutoDetect", "Proxy-Auto-Detect"];
         APT_SETTINGS.iter().any(|name| line.starts_with(name))
             && !is_empty
@@ -124,7 +124,7 @@ fn keep_settings(dump: &str) -> String {
     dump.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
 }
 
-/// The mirrors that a Debian host uses; everybody's on other hosts.
+/// The mirrors that a Debian host uses; the public mirrors on other hosts.
 fn find_mirrors(etc: &Path) -> Mirrors {
     let own = Mirrors::among(&read_stanzas(IMAGE_SOURCES), Mirrors::default());
     let system = fs::read_to_string(etc.join("os-release")).unwrap_or_default();
@@ -149,7 +149,7 @@ fn find_mirrors(etc: &Path) -> Mirrors {
     Mirrors::among(&found, own)
 }
 
-/// `deb URI SUITE ...`, with options in brackets.
+/// Parses `deb URI SUITE ...` lines, with options in brackets.
 fn read_lines(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -165,7 +165,7 @@ fn read_lines(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Stanzas with `URIs:` and `Suites:`.
+/// Parses stanzas with `URIs:` and `Suites:`.
 fn read_stanzas(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for stanza in text.split("\n\n") {

@@ -1,4 +1,4 @@
-//! The first stage: the least Debian that can install packages, made by mmdebstrap, or another image.
+//! The first stage: a minimal Debian that can install packages, created by mmdebstrap, or a copy of another image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use crate::inside::{self, need_program, with_all_ids};
 use crate::recipe::SUITE;
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// What the next stage needs to reach its mirrors and to believe them.
+/// What the next stage needs to reach its mirrors and to verify them.
 const INCLUDED: &str = "ca-certificates,debian-archive-keyring";
 
-/// What is run to make the first stage, and what is left to do when it has ended.
+/// The command that creates the first stage, and the work left to do when it has finished.
 pub(crate) struct Bootstrap {
     pub(crate) command: Command,
-    /// The archive that it makes where it cannot make a directory.
+    /// The archive that mmdebstrap writes if it cannot write a directory.
     archive: Option<PathBuf>,
 }
 
 impl Bootstrap {
-    /// Prepares the command that puts the least Debian into a directory that is not there yet.
+    /// Prepares the command that installs a minimal Debian into a directory that does not exist yet.
     pub(crate) fn new(target: &Path, access: &HostAccess, access_folder: &Path) -> Result<Self, ImageError> {
         if !Path::new(KEYRING).exists() {
             return Err(ImageError::ProgramMissing {
@@ -40,24 +40,24 @@ impl Bootstrap {
             &format!("--include={INCLUDED}"),
             &format!("--keyring={KEYRING}"),
         ]);
-        // Goes into the image, and is taken out by the next stage.
+        // This ends up in the image; the next stage removes it.
         command.arg(format!("--aptopt={}", access_folder.join("apt.conf").display()));
         let archive = (!geteuid().is_root()).then(|| target.with_extension("tar"));
         match &archive {
             None => command.args(["--mode=root", SUITE]).arg(target),
-            // Its own way to a directory would leave files of ids that we cannot reach.
+            // In this mode, writing to a directory would leave files with ids that this process cannot access.
             Some(archive) => command.args(["--mode=unshare", SUITE]).arg(archive),
         };
         command.arg(mirror).stdin(Stdio::null());
         Ok(Self { command, archive })
     }
 
-    /// Makes the directory of what was made as an archive.
+    /// If an archive was created, unpacks it into the directory.
     pub(crate) fn finish(&self, target: &Path) -> Result<(), ImageError> {
         let Some(archive) = &self.archive else { return Ok(()) };
         fs::create_dir_all(target).map_err(ImageError::at("making", target))?;
         let mut command = with_all_ids("tar")?;
-        // Device files cannot be made here, and sandboxes have their own.
+        // Device files cannot be created here, and sandboxes have their own.
         command.args([
             "--extract",
             "--preserve-permissions",

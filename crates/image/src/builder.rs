@@ -1,7 +1,7 @@
-//! Builds an image: stage by stage in a work folder, then into place as a whole.
+//! Builds an image stage by stage in a work folder, then moves it into place as a whole.
 //!
-//! The work folder remembers which stages were begun and done, so a build that failed goes on at the stage that failed.
-//! Nobody else builds the same image meanwhile.
+//! The work folder records which stages were started and finished, so a failed build resumes at the stage that
+//! failed. A lock prevents other builds of the same image.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -21,63 +21,60 @@ use crate::recipe::Recipe;
 use crate::stage::Stage;
 use crate::store::{ImageName, ImageStore, StoredImage, describe};
 
-/// How many of the last lines of a stage that failed are shown.
+/// How many of the last output lines of a failed stage are shown.
 const TAIL_LINES: usize = 12;
 /// The search path inside.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What to build.
 #[derive(Debug, Clone)]
 pub struct BuildOptions {
-    /// Under which name.
     pub name: ImageName,
-    /// Of what.
     pub recipe: Recipe,
-    /// On another image instead of the least Debian.
+    /// The image to build on, instead of a minimal Debian.
     pub base: Option<ImageName>,
-    /// The way to package registries.
     pub access: HostAccess,
-    /// A folder that keeps fetched Debian packages for the next build; without it they go when the build has succeeded.
+    /// A folder that keeps downloaded Debian packages for the next build; without it they are removed when the build
+    /// has succeeded.
     pub archives: Option<PathBuf>,
-    /// What is done with an image or a half-finished build that is there.
+    /// How to handle an existing image or an unfinished build.
     pub reuse: Reuse,
 }
 
-/// What is done with what is there.
+/// How to handle an existing image or an unfinished build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reuse {
-    /// What fits the recipe is kept.
+    /// Keep everything that matches the recipe.
     WhatFits,
-    /// Everything is made anew.
+    /// Rebuild everything.
     Nothing,
 }
 
-/// What came of it.
+/// The result of a build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BuildReport {
-    /// The image.
     pub name: ImageName,
     /// Whether there was nothing to do.
     pub is_up_to_date: bool,
     /// The digest of the recipe.
     pub recipe: String,
-    /// Bytes on disk.
+    /// Size on disk.
     pub bytes: u64,
-    /// Debian packages that differ from those of the lock, a line each.
+    /// Debian packages that differ from the lock file, one line each.
     pub differs_from_lock: Vec<String>,
 }
 
-/// What was done in the work folder.
+/// Which stages were started and finished in the work folder.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     begun: Vec<(Stage, String)>,
     done: Vec<(Stage, String)>,
 }
 
-/// Builds an image, or finds that there is nothing to do.
+/// Builds an image unless it is up to date.
 ///
 /// # Errors
-/// The host lacks something, another build runs, or a stage failed; then the same call goes on at that stage.
+/// The host lacks something, another build of this image is running, or a stage failed. After a failed stage, the
+/// same call resumes at that stage.
 pub fn build(
     store: &ImageStore,
     options: &BuildOptions,
@@ -119,7 +116,7 @@ pub fn build(
     })
 }
 
-/// Changes when the image changes on which another is built.
+/// Changes whenever the base image changes.
 fn identity_of(base: Option<&StoredImage>) -> String {
     let Some(base) = base else { return String::new() };
     let made = base.record.as_ref().map(|record| record.made_at.as_str()).unwrap_or_default();
@@ -160,7 +157,7 @@ impl<'a> Work<'a> {
         self.folder.join("rootfs")
     }
 
-    /// Finds what can be kept, and clears the rest.
+    /// Determines which stages can be kept, and removes the rest.
     fn begin(
         &mut self,
         there: Option<&StoredImage>,
@@ -182,7 +179,7 @@ impl<'a> Work<'a> {
         self.save()
     }
 
-    /// The stages of a finished image that fit, where all others can be done on top of it.
+    /// The matching stages of a finished image, if all remaining stages can run on top of it.
     fn kept_of(&self, image: &StoredImage) -> Option<Vec<(Stage, String)>> {
         let stages = &image.record.as_ref()?.stages;
         let kept = self.keys.iter().zip(stages).take_while(|(key, done)| key == done).count();
@@ -190,7 +187,7 @@ impl<'a> Work<'a> {
         (kept > 0 && rest.iter().all(|(stage, _)| stage.can_be_redone())).then(|| self.keys[..kept].to_vec())
     }
 
-    /// How many stages are done.
+    /// The number of finished stages that can be kept.
     fn kept(&self) -> usize {
         self.keys.iter().zip(&self.state.done).take_while(|(key, done)| key == done).count()
     }
@@ -238,13 +235,13 @@ impl<'a> Work<'a> {
             archives: &self.archives,
         };
         let mut command = entrance.command(&format!("/run/caisson-build/recipe/stages/{}", stage.name()))?;
-        // Outside, programs are looked for where the host has them; both have the usual places.
+        // The child's search path must also find programs on the host; the host uses the same directories.
         command.env_clear().env("PATH", PATH).env("HOME", "/root").env("LANG", "C.UTF-8").env("TERM", "dumb");
         command.envs(&self.variables);
         self.run(&mut command, stage, tell)
     }
 
-    /// Runs a command, keeps what it prints, and tells how far it is.
+    /// Runs a command, logs its output, and reports progress.
     fn run(
         &self,
         command: &mut Command,
@@ -263,7 +260,8 @@ impl<'a> Work<'a> {
         let both = writer.try_clone().map_err(ImageError::at("making a pipe for", &program))?;
         let mut child =
             command.stdout(writer).stderr(both).spawn().map_err(ImageError::at("starting", &program))?;
-        // Our own ends of the pipe are in the command; the reader must see the child's close.
+        // `command` holds this process's write ends of the pipe; drop them so that the reader sees end-of-file when
+        // the child exits.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut tail = std::collections::VecDeque::new();
         let mut progress = Reader::new(stage);
@@ -294,7 +292,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Gives everything to the one user that an ordinary user's sandboxes have; their launcher gives the home away.
+    /// Makes this user the owner of all files, because the sandboxes of an unprivileged user have only one user.
+    /// Their launcher gives the home directory to the agent.
     fn flatten(&self) -> Result<(), ImageError> {
         if geteuid().is_root() {
             return Ok(());
@@ -324,13 +323,13 @@ impl<'a> Work<'a> {
 
 impl Drop for Work<'_> {
     fn drop(&mut self) {
-        // It may hold secrets of the way to registries.
+        // The folder may contain credentials for registries.
         let access: &Path = &self.folder.join("access");
         let _ = remove_tree(access);
     }
 }
 
-/// Whether all that was begun fits the recipe, or can be done again.
+/// Whether every stage that was started either matches the recipe or can be repeated.
 fn is_clean(keys: &[(Stage, String)], begun: &[(Stage, String)]) -> bool {
     begun.iter().all(|entry| keys.contains(entry) || entry.0.can_be_redone())
 }

@@ -1,5 +1,5 @@
-//! Copies a directory of this host into an image that is being made: its own file system alone, and never the folder of
-//! images, in which the copy itself grows.
+//! Copies a directory of this host into an image that is being created. Stays on its file system and skips the folder
+//! of images, which contains the copy itself.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use crate::unpack::{Entry, Kind, Unpacker};
 
-/// What was not copied.
+/// What was skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Directories on which another file system is mounted; they are there, and empty.
+    /// Mount points; they are created as empty directories.
     pub(crate) mounts: u64,
-    /// The folder of images was met.
+    /// The folder of images was skipped.
     pub(crate) has_images: bool,
 }
 
 impl LeftOut {
-    /// What a person should know.
+    /// Warnings for the user.
     pub(crate) fn warnings(self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.mounts > 0 {
@@ -34,7 +34,7 @@ impl LeftOut {
     }
 }
 
-/// Copies a directory by the rules of what comes from outside. Names of one file in several places become several files.
+/// Copies a directory with the same rules as for untrusted archives. Hard links become separate files.
 pub(crate) fn copy_directory(source: &Path, images: &Path, unpacker: &mut Unpacker) -> io::Result<LeftOut> {
     let device = facts_of(source, fs::metadata)?.dev();
     let images = identity(&facts_of(images, fs::metadata)?);

@@ -1,4 +1,4 @@
-//! How builds of images reach package registries, as the environment and the user's files say it.
+//! Determines access to package registries from environment variables and the user's files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::access::HostAccess;
 use crate::error::ImageError;
 
-/// Where hosts keep all trusted certificates in one file.
+/// Common locations of the host's certificate bundle.
 const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-/// How the address of a mirror begins.
+/// Allowed prefixes of a mirror URL.
 const MIRROR_SCHEMES: [&str; 3] = ["http://", "https://", "file:///"];
-/// Proxies, which most programs also know in capitals.
+/// Proxy variables; most programs also accept them in upper case.
 const PROXIES: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"];
 /// Settings of pip and npm that say where packages are and how long to wait for them.
 const SETTINGS: [&str; 12] = [
@@ -30,10 +30,11 @@ const SETTINGS: [&str; 12] = [
 ];
 
 impl HostAccess {
-    /// The access to registries that this user has. `mirror` is what a flag gave; `variable` reads the environment.
+    /// This user's access to registries. `mirror` is the value of the command-line flag; `variable` reads the
+    /// environment.
     ///
     /// # Errors
-    /// The mirror is not an address.
+    /// The mirror is not a valid URL.
     pub fn from_environment(
         mirror: Option<String>,
         variable: impl Fn(&str) -> Option<String>,

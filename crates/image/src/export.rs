@@ -1,4 +1,4 @@
-//! Writes an image in another form: a tar archive, an OCI layout, a disk with an ext4 file system.
+//! Exports an image as a tar archive, an OCI layout, or a disk with an ext4 file system.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,13 +17,13 @@ use crate::oci::{architecture, blobs};
 use crate::recipe::hex;
 use crate::store::StoredImage;
 
-/// The agent's user id, and where its home is.
+/// The agent's user id and home directory.
 const AGENT: u64 = 1000;
 const AGENT_HOME: &str = "home/agent";
-/// What an ext4 file system needs beside the files, and room to work in.
+/// Overhead of an ext4 file system, plus free space.
 const SPARE_BYTES: u64 = 256 << 20;
 
-/// A form of an image.
+/// An export format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A tar archive of the root file system; `-` is standard output.
@@ -34,10 +34,10 @@ pub enum Form {
     Ext4,
 }
 
-/// Writes an image to a path that is not there yet.
+/// Exports an image to a path that does not exist yet.
 ///
 /// # Errors
-/// The path is taken, cannot be written, or a program is missing.
+/// The path exists or cannot be written, or a program is missing.
 pub fn export(image: &StoredImage, form: Form, target: &Path) -> Result<(), ImageError> {
     if form == Form::Tar && target == Path::new("-") {
         let output = BufWriter::new(io::stdout());
@@ -63,7 +63,7 @@ pub fn export(image: &StoredImage, form: Form, target: &Path) -> Result<(), Imag
     };
     let made = made.and_then(|()| fs::rename(&partial, target).map_err(ImageError::at("moving", &partial)));
     if made.is_err() {
-        // The first failure is the one to tell of.
+        // Report the first failure, not this one.
         let _ = remove(&partial);
     }
     made
@@ -76,7 +76,7 @@ fn remove(partial: &Path) -> Result<(), ImageError> {
     remove_tree(partial)
 }
 
-/// Writes all files in order of their names, so that the same image gives the same archive.
+/// Writes all files sorted by name, so that the same image always gives the same archive.
 fn write_tar<W: Write>(root: &Path, output: W) -> io::Result<W> {
     let mut builder = Builder::new(output);
     let mut names = HashMap::new();
@@ -128,7 +128,8 @@ fn add<W: Write>(
     Ok(())
 }
 
-/// In an ordinary user's folder everything is that user's: outside it is root's, and the home the agent's.
+/// In an unprivileged user's folder, that user owns everything. In the archive, root owns it, except that the agent
+/// owns its home directory.
 fn owner(path: &Path, facts: &fs::Metadata) -> (u64, u64) {
     if geteuid().is_root() {
         return (facts.uid().into(), facts.gid().into());
@@ -137,7 +138,7 @@ fn owner(path: &Path, facts: &fs::Metadata) -> (u64, u64) {
     (id, id)
 }
 
-/// Counts what goes through.
+/// Hashes and counts everything written through it.
 struct Hashed<W> {
     output: W,
     hasher: Sha256,
@@ -168,7 +169,7 @@ fn write_oci(image: &StoredImage, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(&blobs)?;
     let partial = blobs.join("layer");
     let packed = Hashed::new(BufWriter::new(File::create(&partial)?));
-    // Quick to write matters more here than small.
+    // Speed matters more here than size.
     let plain = Hashed::new(flate2::write::GzEncoder::new(packed, flate2::Compression::fast()));
     let plain = write_tar(&image.root, plain)?;
     let packed = plain.output.finish()?;
@@ -207,7 +208,7 @@ fn write_oci(image: &StoredImage, folder: &Path) -> io::Result<()> {
     fs::write(folder.join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string())
 }
 
-/// Writes a document under its digest, and gives what refers to it.
+/// Writes a document under its digest and returns its descriptor.
 fn write_blob(blobs: &Path, document: &serde_json::Value, kind: &str) -> io::Result<serde_json::Value> {
     let text = document.to_string();
     let digest = hex(&Sha256::digest(text.as_bytes()));

@@ -1,4 +1,4 @@
-//! Makes an image of what somebody else has made: a directory, a tar archive, an OCI layout, an archive of `docker save`.
+//! Imports an image from a directory, a tar archive, an OCI layout, or a `docker save` archive.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -14,45 +14,40 @@ use crate::oci::{self, Layout};
 use crate::store::{ImageName, ImageStore, describe};
 use crate::unpack::{Entry, Kind, Marks, Unpacked, Unpacker};
 
-/// What to import.
 #[derive(Debug, Clone)]
 pub struct ImportOptions {
-    /// Under which name.
     pub name: ImageName,
     /// A directory or a file; `-` is standard input.
     pub source: PathBuf,
-    /// What is done with an image of this name that is there.
     pub existing: Existing,
-    /// The most bytes that it may have.
+    /// The maximum size of the image.
     pub most_bytes: u64,
 }
 
-/// What is done with an image of the same name.
+/// How to handle an existing image with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// It stays, and the new one is refused.
+    /// Keep the existing image and fail.
     Keep,
-    /// The new one takes its place.
+    /// Replace the existing image.
     Replace,
 }
 
-/// What came of it.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ImportReport {
-    /// The image.
     pub name: ImageName,
-    /// What was unpacked.
     pub unpacked: Unpacked,
-    /// The distribution, as it calls itself.
+    /// The name of the distribution, from its `os-release` file.
     pub system: String,
-    /// What a person should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
 /// Imports an image.
 ///
 /// # Errors
-/// The source is not what it must be, or there is an image of this name.
+/// The source is unusable, or an image with this name already exists.
 pub fn import(store: &ImageStore, options: &ImportOptions) -> Result<ImportReport, ImageError> {
     if options.existing == Existing::Keep && store.find(&options.name).is_some() {
         return Err(ImageError::Exists(options.name.to_string()));
@@ -66,7 +61,7 @@ pub fn import(store: &ImageStore, options: &ImportOptions) -> Result<ImportRepor
         store.install(&options.name, &root, &record)?;
         Ok(ImportReport { name: options.name.clone(), unpacked, system: record.system, warnings })
     });
-    // A half-finished build of the same name is no longer wanted either.
+    // This also removes an unfinished build of the same name.
     let cleared = remove_tree(&work);
     let report = result?;
     cleared?;
@@ -87,7 +82,7 @@ fn bad(source: &Path, why: &dyn std::fmt::Display) -> ImageError {
     ImageError::BadSource { what: source.display().to_string(), why: why.to_string() }
 }
 
-/// Unpacks the source, through as many forms as it has.
+/// Unpacks the source, including an archive that contains an OCI layout.
 fn fill(
     store: &ImageStore,
     options: &ImportOptions,
@@ -117,7 +112,7 @@ fn fill(
     unpack_tar(decompress(input).map_err(|why| bad(source, &why))?, &mut unpacker)
         .map_err(|why| bad(source, &why))?;
     let counts = unpacker.counts;
-    // An archive may hold a layout instead of a root file system.
+    // An archive may contain a layout instead of a root file system.
     let Some(layout) = Layout::find(root).map_err(|why| bad(source, &why))? else {
         return Ok((counts, LeftOut::default()));
     };
@@ -142,7 +137,7 @@ fn unpack_layers(layout: &Layout, unpacker: &mut Unpacker) -> io::Result<()> {
     Ok(())
 }
 
-/// The archive itself, whatever it is packed with.
+/// Detects the compression and returns the decompressed stream.
 fn decompress<'a>(input: Box<dyn Read + 'a>) -> io::Result<Box<dyn Read + 'a>> {
     let mut input = BufReader::with_capacity(1 << 18, input);
     let mut head = [0; 6];
@@ -195,7 +190,7 @@ fn unpack_tar(input: Box<dyn Read + '_>, unpacker: &mut Unpacker) -> io::Result<
             path: entry.path().map_err(broken)?.into_owned(),
             kind,
             mode: header.mode().map_err(broken)?,
-            // Numbers that do not fit belong to nobody.
+            // Ids out of range become `nobody`.
             uid: header.uid().unwrap_or(u64::MAX),
             gid: header.gid().unwrap_or(u64::MAX),
             modified_s: i64::try_from(header.mtime().unwrap_or(0)).unwrap_or(0),
@@ -211,7 +206,7 @@ fn link_of<R: Read>(entry: &tar::Entry<'_, R>) -> io::Result<PathBuf> {
     Ok(target.into_owned())
 }
 
-/// Says what is odd about a root file system; refuses what is none.
+/// Returns warnings about a root file system; fails if it is not one.
 fn look_at(root: &Path, unpacked: Unpacked) -> Result<Vec<String>, String> {
     let has = |path: &str| fs::symlink_metadata(root.join(path)).is_ok();
     if !["bin", "usr", "etc", "nix", "sbin"].iter().any(|path| has(path)) {

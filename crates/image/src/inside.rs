@@ -1,7 +1,7 @@
-//! Running programs inside a root file system that is being made, and dealing with files whose owners are not us.
+//! Runs programs inside a root file system that is being built, and handles files that belong to other users.
 //!
-//! Root enters it directly. An ordinary user enters a user namespace with the ids that the host lends to it, in which it is
-//! root and may make files of other users.
+//! Root enters the root file system directly. An unprivileged user enters a user namespace with its subordinate ids,
+//! in which it is root and may create files of other users.
 
 use std::fs;
 use std::io::{self, Read};
@@ -15,20 +15,19 @@ use rustix::process::geteuid;
 use crate::error::ImageError;
 
 const ENTER: &str = include_str!("enter.sh");
-/// The most bytes of a file that is read for facts.
+/// The maximum bytes read from a text file.
 const MOST_BYTES: u64 = 4 << 20;
 const PROGRAM_DIRECTORIES: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// What a root file system is entered with.
+/// The directories to mount when entering a root file system.
 pub(crate) struct Entrance<'a> {
-    /// The root file system.
     pub(crate) root: &'a Path,
-    /// Shown inside at `/run/caisson-build/recipe`.
+    /// Mounted at `/run/caisson-build/recipe`.
     pub(crate) recipe: &'a Path,
-    /// Shown inside at `/run/caisson-build/access`.
+    /// Mounted at `/run/caisson-build/access`.
     pub(crate) access: &'a Path,
-    /// Shown inside where apt keeps what it has fetched.
+    /// Mounted where apt stores downloaded packages.
     pub(crate) archives: &'a Path,
 }
 
@@ -43,12 +42,12 @@ impl Entrance<'_> {
     }
 }
 
-/// A program of the host, by its name.
+/// Finds a program of the host by name.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     PROGRAM_DIRECTORIES.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
-/// A program of the host that must be there.
+/// Finds a program of the host; fails if it is missing.
 pub(crate) fn need_program(
     name: &str,
     purpose: &'static str,
@@ -61,7 +60,7 @@ pub(crate) fn need_program(
     })
 }
 
-/// The beginning of a command in new namespaces, as root of them.
+/// Starts a command line that runs in new namespaces, as root of them.
 fn namespaces(flags: &[&str]) -> Result<Command, ImageError> {
     let mut command = Command::new(need_program("unshare", "makes namespaces", "util-linux")?);
     if !geteuid().is_root() {
@@ -73,7 +72,7 @@ fn namespaces(flags: &[&str]) -> Result<Command, ImageError> {
     Ok(command)
 }
 
-/// A command of the host that may touch files of all ids that we have.
+/// A command on the host that can access files of all ids available to this user.
 pub(crate) fn with_all_ids(program: &str) -> Result<Command, ImageError> {
     if geteuid().is_root() {
         let mut command = Command::new(program);
@@ -85,7 +84,7 @@ pub(crate) fn with_all_ids(program: &str) -> Result<Command, ImageError> {
     Ok(command)
 }
 
-/// Runs a command of the host to its end.
+/// Runs a command on the host until it exits.
 pub(crate) fn run(mut command: Command, doing: &str, path: &Path) -> Result<(), ImageError> {
     let output = command.output().map_err(ImageError::at(doing, path))?;
     if output.status.success() {
@@ -95,7 +94,7 @@ pub(crate) fn run(mut command: Command, doing: &str, path: &Path) -> Result<(), 
     Err(ImageError::at(doing, path)(io::Error::other(said)))
 }
 
-/// Deletes a tree, whoever its files belong to; succeeds when it is not there.
+/// Deletes a tree, whichever users own its files; succeeds if it does not exist.
 pub(crate) fn remove_tree(path: &Path) -> Result<(), ImageError> {
     match fs::remove_dir_all(path) {
         Ok(()) => return Ok(()),
@@ -108,14 +107,14 @@ pub(crate) fn remove_tree(path: &Path) -> Result<(), ImageError> {
     run(command, "removing", path)
 }
 
-/// Copies a tree as it is.
+/// Copies a tree with all its attributes.
 pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<(), ImageError> {
     let mut command = with_all_ids("cp")?;
     command.args(["-a", "--reflink=auto", "--"]).args([from, to]);
     run(command, "copying to", to)
 }
 
-/// A text file inside a root file system, its links followed inside alone.
+/// Reads a text file inside a root file system. Symlinks are resolved inside it.
 pub(crate) fn read_in_root(root: &Path, path: &str) -> Option<String> {
     let root = openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

@@ -1,7 +1,7 @@
-//! The agent's root file system: its recipe, building it, the folder of images, and their other forms.
+//! The agent's root file system: recipes, building, the image store, import and export.
 //!
-//! An image is a directory with a root file system. Backends find it in the store by its name; what a sandbox writes goes
-//! elsewhere. Nothing here knows of sandboxes or jobs.
+//! An image is a directory with a root file system. Backends find it in the store by name; sandboxes write elsewhere.
+//! This crate does not depend on sandboxes or jobs.
 
 mod access;
 mod bootstrap;

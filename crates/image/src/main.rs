@@ -1,6 +1,6 @@
 //! Builds the default image before the server is compiled: `./run` and `./test` run it beside the compiler.
 //!
-//!   build-image FOLDER [--archives FOLDER]   build the image `default` in a folder of images, or continue an interrupted build
+//!   build-image FOLDER [--archives FOLDER]   build the image `default` in a folder of images, or resume a build
 //!   build-image --recipe                     print the digest of the recipe
 //!
 //! Users call `caisson image build`, which does the same with the server's configuration.

@@ -1,6 +1,7 @@
-//! Images as OCI layouts and as archives of `docker save`: which layers they have, and whether these are what they claim.
+//! Reads OCI layouts and `docker save` archives: finds their layers and verifies the digests.
 //!
-//! All names come from outside: digests are checked before they are part of a path, and paths are resolved below the layout.
+//! All names are untrusted: digests are checked before they become part of a path, and paths are resolved below the
+//! layout.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,11 +14,10 @@ use sha2::{Digest, Sha256};
 
 use crate::recipe::hex;
 
-/// The most bytes of an index, a manifest or a list of layers.
+/// The maximum size of an index, a manifest or a list of layers.
 const MOST_DOCUMENT_BYTES: u64 = 8 << 20;
-/// How deep an index may refer to an index.
+/// The maximum nesting of indexes.
 const MOST_DEPTH: usize = 4;
-/// The most layers.
 const MOST_LAYERS: usize = 512;
 
 #[derive(Deserialize)]
@@ -50,12 +50,11 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// A layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer {
-    /// Where it is, below the layout.
+    /// Path below the layout.
     pub(crate) path: String,
-    /// What it must be, in hexadecimal digits, where that was said.
+    /// Expected digest in hexadecimal, if known.
     pub(crate) digest: Option<String>,
 }
 
@@ -70,7 +69,7 @@ fn invalid(why: impl Into<String>) -> io::Error {
 }
 
 impl Layout {
-    /// Looks whether a directory is a layout.
+    /// Opens a directory as a layout; `None` if it is not one.
     pub(crate) fn find(folder: &Path) -> io::Result<Option<Self>> {
         let is_layout = folder.join("oci-layout").is_file() && folder.join("index.json").is_file();
         let is_saved = folder.join("manifest.json").is_file() && !folder.join("usr").exists();
@@ -99,7 +98,6 @@ impl Layout {
         &self.layers
     }
 
-    /// Opens a layer.
     pub(crate) fn open(&self, layer: &Layer) -> io::Result<File> {
         self.open_path(&layer.path)
     }
@@ -161,7 +159,7 @@ impl Layout {
     }
 }
 
-/// Where a blob is, and its digest without the name of the algorithm.
+/// The path of a blob, and its digest without the algorithm prefix.
 fn blob(digest: &str) -> io::Result<(String, String)> {
     let digits = digest.strip_prefix("sha256:").filter(|digits| {
         digits.len() == 64
@@ -174,7 +172,7 @@ fn blob(digest: &str) -> io::Result<(String, String)> {
     Ok((format!("blobs/sha256/{digits}"), digits.to_owned()))
 }
 
-/// This machine's processor, as images call it.
+/// This machine's CPU architecture, as named in OCI images.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -183,7 +181,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// Reads, and knows at the end whether it was what it had to be.
+/// A reader that verifies the digest at the end.
 pub(crate) struct Checked {
     file: File,
     hasher: Sha256,
@@ -195,7 +193,7 @@ impl Checked {
         Self { file, hasher: Sha256::new(), digest }
     }
 
-    /// Reads the rest and compares.
+    /// Reads the rest and compares the digest.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let Some(expected) = self.digest.take() else { return Ok(()) };
         io::copy(&mut self, &mut io::sink())?;
@@ -214,7 +212,7 @@ impl Read for Checked {
     }
 }
 
-/// The folder of blobs of a layout.
+/// The blobs folder of a layout.
 pub(crate) fn blobs(layout: &Path) -> PathBuf {
     layout.join("blobs/sha256")
 }

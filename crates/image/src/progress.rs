@@ -1,4 +1,4 @@
-//! How far a build is: what is told to whoever watches, and how it is read from what package managers print.
+//! Build progress: the events for callers, and parsing the output of package managers.
 
 use std::time::Duration;
 
@@ -6,40 +6,31 @@ use serde::Serialize;
 
 use crate::stage::Stage;
 
-/// Something happened in a build.
+/// An event of a build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum BuildEvent {
-    /// A stage begins.
     Started {
-        /// Which.
         stage: Stage,
     },
-    /// A stage was done before and is not done again.
+    /// The stage is unchanged and was skipped.
     Cached {
-        /// Which.
         stage: Stage,
     },
-    /// A stage goes on.
     Progress {
-        /// Which.
         stage: Stage,
-        /// How much of it is done, where that is known.
+        /// How much of it is done, if known.
         percent: Option<u8>,
-        /// What it does now.
+        /// The current activity.
         doing: String,
     },
-    /// A stage is done.
     Done {
-        /// Which.
         stage: Stage,
-        /// How long it took.
         #[serde(serialize_with = "seconds")]
         elapsed: Duration,
     },
-    /// Something that a person should know.
+    /// A message for the user.
     Note {
-        /// What.
         text: String,
     },
 }
@@ -48,11 +39,11 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
     serializer.serialize_f64((duration.as_secs_f64() * 10.0).round() / 10.0)
 }
 
-/// Reads progress from the lines of one stage.
+/// Parses progress from the output of one stage.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stage: Stage,
-    /// How many steps there will be, once that was said.
+    /// The number of expected steps, once known.
     total: usize,
     done: usize,
     percent: Option<u8>,
@@ -63,7 +54,7 @@ impl Reader {
         Self { stage, total: 0, done: 0, percent: None }
     }
 
-    /// Takes a line; gives what is worth telling.
+    /// Parses a line; returns an event if there is progress to report.
     pub(crate) fn take(&mut self, line: &str) -> Option<BuildEvent> {
         let line = line.trim();
         let doing = match self.stage {
@@ -73,14 +64,14 @@ impl Reader {
             Stage::Node | Stage::Files | Stage::Finish => return None,
         };
         if let Some(percent) = (self.done * 100).checked_div(self.total) {
-            // A second list begins again; what was said stays.
+            // A second package list starts again from zero; the reported percentage must not go back.
             self.percent = self.percent.max(Some(u8::try_from(percent.min(99)).unwrap_or(99)));
         }
         let doing: String = doing.chars().filter(|c| !c.is_control()).take(60).collect();
         Some(BuildEvent::Progress { stage: self.stage, percent: self.percent, doing })
     }
 
-    /// Each package is fetched, unpacked and set up.
+    /// Parses apt output. Each package is fetched, unpacked and set up.
     fn take_apt(&mut self, line: &str) -> Option<String> {
         let mut words = line.split_whitespace();
         let first = words.next()?;
@@ -89,7 +80,7 @@ impl Reader {
             let numbers = line.split([' ', ',']).filter_map(|word| word.parse::<usize>().ok());
             let count: usize = numbers.take(2).sum();
             if count * 3 > self.total {
-                // The first list is of a few upgrades; what was said of it says nothing of the whole.
+                // The first list only covers a few upgrades, so its percentage says nothing about the whole stage.
                 (self.total, self.percent) = (count * 3, None);
             }
             return Some(format!("{count} packages"));

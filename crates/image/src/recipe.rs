@@ -1,4 +1,5 @@
-//! What an image is made of: package lists, hashes, stages, files. That of the image `default` is in this program.
+//! The recipe of an image: package lists, hashes, stages, files. The recipe of the image `default` is embedded in
+//! this program.
 
 use std::fs;
 use std::io;
@@ -10,17 +11,16 @@ use sha2::{Digest, Sha256};
 use crate::error::ImageError;
 use crate::stage::Stage;
 
-/// The release of Debian that the image is.
+/// The Debian release of the image.
 pub const SUITE: &str = "trixie";
-/// Versions of Debian packages that were last built, for people to see what a new build changes.
+/// The Debian package versions of the last build, to show what a new build changes.
 const LOCK: &str = include_str!("../../../image/debian.lock");
 
-/// What of the folder goes into an image.
+/// The entries of the recipe folder that go into an image.
 const PARTS: [&str; 5] = ["packages.txt", "python", "node", "stages", "files"];
 
 static ENTRIES: &[Entry<'static>] = include!(concat!(env!("OUT_DIR"), "/recipe_table.rs"));
 
-/// A file of the recipe.
 #[derive(Debug, Clone)]
 struct Entry<'a> {
     path: &'a str,
@@ -33,7 +33,6 @@ enum Content<'a> {
     Link(&'a str),
 }
 
-/// What an image is made of.
 #[derive(Debug, Clone)]
 pub struct Recipe {
     entries: Vec<OwnedEntry>,
@@ -53,7 +52,7 @@ enum OwnedContent {
 }
 
 impl Recipe {
-    /// That of the image `default`, which is in this program.
+    /// The recipe of the image `default`, which is embedded in this program.
     #[must_use]
     pub fn embedded() -> Self {
         let own = |entry: &Entry<'_>| OwnedEntry {
@@ -66,10 +65,10 @@ impl Recipe {
         Self { entries: ENTRIES.iter().map(own).collect(), lock: Some(LOCK.to_owned()) }
     }
 
-    /// One from a folder of the same form.
+    /// Reads a recipe from a folder with the same structure.
     ///
     /// # Errors
-    /// It cannot be read, or has no stages.
+    /// The folder cannot be read, or a stage is missing.
     pub fn read(folder: &Path) -> Result<Self, ImageError> {
         let mut recipe =
             Self { entries: Vec::new(), lock: fs::read_to_string(folder.join("debian.lock")).ok() };
@@ -107,13 +106,14 @@ impl Recipe {
         Ok(())
     }
 
-    /// The digest of all of it.
+    /// The digest of the whole recipe.
     #[must_use]
     pub fn hash(&self) -> String {
         self.stage_keys("").pop().map(|(_, key)| key).unwrap_or_default()
     }
 
-    /// Each stage with the digest of all that it and those before it depend on; `base` says what the first begins with.
+    /// Each stage with the digest of everything that it and earlier stages depend on; `base` identifies the base
+    /// image of the first stage.
     pub(crate) fn stage_keys(&self, base: &str) -> Vec<(Stage, String)> {
         let mut above = base.to_owned();
         Stage::ALL
@@ -131,7 +131,7 @@ impl Recipe {
             .collect()
     }
 
-    /// Writes it into a folder that is not there yet.
+    /// Writes the recipe into a folder that does not exist yet.
     pub(crate) fn write_to(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         for entry in &self.entries {
@@ -153,7 +153,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// What a list of `name=version` lines has that the lock has not, and the other way round; a line each.
+    /// The differences between a list of `name=version` lines and the lock file, one line each.
     #[must_use]
     pub fn compare_with_lock(&self, packages: &str) -> Vec<String> {
         self.lock.as_ref().map(|lock| compare(lock, packages)).unwrap_or_default()
@@ -173,7 +173,6 @@ impl OwnedEntry {
     }
 }
 
-/// Lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

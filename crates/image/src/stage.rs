@@ -1,4 +1,4 @@
-//! The stages of a build, in order. Each is done again only when something that it depends on has changed.
+//! The stages of a build, in order. A stage runs again only if something that it depends on has changed.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,26 +6,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// The least Debian that can install packages.
+    /// A minimal Debian that can install packages.
     Base,
-    /// Debian packages.
     Packages,
-    /// Python packages.
     Python,
-    /// npm packages.
     Node,
-    /// Files of the recipe, and the user.
+    /// Files of the recipe, and the agent's user.
     Files,
-    /// Lists of what is in the image; traces of the build go.
+    /// Writes lists of the image's contents and removes traces of the build.
     Finish,
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: [Self; 6] =
         [Self::Base, Self::Packages, Self::Python, Self::Node, Self::Files, Self::Finish];
 
-    /// Its name, which is also that of its program in the recipe.
+    /// The stage's name, which is also the name of its program in the recipe.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,13 +35,13 @@ impl Stage {
         }
     }
 
-    /// Its place among all, from 1.
+    /// The stage's position, starting at 1.
     #[must_use]
     pub fn number(self) -> usize {
         Self::ALL.iter().position(|stage| *stage == self).unwrap_or(0) + 1
     }
 
-    /// Whether a file of the recipe goes into it.
+    /// Whether the stage uses a file of the recipe.
     pub(crate) fn depends_on(self, path: &str) -> bool {
         if path == format!("stages/{}", self.name()) {
             return true;
@@ -62,7 +59,7 @@ impl Stage {
         }
     }
 
-    /// Whether it can be done on a finished image, since it removes what it made before.
+    /// Whether the stage can run again on a finished image, because it removes its earlier results.
     pub(crate) fn can_be_redone(self) -> bool {
         !matches!(self, Self::Base | Self::Packages)
     }

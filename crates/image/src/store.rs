@@ -1,6 +1,7 @@
-//! The folder of images: each is `<name>/rootfs` with `<name>/image.json` beside it, and appears as a whole or not at all.
+//! The folder of images. Each image is `<name>/rootfs` with `<name>/image.json` beside it, and appears atomically.
 //!
-//! A sandbox holds a shared lock on the root file system that it uses, so whoever wants it gone can tell.
+//! A sandbox holds a shared lock on the root file system that it uses, so removal can detect that the image is in
+//! use.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -22,23 +23,22 @@ use crate::stage::Stage;
 const ROOT: &str = "rootfs";
 /// Name of the file that holds an [`ImageRecord`].
 const RECORD: &str = "image.json";
-/// What begins so is being made or removed.
+/// Prefix of entries that are being created or removed.
 const WORK_PREFIX: &str = ".";
-/// What begins so is being made.
+/// Prefix of folders in which an image is being created.
 pub(crate) const WORK_NAME: &str = ".work-";
 
-/// The name of an image: good as a file name and in a URL.
+/// The name of an image; safe as a file name and in a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct ImageName(String);
 
 impl ImageName {
-    /// The agent's computer.
+    /// The image of the agent's computer.
     #[must_use]
     pub fn default_image() -> Self {
         Self("default".to_owned())
     }
 
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -51,7 +51,7 @@ impl FromStr for ImageName {
         let is_plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
         let starts_well = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        // Skeletons of the image `host` lie in the same folder.
+        // Skeletons of the image `host` are in the same folder.
         let is_reserved = text == "host" || text.starts_with("host-") || text.starts_with("over-");
         if starts_well && text.len() <= 64 && text.bytes().all(is_plain) && !is_reserved {
             return Ok(Self(text.to_owned()));
@@ -66,52 +66,47 @@ impl fmt::Display for ImageName {
     }
 }
 
-/// What is known of an image, kept beside it.
+/// Metadata of an image, stored beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
-    /// Where it comes from: `recipe`, or what was imported.
+    /// Where the image comes from: `recipe`, or what was imported.
     pub source: String,
-    /// When it was made, in RFC 3339.
+    /// When the image was created, in RFC 3339.
     pub made_at: String,
-    /// The distribution, as it calls itself.
+    /// The name of the distribution, from its `os-release` file.
     pub system: String,
-    /// Bytes on disk.
+    /// Size on disk.
     pub bytes: u64,
-    /// The digest of the recipe that it was built from.
+    /// The digest of the recipe that the image was built from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe: Option<String>,
-    /// The keys of its stages.
+    /// The keys of the stages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) stages: Vec<(Stage, String)>,
 }
 
-/// An image of the store.
+/// An image in the store.
 #[derive(Debug, Clone)]
 pub struct StoredImage {
-    /// Its name.
     pub name: ImageName,
-    /// Its root file system.
+    /// The root file system.
     pub root: PathBuf,
-    /// What is known of it; absent where it was put there by hand.
+    /// `None` if the image was put there by hand.
     pub record: Option<ImageRecord>,
 }
 
-/// A folder of images.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     folder: PathBuf,
 }
 
 impl ImageStore {
-    /// The images of a folder. The folder is made when something is put into it.
+    /// Opens a folder of images. The folder is created when the first image is added.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// All images, by name.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
+    /// All images, sorted by name.
     pub fn list(&self) -> Result<Vec<StoredImage>, ImageError> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -123,7 +118,7 @@ impl ImageStore {
         Ok(images)
     }
 
-    /// An image, or nothing.
+    /// Finds an image; `None` if it does not exist.
     #[must_use]
     pub fn find(&self, name: &ImageName) -> Option<StoredImage> {
         let root = self.place(name).join(ROOT);
@@ -132,10 +127,10 @@ impl ImageStore {
         root.is_dir().then(|| StoredImage { name: name.clone(), root, record })
     }
 
-    /// An image.
+    /// Finds an image.
     ///
     /// # Errors
-    /// There is none; the error names those that are there.
+    /// The image does not exist; the error names those that do.
     pub fn get(&self, name: &ImageName) -> Result<StoredImage, ImageError> {
         self.find(name).ok_or_else(|| {
             let known: Vec<String> =
@@ -145,10 +140,10 @@ impl ImageStore {
         })
     }
 
-    /// Removes an image, and what a build or an import of this name has left unfinished.
+    /// Removes an image and the unfinished build or import with the same name.
     ///
     /// # Errors
-    /// There is neither, a sandbox uses it, or somebody is making it.
+    /// Neither exists, a sandbox uses the image, or it is being built or imported.
     pub fn remove(&self, name: &ImageName) -> Result<(), ImageError> {
         let has_removed = self.remove_unfinished(name)?;
         if has_removed && self.find(name).is_none() {
@@ -162,7 +157,7 @@ impl ImageStore {
         inside::remove_tree(&away)
     }
 
-    /// Puts a finished root file system in its place, over an older one of the same name. `made` is moved.
+    /// Moves a finished root file system into the store, replacing an existing image with the same name.
     pub(crate) fn install(
         &self,
         name: &ImageName,
@@ -181,10 +176,10 @@ impl ImageStore {
         if fs::symlink_metadata(&place).is_err() {
             fs::rename(&fresh, &place).map_err(ImageError::at("moving into place", &place))?;
         } else if renameat_with(CWD, &fresh, CWD, &place, RenameFlags::EXCHANGE).is_ok() {
-            // At no moment there was none.
+            // Exchanging is atomic: at no time is the image missing.
             fs::rename(&fresh, &away).map_err(ImageError::at("moving away", &fresh))?;
         } else {
-            // A file system that cannot exchange two names.
+            // The file system cannot exchange two names.
             fs::rename(&place, &away).map_err(ImageError::at("moving away", &place))?;
             fs::rename(&fresh, &place).map_err(ImageError::at("moving into place", &place))?;
         }
@@ -192,12 +187,12 @@ impl ImageStore {
         Ok(())
     }
 
-    /// Deletes old images that no sandbox uses any more; the others go with a later build.
+    /// Deletes replaced images that no sandbox uses any more; the others are deleted after a later build.
     pub(crate) fn empty_trash(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
             let is_trash = entry.file_name().to_string_lossy().starts_with(&format!("{WORK_PREFIX}old-"));
-            // Nothing depends on them being gone.
+            // Failures are ignored: nothing depends on the deletion.
             let root = entry.path().join(ROOT);
             if is_trash && (!root.exists() || matches!(hold_alone(&root), Ok(Some(_)))) {
                 let _ = inside::remove_tree(&entry.path());
@@ -205,7 +200,7 @@ impl ImageStore {
         }
     }
 
-    /// A folder for making an image, and the lock that keeps others out of it.
+    /// Creates and locks the folder for building an image.
     pub(crate) fn work_folder(&self, name: &ImageName) -> Result<(PathBuf, File), ImageError> {
         make_private(&self.folder)?;
         let folder = self.folder.join(format!("{WORK_NAME}{name}"));
@@ -219,7 +214,6 @@ impl ImageStore {
         }
     }
 
-    /// Where the images are.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -234,7 +228,7 @@ impl ImageStore {
     }
 }
 
-/// The root file system alone, or `None` when a sandbox has it.
+/// Takes an exclusive lock on a root file system; `None` if a sandbox uses it.
 fn hold_alone(root: &Path) -> Result<Option<rustix::fd::OwnedFd>, ImageError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory =
@@ -250,7 +244,7 @@ fn make_private(path: &Path) -> Result<(), ImageError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(ImageError::at("making", path))
 }
 
-/// What is known of a root file system that was just made.
+/// The metadata of a newly created root file system.
 pub(crate) fn describe(root: &Path, source: String) -> Result<ImageRecord, ImageError> {
     let now = OffsetDateTime::now_utc();
     let made_at = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
@@ -258,7 +252,7 @@ pub(crate) fn describe(root: &Path, source: String) -> Result<ImageRecord, Image
     Ok(ImageRecord { source, made_at, system: system_of(root), bytes, recipe: None, stages: Vec::new() })
 }
 
-/// What a distribution calls itself.
+/// The name of the distribution in `os-release`.
 fn system_of(root: &Path) -> String {
     let files = ["etc/os-release", "usr/lib/os-release"];
     let text = files.iter().find_map(|file| inside::read_in_root(root, file)).unwrap_or_default();
@@ -271,7 +265,7 @@ fn system_of(root: &Path) -> String {
     name.chars().filter(|c| !c.is_control()).take(80).collect()
 }
 
-/// Bytes on disk; a file with several names counts once.
+/// Size on disk; a file with several hard links counts once.
 pub(crate) fn size_of(root: &Path) -> io::Result<u64> {
     let mut total = 0;
     let mut seen = std::collections::HashSet::new();

@@ -1,4 +1,4 @@
-//! What builds and imports have left behind: a build goes on there, an import that was killed never does.
+//! Leftovers of builds and imports. A build resumes from its leftovers; a killed import never does.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -10,19 +10,18 @@ use crate::error::ImageError;
 use crate::inside::remove_tree;
 use crate::store::{ImageName, ImageStore, WORK_NAME, size_of};
 
-/// The folder in which an image is, or was, being made.
+/// The work folder of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unfinished {
-    /// Of the image.
     pub name: ImageName,
-    /// Bytes on disk, as far as they can be counted.
+    /// Size on disk, as far as it can be determined.
     pub bytes: u64,
-    /// Somebody is at it now.
+    /// Whether a build or import is running.
     pub is_going_on: bool,
 }
 
 impl ImageStore {
-    /// All that is unfinished, by name.
+    /// All unfinished builds and imports, sorted by name.
     #[must_use]
     pub fn unfinished(&self) -> Vec<Unfinished> {
         let Ok(entries) = fs::read_dir(self.folder()) else { return Vec::new() };
@@ -40,13 +39,13 @@ impl ImageStore {
         found
     }
 
-    /// Removes what is unfinished of an image; whether there was anything.
+    /// Removes the work folder of an image; returns whether there was one.
     pub(crate) fn remove_unfinished(&self, name: &ImageName) -> Result<bool, ImageError> {
         let folder = self.unfinished_folder(name);
         if !folder.is_dir() {
             return Ok(false);
         }
-        // Held until it is gone, so that nobody begins in it.
+        // The lock is held until the folder is gone, so that no build starts in it.
         let (folder, _lock) = self.work_folder(name)?;
         remove_tree(&folder)?;
         Ok(true)
@@ -57,7 +56,8 @@ impl ImageStore {
     }
 }
 
-/// Whether somebody has the lock of a folder. One without a lock was left before it was made.
+/// Whether a build or import holds the lock of a folder. A folder without a lock file was abandoned before the file
+/// was created.
 fn is_held(folder: &std::path::Path) -> bool {
     let Ok(file) = File::open(folder.join("lock")) else { return false };
     matches!(flock(&file, FlockOperation::NonBlockingLockExclusive), Err(rustix::io::Errno::WOULDBLOCK))

@@ -1,7 +1,8 @@
-//! Puts what comes from outside into a directory, and nothing anywhere else.
+//! Unpacks untrusted input into a directory, and never outside it.
 //!
-//! Paths are resolved below the new root, links included, so that none leads out. What a sandbox must not have or does not
-//! need (devices, sockets, setuid bits, ids beyond a sandbox's range) is left out or made harmless, and counted.
+//! Paths, including symlinks, are resolved below the new root, so none leads out. What a sandbox must not have or
+//! does not need (devices, sockets, setuid bits, ids beyond a sandbox's range) is skipped or made harmless, and
+//! counted.
 
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,21 +15,21 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The most files and directories of an image.
+/// The maximum number of files and directories of an image.
 const MOST_ENTRIES: u64 = 4_000_000;
-/// Room that is left on the disk of the host.
+/// Space to keep free on the host's disk.
 const SPARE_BYTES: u64 = 256 << 20;
-/// Files are written in pieces of this size; one without content becomes a hole.
+/// Files are written in blocks of this size; a block of zeros becomes a hole.
 const BLOCK_BYTES: usize = 64 * 1024;
 /// A sandbox has ids below this one.
 const IDS: u64 = 65_536;
-/// Who has no other id.
+/// Replaces ids out of range.
 const NOBODY: u32 = 65_534;
-/// Marks of a layer: what it takes away from those below.
+/// Whiteout markers of a layer, which delete files of lower layers.
 const WHITEOUT: &str = ".wh.";
 const OPAQUE: &str = ".wh..wh..opq";
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     Directory,
@@ -36,13 +37,13 @@ pub(crate) enum Kind {
         bytes: u64,
     },
     Symlink(PathBuf),
-    /// Another name of an entry that came before.
+    /// A hard link to an earlier entry.
     HardLink(PathBuf),
-    /// A device, a socket or the like.
+    /// A device, a socket or similar.
     Special,
 }
 
-/// What is known of an entry beside its content.
+/// Metadata of an entry.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) path: PathBuf,
@@ -53,34 +54,34 @@ pub(crate) struct Entry {
     pub(crate) modified_s: i64,
 }
 
-/// Whether names with the mark of a layer take something away.
+/// Whether names with a whiteout prefix delete files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Marks {
     Plain,
     Layer,
 }
 
-/// What came of it.
+/// The result of unpacking.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Unpacked {
     /// Files, directories and links.
     pub entries: u64,
-    /// Bytes of files.
+    /// Total size of the files.
     pub bytes: u64,
-    /// Devices, sockets and the like that were left out.
+    /// Devices, sockets and similar entries that were skipped.
     pub left_out: u64,
-    /// Entries whose setuid or setgid bit was taken off.
+    /// Entries whose setuid or setgid bit was removed.
     pub bits_taken: u64,
 }
 
-/// A directory that is being filled.
+/// Unpacks entries into a directory.
 pub(crate) struct Unpacker {
     root: OwnedFd,
     marks: Marks,
     is_root: bool,
     most_bytes: u64,
     pub(crate) counts: Unpacked,
-    /// The directory of the last entry, which is often that of the next.
+    /// The directory of the last entry, which the next entry often shares.
     last: Option<(PathBuf, OwnedFd)>,
 }
 
@@ -90,7 +91,7 @@ fn refused(path: &Path, why: &str) -> io::Error {
 }
 
 impl Unpacker {
-    /// Fills a directory that is there, with at most so many bytes, and never the whole disk.
+    /// Unpacks into an existing directory. Writes at most this many bytes, and never fills the disk.
     pub(crate) fn new(root: &Path, most_bytes: u64) -> io::Result<Self> {
         let room = statvfs(root)?;
         let room = room.f_bavail.saturating_mul(room.f_frsize).saturating_sub(SPARE_BYTES);
@@ -105,12 +106,12 @@ impl Unpacker {
         })
     }
 
-    /// Says how names are to be understood from now on.
+    /// Sets how whiteout names are treated from now on.
     pub(crate) fn set_marks(&mut self, marks: Marks) {
         self.marks = marks;
     }
 
-    /// Puts an entry in its place.
+    /// Unpacks one entry.
     pub(crate) fn put(&mut self, entry: &Entry, content: &mut dyn Read) -> io::Result<()> {
         let path = clean(&entry.path)?;
         self.counts.entries += 1;
@@ -195,7 +196,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Gives an entry its owner, mode and time.
+    /// Sets owner, mode and modification time of an entry.
     fn dress(&mut self, entry: &Entry, folder: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
         let id = |id: u64| if id < IDS { u32::try_from(id).unwrap_or(NOBODY) } else { NOBODY };
         if self.is_root {
@@ -206,7 +207,7 @@ impl Unpacker {
             if entry.mode & 0o6000 != 0 {
                 self.counts.bits_taken += 1;
             }
-            // Who is not root must be able to read, and to fill directories.
+            // An unprivileged user must be able to read files and to write to directories.
             let own = match (self.is_root, &entry.kind) {
                 (true, _) => 0,
                 (false, Kind::Directory) => 0o700,
@@ -216,12 +217,12 @@ impl Unpacker {
         }
         let time = Timespec { tv_sec: entry.modified_s.clamp(0, 1 << 40), tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
-        // A time that the file system cannot hold is no reason to stop.
+        // A timestamp that the file system cannot store is not an error.
         let _ = utimensat(folder, name, &times, AtFlags::SYMLINK_NOFOLLOW);
         Ok(())
     }
 
-    /// Whether the name was a mark, which has been obeyed.
+    /// Applies a whiteout; returns whether the name was one.
     fn take_away(&mut self, parent: &Path, name: &Path) -> io::Result<bool> {
         let text = name.to_string_lossy().into_owned();
         if text == OPAQUE {
@@ -241,7 +242,7 @@ impl Unpacker {
         Ok(true)
     }
 
-    /// A directory below the root; made, with those above it, where it is missing.
+    /// Opens a directory below the root; creates it and its parents if missing.
     fn folder(&mut self, path: &Path) -> io::Result<OwnedFd> {
         if let Some((last, folder)) = &self.last
             && last == path
@@ -275,7 +276,7 @@ impl Unpacker {
     }
 }
 
-/// Copies all of it and leaves holes where it has nothing: a sparse file stays one, from wherever it comes.
+/// Copies everything and leaves holes for blocks of zeros, so that sparse files stay sparse.
 fn write_sparse(content: &mut dyn Read, file: &mut std::fs::File) -> io::Result<u64> {
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut written = 0;
@@ -303,7 +304,7 @@ fn write_sparse(content: &mut dyn Read, file: &mut std::fs::File) -> io::Result<
     }
 }
 
-/// The path without what means nothing; refused when it leads up.
+/// Normalizes a path; rejects one that leads up.
 fn clean(path: &Path) -> io::Result<PathBuf> {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -323,7 +324,7 @@ fn is_directory(folder: BorrowedFd<'_>, name: &Path) -> bool {
         .is_ok_and(|facts| rustix::fs::FileType::from_raw_mode(facts.st_mode).is_dir())
 }
 
-/// Removes what has a name, whatever it is.
+/// Removes an entry of any type.
 fn clear(folder: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
     match unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -368,7 +369,7 @@ mod tests {
         put(&mut unpacker, &entry("door", Kind::Symlink(outside.clone()))).unwrap();
         put(&mut unpacker, &entry("up", Kind::Symlink("../outside".into()))).unwrap();
         for path in ["door/evil", "up/evil"] {
-            // A link is followed inside: what is missing there is made there or refused.
+            // A symlink is resolved inside: the missing target is created there or rejected.
             let _ = put(&mut unpacker, &file(path));
         }
         put(&mut unpacker, &file("/etc/absolute")).unwrap();

@@ -1,4 +1,4 @@
-//! Streamable HTTP through a job's way out: every request passes the job's policy and is in its log.
+//! Streamable HTTP through a job's egress proxy: every request is subject to the job's policy and appears in its log.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,17 +25,16 @@ use sse_stream::{Sse, SseStream};
 use crate::outcome::short;
 use crate::spec::Headers;
 
-/// The largest answer, and the largest event of a stream.
+/// The maximum size of a response, and of one event of a stream.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
-/// What went wrong on the way.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct WebError(String);
 
 type Failure = StreamableHttpError<WebError>;
 
-/// The newest trouble of a connection.
+/// The last error of a connection.
 #[derive(Clone, Default)]
 pub(crate) struct Trouble(Arc<Mutex<Option<String>>>);
 
@@ -49,7 +48,7 @@ impl Trouble {
     }
 }
 
-/// Sends requests to one server.
+/// An HTTP client for one server.
 #[derive(Clone)]
 pub(crate) struct Web {
     proxy: Proxy,
@@ -59,7 +58,7 @@ pub(crate) struct Web {
     trouble: Trouble,
 }
 
-/// The transport over which a session speaks.
+/// The transport of a session.
 pub(crate) fn transport(web: Web, url: &str) -> StreamableHttpClientTransport<Web> {
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.max_sse_event_size = MOST_BYTES;
@@ -75,7 +74,7 @@ impl Web {
         self.trouble.clone()
     }
 
-    /// What a server or the way to it said, without the keys that it was sent.
+    /// Reports an error message of the server or the proxy, with the secrets from the request headers removed.
     fn failure(&self, text: &str) -> Failure {
         let hidden = self.headers.iter().fold(text.to_owned(), |text, (_, secret)| secret.hide_in(&text));
         self.trouble.note(&hidden);
@@ -127,7 +126,7 @@ impl Web {
         let mut held = 0;
         let bytes = response.into_body().into_data_stream().map(move |piece| {
             let piece = piece.map_err(|error| WebError(error.to_string()))?;
-            // An event ends with an empty line; what comes without one is held in memory.
+            // An event ends with an empty line; until then it is held in memory.
             held = match piece.windows(2).rposition(|pair| pair == b"\n\n") {
                 Some(at) => piece.len() - at,
                 None => held + piece.len(),
@@ -206,7 +205,7 @@ impl StreamableHttpClient for Web {
     ) -> Result<(), Failure> {
         let mut headers: Vec<_> = custom_headers.into_iter().collect();
         headers.push(header(HEADER_SESSION_ID, &session_id)?);
-        // A server that keeps its sessions is no trouble of ours.
+        // It does not matter if the server keeps the session.
         self.send(Method::DELETE, &uri, headers, Vec::new()).await.map(drop)
     }
 

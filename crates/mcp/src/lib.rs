@@ -1,8 +1,9 @@
-//! MCP servers give an agent further tools. This crate knows what a server may be ([`ServerSpec`]), how it is spoken to
-//! ([`Session`], over the lines of a process or over HTTP), and what its tools and answers mean for an agent.
+//! MCP servers give an agent additional tools. This crate defines servers ([`ServerSpec`]), connects to them
+//! ([`Session`], over the standard input and output of a process or over HTTP), and translates their tools and
+//! results for an agent.
 //!
-//! It starts nothing and keeps nothing alive: whoever has the sandbox of a job does. HTTP goes out through the job's
-//! egress proxy, so that its policy holds.
+//! It does not start or supervise processes; the owner of a job's sandbox does. HTTP requests go through the job's
+//! egress proxy, so that its policy applies.
 
 mod error;
 mod http;

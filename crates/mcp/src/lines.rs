@@ -1,7 +1,7 @@
-//! Speaks to a process: one JSON message a line. The process may outlive whoever speaks to it.
+//! Talks to a process with one JSON message per line. The process may outlive the connection.
 //!
-//! A call carries the agent's own id for it on the wire. So after a restart of this server the answer to a call that was
-//! under way is known among what the process has printed ([`Recovered`]), and the call is not made again.
+//! A call uses the agent's call id as its request id on the wire. After a restart of this server, it can therefore
+//! find the answer to a pending call in the process's output ([`Recovered`]), and does not repeat the call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,29 +14,28 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::outcome::short;
 
-/// Where the agent's own id of a call stands in its request.
+/// The metadata field of a request that carries the agent's call id.
 pub(crate) const CALL_FIELD: &str = "caisson/call";
-/// Answers to unknown requests that are kept.
+/// The maximum number of kept answers to unknown requests.
 const MOST_RECOVERED: usize = 256;
 
-/// A line for the process; the answer tells whether it was written.
+/// A line for the process.
 pub struct LineSender {
-    /// The line, with its end.
+    /// The line, including the line feed.
     pub line: Vec<u8>,
-    /// Whether it was written.
+    /// Reports whether the line was written.
     pub written: oneshot::Sender<Result<(), String>>,
 }
 
-/// A line of the process.
+/// A line from the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// What it says.
     pub bytes: Vec<u8>,
-    /// Whether it was printed before this connection: only answers count then.
+    /// Whether the process printed it before this connection; only answers count then.
     pub is_old: bool,
 }
 
-/// Answers that the process gave to requests of an earlier connection, and other news of its output.
+/// Answers to requests of an earlier connection, and output that is not MCP.
 #[derive(Clone, Default)]
 pub struct Recovered {
     shared: Arc<Mutex<Shared>>,
@@ -71,12 +70,12 @@ impl Recovered {
             if let Some(answer) = self.lock().answers.remove(call) {
                 return answer;
             }
-            // The sender lives in `self`.
+            // The sender is a field of `self`, so this cannot fail.
             let _ = changed.changed().await;
         }
     }
 
-    /// The first line that was no message, if there was one.
+    /// The first line that was not a message, if any.
     #[must_use]
     pub fn noise(&self) -> Option<String> {
         self.lock().noise.clone()
@@ -88,7 +87,7 @@ impl Recovered {
     }
 }
 
-/// Speaks to a process by lines.
+/// A transport over the lines of a process.
 pub struct Lines {
     prefix: String,
     outgoing: mpsc::Sender<LineSender>,
@@ -103,7 +102,8 @@ pub struct Lines {
 pub struct LineError(String);
 
 impl Lines {
-    /// Speaks by these channels. The prefix makes ids of requests differ from those of earlier connections.
+    /// Creates a transport over these channels. The prefix distinguishes request ids from those of earlier
+    /// connections.
     #[must_use]
     pub fn new(
         prefix: String,
@@ -119,7 +119,7 @@ impl Lines {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a request its id on the wire.
+    /// Replaces the id of a request by its id on the wire.
     fn rename(&self, message: &mut Value) {
         if message["method"] == "notifications/cancelled" {
             let ours = message["params"]["requestId"].clone();
@@ -140,7 +140,7 @@ impl Lines {
         self.ids().insert(wire, ours);
     }
 
-    /// A line as a message; `None` where it is nothing for this connection.
+    /// Parses a line; `None` if it is not a message for this connection.
     fn understand(&self, line: &Line) -> Option<RxJsonRpcMessage<RoleClient>> {
         let mut message = match serde_json::from_slice::<Value>(&line.bytes) {
             Ok(message) if message.is_object() => message,

@@ -1,4 +1,4 @@
-//! The tools of a server, as an agent is offered them: named after the server, checked, none that may not be used.
+//! The tools of a server as an agent sees them: named after the server, validated, and filtered by the allowed tools.
 
 use std::collections::BTreeSet;
 
@@ -7,33 +7,32 @@ use serde_json::Value;
 
 use crate::schema;
 
-/// The longest name that every provider takes.
+/// The longest name that every provider accepts.
 const LONGEST_NAME: usize = 64;
-/// The most that is passed on of a description.
+/// The maximum length of a description in characters.
 const LONGEST_DESCRIPTION: usize = 2000;
 
-/// A tool of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfferedTool {
-    /// The server's own name for it.
+    /// The server's name for the tool.
     pub name: String,
-    /// What the model is told.
+    /// The definition for the model.
     pub spec: ToolSpec,
-    /// Whether the server says that it only looks.
+    /// Whether the server declares the tool read-only.
     pub only_looks: bool,
 }
 
-/// What a server offers.
+/// The tools of a server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Offer {
-    /// The tools that can be used.
+    /// The usable tools.
     pub tools: Vec<OfferedTool>,
-    /// Why others cannot, in words.
+    /// Why other tools are unusable.
     pub left_out: Vec<String>,
 }
 
 impl Offer {
-    /// Reads a list of tools as it came. A tool that is not well formed is left out; the others are not harmed.
+    /// Parses a tool list as received. Skips malformed tools without affecting the others.
     #[must_use]
     pub fn read(server: &str, listed: &[Value], allowed: Option<&[String]>) -> Self {
         let mut offer = Self::default();
@@ -77,7 +76,7 @@ fn description(server: &str, tool: &Value) -> String {
     }
 }
 
-/// The name under which the model calls a tool: `server__tool`, of letters that every provider takes.
+/// The name under which the model calls a tool: `server__tool`, limited to characters that every provider accepts.
 #[must_use]
 pub fn public_name(server: &str, tool: &str) -> String {
     let clean = |letter: char| if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '_' };
@@ -85,7 +84,7 @@ pub fn public_name(server: &str, tool: &str) -> String {
     name.chars().take(LONGEST_NAME).collect()
 }
 
-/// Two names that are the same after cleaning are told apart by a number.
+/// Appends a number if another tool has the same name after replacing characters.
 fn unused(name: &str, taken: &mut BTreeSet<String>) -> String {
     let numbered = (2_u32..).map(|number| {
         let end = format!("_{number}");
@@ -98,7 +97,7 @@ fn unused(name: &str, taken: &mut BTreeSet<String>) -> String {
     free
 }
 
-/// A name of a stranger, fit for a line of text.
+/// Escapes and shortens an untrusted name for a line of text.
 fn shown(name: &str) -> String {
     name.chars().take(80).collect::<String>().escape_debug().to_string()
 }

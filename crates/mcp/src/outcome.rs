@@ -1,34 +1,33 @@
-//! What a tool gave back, as the agent's own tools give it: text, pictures, and whether it did what was asked.
+//! Converts tool results to the form of built-in tools: text, images, and whether the call failed.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use model::Image;
 use serde_json::Value;
 
-/// The most pictures of one call, and the most bytes of one.
+/// The maximum number of images per call, and the maximum size of an image.
 const MOST_IMAGES: usize = 4;
 const MOST_IMAGE_BYTES: usize = 8 * 1024 * 1024;
-/// The most text of one call that is taken in.
+/// The maximum text per call.
 const MOST_TEXT_BYTES: usize = 4 * 1024 * 1024;
-/// Kinds of pictures that models see.
+/// Image types that models accept.
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// What a tool gave back.
+/// The result of a tool call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ToolOutcome {
-    /// What the model reads.
     pub text: String,
-    /// Pictures for models that see.
+    /// Images for models that accept them.
     pub images: Vec<Image>,
-    /// Whether the server says that it failed.
+    /// Whether the server reports a failure.
     pub is_error: bool,
 }
 
 impl ToolOutcome {
-    /// Reads a result as it came.
+    /// Parses a result as received.
     ///
     /// # Errors
-    /// It is no result of a call.
+    /// The value is not the result of a call.
     pub fn read(result: &Value) -> Result<Self, String> {
         let content = match &result["content"] {
             Value::Array(content) => content.as_slice(),
@@ -40,7 +39,7 @@ impl ToolOutcome {
             outcome.take(block);
         }
         let structured = &result["structuredContent"];
-        // Servers repeat what is structured as text for those that do not know it; then once is enough.
+        // For older clients, servers repeat structured content as text; one copy is enough.
         if outcome.text.trim().is_empty() && !structured.is_null() {
             outcome.text = serde_json::to_string_pretty(structured).unwrap_or_default();
         }
@@ -100,7 +99,7 @@ impl ToolOutcome {
     }
 }
 
-/// The beginning of something that may be long.
+/// Shortens a text for a message.
 pub(crate) fn short(text: &str) -> String {
     let mut short: String = text.chars().take(200).collect();
     if short.len() < text.len() {

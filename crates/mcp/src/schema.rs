@@ -1,14 +1,15 @@
-//! What a tool takes, as its server says it: checked, because one schema that a provider refuses would stop every turn.
+//! Validates the input schemas of tools, because a single schema that a provider rejects would make every model
+//! request fail.
 
 use serde_json::{Map, Value};
 
-/// The largest schema that is passed on, and how deep it may be.
+/// The maximum size and nesting of a schema.
 const MOST_BYTES: usize = 32 * 1024;
 const MOST_DEPTH: usize = 32;
-/// What `type` may be.
+/// Valid values of `type`.
 const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
 
-/// A schema that every provider takes, or what is wrong with it.
+/// Normalizes a schema to a form that every provider accepts, or says what is wrong with it.
 pub(crate) fn checked(schema: Option<&Value>) -> Result<Value, String> {
     let mut map = match schema {
         None | Some(Value::Null) => Map::new(),
@@ -35,7 +36,7 @@ fn check(schema: &Value, depth: usize) -> Result<(), String> {
     }
     let map = match schema {
         Value::Object(map) => map,
-        // `true` and `false` are schemas.
+        // `true` and `false` are valid schemas.
         Value::Bool(_) => return Ok(()),
         _ => return Err("its schema has a part that is no schema".into()),
     };

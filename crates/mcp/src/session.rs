@@ -1,4 +1,4 @@
-//! One connection to a server: greeting, list of tools, calls.
+//! A connection to a server: initialization, tool list, calls.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,12 +25,12 @@ use crate::lines::{CALL_FIELD, Lines, Recovered};
 use crate::outcome::{ToolOutcome, short};
 use crate::spec::Headers;
 
-/// How many pages of a list are read.
+/// The maximum number of pages of a tool list.
 const MOST_PAGES: usize = 100;
-/// How many tools of one server are looked at.
+/// The maximum number of tools per server.
 const MOST_TOOLS: usize = 2000;
 
-/// Hears what a server says by itself.
+/// Handles notifications from a server.
 struct Listener {
     changed: Arc<Notify>,
 }
@@ -48,7 +48,7 @@ impl ClientHandler for Listener {
     }
 }
 
-/// A connection to a server. Dropped, it is closed; a process goes on.
+/// A connection to a server. Dropping it closes the connection; a process keeps running.
 pub struct Session {
     peer: Peer<RoleClient>,
     changed: Arc<Notify>,
@@ -58,15 +58,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Greets a process that was just started.
+    /// Initializes a connection to a process that was just started.
     ///
     /// # Errors
-    /// It does not greet back.
+    /// The server does not complete the initialization.
     pub async fn greet(lines: Lines, recovered: Recovered, limit: Duration) -> Result<Self, McpError> {
         Self::begin(lines, Some(recovered), limit).await
     }
 
-    /// Goes on with a process that was greeted before.
+    /// Resumes a connection to a process that is already initialized.
     #[must_use]
     pub fn resume(lines: Lines, recovered: Recovered) -> Self {
         let changed = Arc::new(Notify::new());
@@ -77,10 +77,10 @@ impl Session {
         Self { peer, changed, closed, cancel: Mutex::new(Some(cancel)), recovered: Some(recovered) }
     }
 
-    /// Greets a server outside, through the job's way out.
+    /// Connects to an external server through the job's egress proxy.
     ///
     /// # Errors
-    /// It may not or cannot be reached, or does not greet back.
+    /// The server is not allowed or not reachable, or does not complete the initialization.
     pub async fn connect(
         url: &str,
         headers: &Headers,
@@ -92,7 +92,7 @@ impl Session {
         let web = Web::new(proxy, upstream, headers.clone(), call);
         let trouble = web.trouble();
         Self::begin(transport(web, url), None, limit).await.map_err(|error| match (error, trouble.last()) {
-            // What the way out said is clearer than what became of it on the way here.
+            // The proxy's own message is clearer than the resulting protocol error.
             (McpError::Greeting(_) | McpError::Gone(_), Some(trouble)) => McpError::Greeting(trouble),
             (error, _) => error,
         })
@@ -119,10 +119,10 @@ impl Session {
         Ok(Self { peer, changed, closed, cancel: Mutex::new(Some(cancel)), recovered })
     }
 
-    /// The server's tools, as they came.
+    /// The server's tools, as received.
     ///
     /// # Errors
-    /// It does not list them, or not in time.
+    /// The server does not list them, or not in time.
     pub async fn list(&self, limit: Duration) -> Result<Vec<Value>, McpError> {
         let listing = async {
             let mut tools = Vec::new();
@@ -160,7 +160,7 @@ impl Session {
     /// Calls a tool.
     ///
     /// # Errors
-    /// There is no answer; nobody knows how far the call came.
+    /// There is no answer; how far the call got is unknown.
     pub async fn call(
         &self,
         tool: &str,
@@ -179,7 +179,7 @@ impl Session {
         };
         match answered {
             Ok(result) => read(&value_of(&result)),
-            // What the server refuses is an answer.
+            // A rejection by the server is a result.
             Err(ServiceError::McpError(error)) => {
                 Ok(ToolOutcome { text: error.message.to_string(), is_error: true, ..ToolOutcome::default() })
             }
@@ -191,10 +191,10 @@ impl Session {
         }
     }
 
-    /// The answer to a call that an earlier connection to the same process made.
+    /// Waits for the answer to a call that an earlier connection to the same process made.
     ///
     /// # Errors
-    /// There is none in time, or the process is gone.
+    /// There is no answer in time, or the process has exited.
     pub async fn recover(&self, call: &str, limit: Duration) -> Result<ToolOutcome, McpError> {
         let Some(recovered) = &self.recovered else {
             return Err(McpError::Gone("the connection over which it was made".into()));
@@ -213,17 +213,17 @@ impl Session {
         }
     }
 
-    /// Returns when the list of tools has changed.
+    /// Returns when the tool list has changed.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Returns when the connection is gone.
+    /// Returns when the connection is closed.
     pub async fn closed(&self) {
         let _ = self.closed.clone().wait_for(|closed| *closed).await;
     }
 
-    /// Ends the connection; a process goes on.
+    /// Closes the connection; a process keeps running.
     pub fn close(&self) {
         if let Some(cancel) = self.cancel.lock().unwrap_or_else(PoisonError::into_inner).take() {
             cancel.cancel();

@@ -1,4 +1,4 @@
-//! What an MCP server may be: as a job or the configuration writes it, and checked.
+//! MCP servers as jobs or the configuration define them, and their validation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use model::Secret;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The most servers, arguments and names of tools.
+/// The maximum number of arguments and of tool names, and the maximum length of a server name.
 const MOST_ARGUMENTS: usize = 100;
 const MOST_TOOLS: usize = 1000;
 const LONGEST_NAME: usize = 24;
-/// How long a server may take to start and to list its tools, and for a call, where nobody says.
+/// Default timeouts for starting a server and listing its tools, and for a call.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest that either may be set to, in seconds.
+/// The maximum timeout in seconds.
 const MOST_SECONDS: f64 = 3600.0;
-/// Headers that the protocol sets itself.
+/// Headers that the protocol sets.
 const RESERVED_HEADERS: [&str; 9] = [
     "accept",
     "connection",
@@ -53,21 +53,20 @@ pub struct NewServer {
     pub call_timeout_s: Option<f64>,
 }
 
-/// A checked server.
+/// A validated server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerSpec {
-    /// How it is reached.
     pub reach: Reach,
-    /// The tools that the agent may use; all when absent.
+    /// The tools that the agent may use; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// For the start and the list of tools.
+    /// For the start and the tool list.
     pub start_timeout: Duration,
     /// For one call.
     pub call_timeout: Duration,
 }
 
-/// How a server is reached.
+/// How to connect to a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
@@ -75,47 +74,43 @@ pub enum Reach {
     Stdio {
         /// The program and its arguments.
         command: Vec<String>,
-        /// Its variables, beside the job's own.
+        /// Environment variables in addition to the job's own.
         environment: BTreeMap<String, String>,
     },
-    /// A server outside.
-    Http {
-        /// Its address.
-        url: String,
-    },
+    /// A server outside the sandbox.
+    Http { url: String },
 }
 
-/// Headers for a server outside. They never leave this server but to it.
+/// Headers for an external server. They are sent only to that server.
 pub type Headers = Vec<(String, Secret)>;
 
-/// A server of the configuration.
+/// A server from the configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Configured {
-    /// What it is.
     pub server: ServerSpec,
-    /// What it is sent with each request.
+    /// Sent with every request.
     pub headers: Headers,
-    /// Whether jobs have it that do not name it.
+    /// Whether jobs that do not name the server also get it.
     pub is_for_all: bool,
 }
 
-/// A server of a job, as it is stored with it: keys of the configuration are not.
+/// A server of a job, as stored with the job; secrets from the configuration are not stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerChoice {
-    /// The one that the configuration has under this name.
+    /// The server with this name in the configuration.
     Configured,
-    /// The job's own.
+    /// The job's own server.
     Own(Box<ServerSpec>),
 }
 
-/// What is wrong with a server.
+/// A validation error of a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidServer {
-    /// Which field; empty for the name.
+    /// The field; empty for the name.
     pub field: String,
-    /// What is wrong and what is allowed.
+    /// What is wrong, and what is allowed.
     pub problem: String,
 }
 
@@ -123,10 +118,10 @@ fn invalid(field: impl Into<String>, problem: impl Into<String>) -> InvalidServe
     InvalidServer { field: field.into(), problem: problem.into() }
 }
 
-/// Checks the name of a server: it stands before the names of its tools.
+/// Validates the name of a server, which is the prefix of the names of its tools.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let starts_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase());
@@ -140,10 +135,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 impl NewServer {
-    /// Checks every field and fills in the defaults.
+    /// Validates every field and fills in the defaults.
     ///
     /// # Errors
-    /// The first field that cannot be accepted.
+    /// The first invalid field.
     pub fn check(self) -> Result<ServerSpec, InvalidServer> {
         let reach = match (self.command, self.url) {
             (Some(_), Some(_)) => {
@@ -181,10 +176,10 @@ impl NewServer {
 }
 
 impl Configured {
-    /// Checks headers and puts all together.
+    /// Validates the headers.
     ///
     /// # Errors
-    /// The header that cannot be sent.
+    /// The invalid header.
     pub fn new(server: ServerSpec, headers: Headers, is_for_all: bool) -> Result<Self, InvalidServer> {
         if !headers.is_empty() && !matches!(server.reach, Reach::Http { .. }) {
             return Err(invalid("headers", "belongs to a server with `url`"));

@@ -1,4 +1,4 @@
-//! `logs/agent.log`: what happened, a line each, for people. Computed from the events, so it can be made again.
+//! `logs/agent.log`: a human-readable log with one line per event. Derived from the events, so it can be rebuilt.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -13,20 +13,19 @@ use crate::error::OrchestratorError;
 use crate::event::{CallStatus, Event, EventBody, FileChange, FilesChanged};
 use crate::request::Work;
 
-/// The log file of one job.
 pub(crate) struct AgentLog {
     file: File,
 }
 
 impl AgentLog {
-    /// Begins the log anew; the events so far follow.
+    /// Truncates the log; the caller then appends all events so far.
     pub(crate) fn start(path: &Path) -> Result<Self, OrchestratorError> {
         let file =
             File::create(path).map_err(OrchestratorError::io(format!("writing {}", path.display())))?;
         Ok(Self { file })
     }
 
-    /// Adds events. A failure is not an error: the file can be made again from the events.
+    /// Appends events. Ignores write errors, because the file can be rebuilt from the events.
     pub(crate) fn append(&mut self, events: &[Event]) {
         let mut text = String::new();
         for event in events {
@@ -36,7 +35,7 @@ impl AgentLog {
     }
 }
 
-/// Milliseconds since 1970 as RFC 3339.
+/// Formats a Unix time in milliseconds as RFC 3339.
 #[must_use]
 pub fn format_time(time_ms: i64) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(time_ms) * 1_000_000)
@@ -55,7 +54,7 @@ fn describe(event: &Event, text: &mut String) {
     });
     let mut who = event.done_by.as_ref().map_or(String::new(), |actor| format!("{actor}: "));
     let before = format!("{} {call}", format_time(event.time_ms));
-    // An event may have thousands of lines of output.
+    // The time is formatted once, because an event may have thousands of lines of output.
     for line in what_happened(&event.body).lines() {
         for part in [&before, &who, line, "\n"] {
             text.push_str(part);
@@ -64,12 +63,12 @@ fn describe(event: &Event, text: &mut String) {
     }
 }
 
-/// Each line of a text with a mark before it.
+/// Prefixes each line of `text` with `mark`.
 fn marked(text: &str, mark: &str) -> String {
     text.lines().flat_map(|line| [mark, line, "\n"]).collect()
 }
 
-/// What an event says, for people; a line or more.
+/// Describes an event for people, in one or more lines.
 #[must_use]
 pub fn what_happened(body: &EventBody) -> String {
     match body {

@@ -1,4 +1,4 @@
-//! What people and programs see of the agent of a task job: computed from the log with the rest of the view.
+//! The agent of a task job as the API shows it. Derived from the event log, like the rest of the job view.
 
 use std::collections::BTreeMap;
 
@@ -51,12 +51,11 @@ pub struct AgentView {
 }
 
 impl AgentView {
-    /// The agent of a job that was just created.
     pub(crate) fn new(budget: Budget) -> Self {
         Self { budget, ..Self::default() }
     }
 
-    /// Takes one more event in; whether anything changed.
+    /// Applies an event. Returns whether the view changed.
     pub(crate) fn apply(&mut self, event: &Event) -> bool {
         match &event.body {
             EventBody::ModelAnswered(answered) => {
@@ -103,7 +102,7 @@ impl AgentView {
         self.spent.cost_nanodollars += cost.map_or(0, model::Money::nanodollars);
     }
 
-    /// The job has changed its state: work is what it does while it runs.
+    /// Adjusts the working time after a state change; only time in the running state counts as work.
     pub(crate) fn count_work(&mut self, state: JobState, time_ms: i64) {
         if let Some(since) = self.working_since_ms.take() {
             self.worked_ms += time_ms.saturating_sub(since).max(0);
@@ -118,14 +117,14 @@ impl AgentView {
         }
     }
 
-    /// How long it has worked, in milliseconds.
+    /// Total working time in milliseconds.
     #[must_use]
     pub fn worked_until(&self, now_ms: i64) -> i64 {
         self.worked_ms + self.working_since_ms.map_or(0, |since| now_ms.saturating_sub(since).max(0))
     }
 }
 
-/// Whether a call is one that the model asked for.
+/// Whether the model requested this call.
 pub(crate) fn is_agent_call(call: &str) -> bool {
     call.starts_with("turn-")
 }

@@ -1,4 +1,4 @@
-//! What callers ask and are answered.
+//! Request and response types of the orchestrator's public functions.
 
 use std::collections::BTreeMap;
 
@@ -12,46 +12,40 @@ use crate::request::NewJob;
 use crate::state::JobState;
 use crate::view::JobView;
 
-/// A job and the key under which it may be sent again.
+/// A job to submit, with its idempotency key.
 #[derive(Debug, Clone, Default)]
 pub struct Submission {
-    /// The job.
     pub job: NewJob,
-    /// The same key with the same job gives the first answer again.
+    /// A repeated submission with the same key and the same job returns the first response.
     pub idempotency_key: Option<String>,
-    /// Whose it is.
+    /// The API key that submits the job.
     pub submitter: Option<Submitter>,
     /// Whether files follow in the same request.
     pub bringing: Bringing,
 }
 
-/// Whether a job brings files in the request that it comes with.
+/// Whether files follow the job in the same request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Bringing {
-    /// What was sent is all.
     #[default]
     Nothing,
-    /// Files follow; the job is a draft until [`Orchestrator::complete_form`](crate::Orchestrator::complete_form).
+    /// Files follow; the job stays a draft until [`Orchestrator::complete_form`](crate::Orchestrator::complete_form).
     Files,
 }
 
-/// Whether a submission was seen before.
+/// Whether the submission repeats an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeated {
-    /// The job is new.
     No,
-    /// It is the job of an earlier submission.
+    /// The submission returned the job of an earlier one.
     Yes,
 }
 
-/// An accepted job.
 #[derive(Debug, Clone)]
 pub struct Accepted {
-    /// The job.
     pub view: JobView,
-    /// Whether it was seen before.
     pub repeated: Repeated,
-    /// What the caller should know or do.
+    /// What the caller should know or do next.
     pub hint: Option<String>,
 }
 
@@ -66,29 +60,25 @@ pub enum JobKind {
     Sandbox,
 }
 
-/// Which jobs to list.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
-    /// Jobs, or bare sandboxes.
     pub kind: JobKind,
-    /// Only these states; all when empty.
+    /// All states if empty.
     pub states: Vec<JobState>,
     /// Only jobs with this label.
     pub label: Option<(String, String)>,
-    /// Only jobs of this key.
+    /// Only jobs submitted with this key.
     pub submitter: Option<KeyId>,
-    /// Only jobs that are older than this one.
+    /// Only jobs older than this one.
     pub before: Option<JobId>,
-    /// At most so many.
     pub limit: usize,
 }
 
 /// A page of jobs, newest first.
 #[derive(Debug, Clone)]
 pub struct JobPage {
-    /// The jobs.
     pub jobs: Vec<JobView>,
-    /// `before` of the next page.
+    /// Pass as `before` to get the next page.
     pub next: Option<JobId>,
 }
 

@@ -1,24 +1,25 @@
-//! How many entries a zip claims to have, read before its directory is: whoever reads that keeps all of it in memory.
+//! Reads how many entries a zip claims to have, before anything parses its central directory: a zip reader keeps the
+//! whole directory in memory.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// The record at the end, without its comment, and how long that comment may be.
+/// Size of the end-of-central-directory record without its comment, and the maximum size of that comment.
 const END_BYTES: u64 = 22;
 const COMMENT_BYTES: u64 = 65_535;
 const END: &[u8] = b"PK\x05\x06";
-/// The records of archives that are too large for the one above, and what points at the first of them.
+/// The zip64 end-of-central-directory record, and the locator that points to it.
 const LARGE_END: &[u8] = b"PK\x06\x06";
 const LOCATOR: &[u8] = b"PK\x06\x07";
 const LOCATOR_BYTES: u64 = 20;
-/// Where the number of entries is in the two records.
+/// Offsets of the entry count in the two records.
 const COUNT_AT: usize = 10;
 const LARGE_COUNT_AT: usize = 32;
-/// How much is looked through at a time; two pieces overlap by one record.
+/// Size of the chunks that are searched; two chunks overlap by one record.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The most entries that any record at the end of a zip claims. There may be more than one that looks like it, and which
-/// of them a reader believes is its own business.
+/// The largest entry count that any end-of-central-directory record claims. Several positions may look like such a
+/// record, and readers differ in which one they believe.
 pub(crate) fn most_entries(file: &mut File) -> io::Result<u64> {
     let length = file.seek(SeekFrom::End(0))?;
     let start = length.saturating_sub(END_BYTES + COMMENT_BYTES + 4);
@@ -37,7 +38,8 @@ pub(crate) fn most_entries(file: &mut File) -> io::Result<u64> {
     Ok(most)
 }
 
-/// What lies before an archive may move its records further on than the locator says.
+/// Searches the whole range, because data in front of the archive shifts the records behind the position that the
+/// locator gives.
 fn most_of_large_records(file: &mut File, from: u64, to: u64) -> io::Result<u64> {
     let (mut most, mut position) = (0, from);
     while position < to {
@@ -64,7 +66,7 @@ fn positions<'a>(bytes: &'a [u8], mark: &'a [u8]) -> impl Iterator<Item = usize>
     bytes.windows(mark.len()).enumerate().filter(move |(_, window)| *window == mark).map(|(at, _)| at)
 }
 
-/// The bytes of a number; one that is cut off counts as nothing.
+/// Returns zeros if the number is cut off.
 fn number<const SIZE: usize>(bytes: &[u8], at: usize) -> [u8; SIZE] {
     bytes.get(at..at + SIZE).and_then(|part| part.try_into().ok()).unwrap_or([0; SIZE])
 }
@@ -92,7 +94,7 @@ mod tests {
         record
     }
 
-    /// An archive whose large record stands `shift` bytes after where its locator says.
+    /// An archive whose zip64 record is `shift` bytes after the position that its locator gives.
     fn large(count: u64, shift: usize) -> Vec<u8> {
         let mut bytes = vec![b'x'; shift];
         bytes.extend(LARGE_END);

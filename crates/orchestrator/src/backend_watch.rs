@@ -1,5 +1,5 @@
-//! Whether the backend answers. While it does not, nothing is picked from the queue, and jobs that need it wait; one task asks it again
-//! for all of them.
+//! Tracks whether the backend answers. While it does not, the scheduler picks no jobs and jobs that need the backend
+//! wait; one task polls the backend for all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,17 @@ use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::reconcile::reconcile;
 
-/// How often a backend that does not answer is asked again.
+/// Interval between two pings of a backend that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What is known of it now.
 #[derive(Default)]
 pub(crate) struct BackendWatch {
-    /// Why it cannot be asked for anything, while it cannot.
+    /// Why the backend is unreachable; `None` while it is reachable.
     outage: watch::Sender<Option<Arc<str>>>,
 }
 
 impl BackendWatch {
-    /// Takes in what a request to the backend has come to. Other failures than its absence mean nothing here.
+    /// Records a backend that is unreachable. Ignores all other errors.
     pub(crate) fn note(&self, error: &OrchestratorError) {
         if !error.is_backend_away() {
             return;
@@ -33,18 +32,18 @@ impl BackendWatch {
         }
     }
 
-    /// Why it cannot be asked for anything; `None` while it can, as far as anybody has noticed.
+    /// Why the backend is unreachable; `None` while no request has failed for that reason.
     pub(crate) fn outage(&self) -> Option<Arc<str>> {
         self.outage.borrow().clone()
     }
 
-    /// Returns once it answers, at once where it does.
+    /// Waits until the backend answers; returns at once if it does.
     pub(crate) async fn answers(&self) {
         self.wait_for(false).await;
     }
 
     async fn wait_for(&self, outage: bool) {
-        // The sender is here: this does not fail.
+        // Cannot fail: `self` holds the sender.
         let _ = self.outage.subscribe().wait_for(|now| now.is_some() == outage).await;
     }
 
@@ -55,20 +54,21 @@ impl BackendWatch {
     }
 }
 
-/// Asks a backend that does not answer until it does, and then lets everything go on. Runs until the server goes down.
+/// Waits for outages, pings the backend until it answers, and then lets all jobs continue. Runs until the server
+/// shuts down.
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
         tokio::select! {
             () = core.shutdown.cancelled() => return,
             () = until_it_answers(&core) => {}
         }
-        // Before the scheduler looks.
+        // Must happen before the scheduler runs.
         core.setbacks.hurry();
         core.backend_watch.is_over();
-        // They may have ended with the engine that ran them.
+        // The ready sandboxes may have died with the engine that ran them.
         core.pool.give_up_ready();
         core.queue_changed.notify_one();
-        // What could not be removed meanwhile is.
+        // Remove what could not be removed during the outage.
         if let Err(error) = reconcile(&core).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "reconciling failed, trying again");
         }
@@ -82,7 +82,7 @@ async fn until_it_answers(core: &Core) {
         tokio::time::sleep(PAUSE).await;
         match core.backend.ping().await.map_err(OrchestratorError::from) {
             Err(error) if error.is_backend_away() => core.backend_watch.note(&error),
-            // What else is wrong with it the next job tells.
+            // Any other error shows up with the next job that uses the backend.
             _ => return,
         }
     }

@@ -1,9 +1,10 @@
-//! A backup: one archive (tar, zstd) with a copy of the database and the folders of its jobs, made while a server runs.
+//! Backups: one archive (tar, zstd) with a copy of the database and the folders of its jobs, made while a server
+//! runs.
 //!
-//! The database is copied as it is at one moment, the files after it. A result is renamed into place before the
-//! database speaks of it, so it is there. Only a checkpoint may be replaced by a later one in between: those are held
-//! open from before the copy, and the copy is taken again where that was not enough. The digests of all files come
-//! last, so an archive that ends with them is whole.
+//! The database is copied first, as of one moment, and the files after it. A result file is renamed into place before
+//! the database refers to it, so every result in the copy exists. Only a checkpoint can be replaced by a later one in
+//! between: checkpoints are held open from before the copy, and the copy is repeated if that was not enough. The
+//! digests of all files come last, so an archive that ends with them is complete.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,25 +26,24 @@ use crate::view::JobView;
 
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const FORMAT: u32 = 1;
-/// How often the database is copied again because a checkpoint was replaced meanwhile.
+/// How often the database is copied again because a checkpoint was replaced in the meantime.
 const ATTEMPTS: u32 = 5;
 const LEVEL: i32 = 3;
-/// For files that are ours alone.
+/// For files that only the server's user may read.
 const OWN_MODE: u32 = 0o600;
 
-/// What an archive holds; its last entry.
+/// The last entry of an archive: a list of its files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) format: u32,
     pub(crate) caisson: String,
     pub(crate) created: String,
-    /// Whose signed heads count there; older archives do not say.
+    /// The keys whose signed heads the original server trusts; absent in older archives.
     #[serde(default)]
     pub(crate) audit_keys: Option<Vec<String>>,
     pub(crate) files: Vec<ManifestFile>,
 }
 
-/// One file of an archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManifestFile {
     pub(crate) path: String,
@@ -52,28 +52,26 @@ pub(crate) struct ManifestFile {
     pub(crate) sha256: String,
 }
 
-/// What a backup or a restored folder holds.
+/// Contents of a backup or of a restored folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BackupReport {
-    /// When the backup was made, RFC 3339.
+    /// When the backup was made, as RFC 3339.
     pub created: String,
-    /// How many jobs.
     pub jobs: usize,
-    /// How many of them are not over.
+    /// Number of jobs that are not over.
     pub unfinished: usize,
-    /// How many files, the database included.
+    /// Number of files, including the database.
     pub files: usize,
-    /// Their size.
     pub bytes: u64,
     /// Jobs whose files were removed while the backup was made.
     pub gone: Vec<String>,
 }
 
-/// Writes a backup of a data folder, whether a server uses it or not. An existing file is not overwritten; a file
-/// with the name of the archive is whole.
+/// Writes a backup of a data folder, whether or not a server is using it. Never overwrites an existing file. A file
+/// under the final name is always complete.
 ///
 /// # Errors
-/// The folder is none of ours, the archive exists, or something cannot be read or written.
+/// The folder is not a Caisson data folder, the archive exists, or a file cannot be read or written.
 pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, OrchestratorError> {
     if !data.join(DATABASE).is_file() {
         return Err(OrchestratorError::Backup(format!(
@@ -107,7 +105,7 @@ fn refuse_existing(archive: &Path) -> Result<(), OrchestratorError> {
     Ok(())
 }
 
-/// The archive while it is written; two that write to one name would ruin each other.
+/// Opens and locks the unfinished archive; two processes writing the same file would corrupt it.
 fn open_alone(partial: &Path, archive: &Path) -> Result<File, OrchestratorError> {
     let failed = || OrchestratorError::io(format!("writing {}", partial.display()));
     let file = OpenOptions::new()
@@ -137,7 +135,7 @@ fn beside(archive: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Files that are there only while a backup is made.
+/// Temporary files that exist only during a backup.
 struct Scratch {
     database: PathBuf,
     file: PathBuf,
@@ -183,10 +181,10 @@ fn write(
     Ok(report)
 }
 
-/// Checkpoints by their path in the archive, held open so that they stay readable when they are replaced.
+/// Checkpoints by their path in the archive, held open so that they stay readable after they are replaced.
 type Checkpoints = HashMap<String, File>;
 
-/// Copies the database, and makes sure that the checkpoints it speaks of can be read.
+/// Copies the database and makes sure that every checkpoint it refers to can be read.
 fn copy(data: &Path, scratch: &Scratch) -> Result<(Vec<JobView>, Checkpoints), OrchestratorError> {
     for _ in 0..ATTEMPTS {
         scratch.remove();
@@ -222,7 +220,7 @@ fn hold_checkpoints(data: &Path) -> Checkpoints {
     held
 }
 
-/// The checkpoint that a job would go on from, as a path in the archive.
+/// The checkpoint that a job would resume from, as a path in the archive.
 fn checkpoint_of(job: &JobView) -> Option<String> {
     let steps = job.checkpoint_steps.filter(|_| !job.state.is_over())?;
     Some(format!("jobs/{}/checkpoint-{steps}.tar.zst", job.job_id))
@@ -236,12 +234,12 @@ fn is_partial(name: &str) -> bool {
     name.ends_with("partial")
 }
 
-/// Not part of a backup: half-written files, uploads on their way, and checkpoints, which are added by themselves.
+/// Files that are skipped: half-written files, uploads in progress, and checkpoints, which are added separately.
 fn is_passing(name: &str) -> bool {
     is_partial(name) || name.starts_with("incoming-") || name.starts_with("checkpoint-")
 }
 
-/// The names in a folder, sorted; an error when there is no such folder.
+/// The names in a folder, sorted. Fails if the folder does not exist.
 fn entries(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -251,7 +249,7 @@ fn entries(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Adds the files of a job; `false` when its result is gone because the job was removed meanwhile.
+/// Adds the files of a job. Returns `false` if its result is gone because the job was removed in the meantime.
 fn add_job(
     archive: &mut Archive<impl Write>,
     data: &Path,
@@ -275,7 +273,7 @@ fn add_job(
             let path = format!("{folder}/{name}");
             let Ok(metadata) = fs::symlink_metadata(data.join(&path)) else { continue };
             if metadata.is_dir() {
-                // The key that speaks for hosts leaves this machine in no archive; a restored job makes its own.
+                // The private key of the job's CA never goes into an archive; a restored job creates its own.
                 if !(folder == top && name == AUTHORITY) {
                     folders.push(path);
                 }
@@ -290,7 +288,7 @@ fn add_job(
     Ok(found_result || job.artifact.is_none())
 }
 
-/// Adds a file; `false` when it is gone. One that may still be written to is copied first, so that it stands still.
+/// Adds a file. Returns `false` if it is gone. A file that may still change is copied first and added from the copy.
 fn add_file(
     archive: &mut Archive<impl Write>,
     data: &Path,
@@ -319,7 +317,6 @@ fn add_file(
     Ok(true)
 }
 
-/// An archive that is being written.
 struct Archive<W: Write> {
     tar: Builder<W>,
     files: Vec<ManifestFile>,
@@ -366,7 +363,7 @@ impl<'a> Archive<zstd::Encoder<'_, BufWriter<&'a File>>> {
     }
 }
 
-/// Passes bytes on, and knows their digest at the end.
+/// A reader that computes the SHA-256 digest of what it passes on.
 pub(crate) struct Hashed<R> {
     inner: R,
     digest: Sha256,
@@ -378,7 +375,7 @@ impl<R> Hashed<R> {
         Self { inner, digest: Sha256::new(), bytes: 0 }
     }
 
-    /// The digest in hexadecimal, and how many bytes there were.
+    /// The digest in hexadecimal, and the number of bytes read.
     pub(crate) fn finish(self) -> (String, u64) {
         let text = self.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         (text, self.bytes)

@@ -1,4 +1,4 @@
-//! Backups of a folder that is written to, and what is refused when one is restored.
+//! Tests of backups made while the folder is in use, and of archives that a restore must refuse.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -45,7 +45,7 @@ impl Host {
         id
     }
 
-    /// One job that is over, one that runs with a checkpoint, and a backup of both.
+    /// One finished job, one running job with a checkpoint, and a backup of both.
     async fn backed_up(&self) -> (JobId, JobId, PathBuf) {
         let over = self.job(vec![state(JobState::Queued), state(JobState::Complete)]).await;
         fs::write(self.folder.output(over), vec![7; 300_000]).unwrap();
@@ -91,7 +91,7 @@ async fn a_second_backup_to_the_same_name_is_refused_and_harms_nothing() {
     let error = back_up(&host.path("data"), &archive).unwrap_err().to_string();
     assert!(error.contains("another backup to") && error.contains("choose another name"), "{error}");
     assert!(host.path("backup.tar.zst.partial").exists());
-    // What one that was killed has left is no hindrance.
+    // Leftovers of a killed backup do not get in the way.
     drop(partial);
     back_up(&host.path("data"), &archive).unwrap();
     assert!(archive.exists() && !host.path("backup.tar.zst.partial").exists());
@@ -146,7 +146,7 @@ async fn a_restore_that_was_killed_is_begun_again() {
     let host = Host::new();
     let (over, _, archive) = host.backed_up().await;
     let folder = host.path("restored");
-    // As it is left in the middle of unpacking, and in the middle of putting jobs in place.
+    // The leftovers of a restore killed while it unpacked, and of one killed while it moved jobs into place.
     for moved in ["", "0197a0e0-0000-7000-8000-000000000000"] {
         fs::create_dir_all(folder.join("restore.partial/jobs")).unwrap();
         fs::write(folder.join("restore.partial/caisson.db"), "half").unwrap();
@@ -158,7 +158,7 @@ async fn a_restore_that_was_killed_is_begun_again() {
         assert!(moved.is_empty() || !folder.join("jobs").join(moved).exists(), "of the first attempt");
         fs::remove_dir_all(&folder).unwrap();
     }
-    // What somebody else has there is not touched.
+    // Files that the restore did not create are not touched.
     fs::create_dir_all(folder.join("restore.partial")).unwrap();
     fs::write(folder.join("mine"), "").unwrap();
     let error = restore(&archive, &folder).await.unwrap_err().to_string();

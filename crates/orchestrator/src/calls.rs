@@ -1,4 +1,4 @@
-//! Calls that come over the API into the sandbox of a job that runs. They stand in the job's log like its own.
+//! Calls that API callers run in the sandbox of a running job. They are logged like the job's own calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,22 +22,22 @@ use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, at_most};
 use crate::state::JobState;
 
-/// How much of each stream an answer carries.
+/// Bytes of each output stream that a response contains.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
-/// For a call that says nothing.
+/// If the caller gives no timeout.
 pub(crate) const DEFAULT_TIMEOUT_S: f64 = 60.0;
-/// The longest that a call over the API may take.
+/// Maximum timeout of a call over the API.
 const MAX_TIMEOUT_S: f64 = 3600.0;
-/// Longer than the guest needs to end a process that ignores its signals.
+/// Longer than the guest needs to kill a process that ignores signals.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a link that is being opened may take.
+/// How long to wait for a link that is being opened.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Orchestrator {
-    /// Runs something in the sandbox of a job, and waits for its end.
+    /// Runs a command in the sandbox of a job and waits until it ends.
     ///
     /// # Errors
-    /// The job has no sandbox now, or the request cannot be accepted.
+    /// The job has no sandbox now, or the request is invalid.
     pub async fn exec(&self, id: JobId, request: ExecRequest) -> Result<ExecReply, OrchestratorError> {
         let timeout_s = self.timeout_of_call(request.timeout_s)?;
         let request = ExecRequest { timeout_s: Some(timeout_s), ..request };
@@ -46,7 +46,7 @@ impl Orchestrator {
         Ok(reply(call, end, &captured))
     }
 
-    /// How long a call may take: as long as is asked for, or the default, lowered to the caller's ceiling.
+    /// The timeout of a call: the requested one, or the default lowered to the caller's ceiling.
     pub(crate) fn timeout_of_call(&self, asked: Option<f64>) -> Result<f64, InvalidField> {
         let ceilings = self.own_ceilings();
         let Some(seconds) = asked else {
@@ -58,7 +58,7 @@ impl Orchestrator {
         Ok(seconds)
     }
 
-    /// Checks a request, finds the sandbox, and writes the call down.
+    /// Checks a request, connects to the sandbox and logs the start of the call.
     pub(crate) async fn begin_call(
         &self,
         id: JobId,
@@ -68,7 +68,7 @@ impl Orchestrator {
         self.begin_program(id, request, program, ("exec", input_of(request))).await
     }
 
-    /// Finds the sandbox, and writes the call of a tool with its input down.
+    /// Connects to the sandbox and logs the start of a call to `tool` with `input`.
     pub(crate) async fn begin_program(
         &self,
         id: JobId,
@@ -99,7 +99,7 @@ impl Orchestrator {
         Ok(Begun { live, client, call, exec })
     }
 
-    /// A job that is driven now, and its guest.
+    /// A job that has a driver now, and the client of its guest.
     pub(crate) async fn reach(&self, id: JobId) -> Result<(LiveJob, GuestClient), OrchestratorError> {
         if let Some(shortage) = self.core.host_disk.shortage()
             && self.core.live.contains(id)
@@ -115,7 +115,7 @@ impl Orchestrator {
         }
         let view = self.core.store.job(id).await?;
         if view.state == JobState::Running {
-            // Right after a restart of the server it is taken up, and the link opened anew: worth a moment.
+            // Right after a server restart the job is being resumed and its link reopened, so wait a moment.
             let reached = async {
                 let live = self.core.live.wait_for(id).await;
                 let mut guest = live.guest.subscribe();
@@ -139,7 +139,7 @@ impl Orchestrator {
     }
 }
 
-/// Runs a call that is written down to its end, and writes that down too.
+/// Runs a call whose start is logged, and logs its end.
 pub(crate) async fn run_begun(
     Begun { live, client, call, exec }: Begun,
     timeout_s: f64,
@@ -162,7 +162,7 @@ pub(crate) async fn run_begun(
     Ok((call, end, sink.into_captured()))
 }
 
-/// Ends a call that is written down and is not sent.
+/// Ends a call whose start is logged without sending it to the guest.
 pub(crate) async fn end_begun(
     Begun { live, call, .. }: Begun,
     end: CallEnd,
@@ -171,7 +171,7 @@ pub(crate) async fn end_begun(
     Ok((call, end, Captured::new(0)))
 }
 
-/// A call that is written down and may be sent.
+/// A call whose start is logged and that may be sent to the guest.
 pub(crate) struct Begun {
     pub(crate) live: LiveJob,
     pub(crate) client: GuestClient,
@@ -179,7 +179,7 @@ pub(crate) struct Begun {
     pub(crate) exec: Exec,
 }
 
-/// Follows a call to its end and writes its output down, but for the last piece: see [`OutputSink::finish`].
+/// Follows a call to its end and logs its output except for the last piece, see [`OutputSink::finish`].
 pub(crate) async fn follow(
     follower: &mut CallFollower,
     sink: &mut OutputSink,
@@ -189,7 +189,7 @@ pub(crate) async fn follow(
         let flush_at = sink.flush_at();
         let update = tokio::select! {
             update = follower.next() => update?,
-            // Who watches the log must not wait for the next output to see this one.
+            // People who watch the log should see this output without waiting for more.
             () = sleep_until(flush_at.unwrap_or_else(Instant::now)), if flush_at.is_some() => {
                 sink.flush().await?;
                 continue;
@@ -256,7 +256,7 @@ pub(crate) fn check_timeout(seconds: f64) -> Result<f64, InvalidField> {
     Err(InvalidField { field: "timeout_s".into(), problem })
 }
 
-/// What the log has of a request: of variables their names, of standard input its size and digest.
+/// What the log keeps of a request: the names of variables but not their values, and the size and digest of stdin.
 fn input_of(request: &ExecRequest) -> Value {
     let mut input = json!({ "command": request.command, "argv": request.argv });
     if let Some(directory) = &request.cwd {

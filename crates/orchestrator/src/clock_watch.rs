@@ -1,66 +1,64 @@
-//! Whether the clock can be believed by those who remove what is old. One that is set a month ahead by mistake must not cost
-//! a month of jobs. Decision 0049.
+//! Detects wall-clock jumps, for code that removes old data. A clock that is set a month ahead by mistake must not
+//! delete a month of jobs. Decision 0049.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::clock::{now_ms, since_boot_ms};
 
-/// So far ahead of what was expected the clock may be.
+/// How far ahead of the expected time the clock may be.
 const MOST_AHEAD_MS: i64 = 86_400_000;
-/// A clock that is further ahead and stays so for this long, of a machine that runs, is right after all.
+/// A clock that is further ahead for this long, while the machine runs, is accepted as correct.
 const PROBATION_MS: i64 = 86_400_000;
-/// The file in the data folder that keeps when the clock was last looked at.
+/// The file in the data folder that stores when the clock was last checked.
 const FILE: &str = "last-look";
 
-/// What the clocks said at one moment.
+/// Readings of both clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Moment {
     now_ms: i64,
-    /// The clock that only counts.
+    /// The monotonic clock.
     since_boot_ms: i64,
 }
 
-/// What is to be thought of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It may be right.
+    /// The clock may be right.
     Believed,
-    /// It has jumped ahead by so much, and that is news.
+    /// The clock has jumped ahead by this much since the previous check.
     Jumped { ahead_ms: i64 },
-    /// The same, and it was said before.
+    /// The clock is still ahead; the jump was reported before.
     StillDoubted,
 }
 
-/// Watches the clock of one server.
 pub(crate) struct ClockWatch {
     file: PathBuf,
-    /// When it was last believed by an earlier server.
+    /// When an earlier server process last trusted the clock.
     before_ms: Option<i64>,
-    /// The same by this one.
+    /// When this process last trusted the clock.
     last: Option<Moment>,
     doubted_since_boot_ms: Option<i64>,
 }
 
 impl ClockWatch {
-    /// Goes on from what an earlier server has left in the data folder.
+    /// Loads the state that an earlier server process left in the data folder.
     pub(crate) fn new(data: &Path) -> Self {
         let file = data.join(FILE);
         let before_ms = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
         Self { file, before_ms, last: None, doubted_since_boot_ms: None }
     }
 
-    /// Whether nobody has looked at the clock in this folder yet.
+    /// Whether the clock has never been checked for this folder.
     pub(crate) fn is_new(&self) -> bool {
         self.before_ms.is_none() && self.last.is_none()
     }
 
-    /// Looks at the clock. `newest_ms` is the newest time that is known of jobs, for a folder where nobody has looked yet.
+    /// Checks the clock. `newest_ms` is the newest known time of any job, for a folder without an earlier check.
     pub(crate) fn look(&mut self, newest_ms: Option<i64>) -> Verdict {
         self.before_ms = self.before_ms.or(newest_ms);
         let verdict = self.judge(Moment { now_ms: now_ms(), since_boot_ms: since_boot_ms() });
         if let (Verdict::Believed, Some(last)) = (verdict, self.last) {
-            // A file that cannot be written makes the next server careful, nothing else.
+            // If the file cannot be written, the next server process is merely more cautious.
             let _ = fs::write(&self.file, format!("{}\n", last.now_ms));
         }
         verdict
@@ -73,7 +71,7 @@ impl ClockWatch {
         let doubted_since = self.doubted_since_boot_ms;
         let has_lasted = doubted_since.is_some_and(|since| now.since_boot_ms - since >= PROBATION_MS);
         if ahead_ms <= MOST_AHEAD_MS || has_lasted {
-            // One that went back is expected to come forward again.
+            // A clock that went back is expected to return to where it was.
             self.last = Some(Moment { now_ms: now.now_ms.max(expected_ms), ..now });
             self.doubted_since_boot_ms = None;
             return Verdict::Believed;

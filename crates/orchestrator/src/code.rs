@@ -1,4 +1,4 @@
-//! Code in live kernels: cells that come over the API, what they show, and the kernels themselves.
+//! Code in live notebook kernels: cells that API callers run, what they display, and the kernels themselves.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ use crate::kernels::{RefusedCell, Wanted};
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, check_kernel_name};
 
-/// Which kernel runs the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Language {
     Python,
@@ -26,7 +25,6 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// The kernel that runs it.
     pub(crate) fn wanted(&self) -> Wanted<'_> {
         match self {
             Self::Python => Wanted::Language("python"),
@@ -36,7 +34,7 @@ impl Language {
     }
 }
 
-/// What the guest is told to run.
+/// The program that the guest runs for a cell.
 pub(crate) fn program_of_code(language: &Language, code: &str) -> Program {
     let (kernel, otherwise) = match language {
         Language::Python => {
@@ -185,10 +183,10 @@ fn language_of(request: &CodeRequest) -> Result<Language, InvalidField> {
 }
 
 impl Orchestrator {
-    /// Runs a cell in the sandbox of a job, and waits for its end.
+    /// Runs a cell in the sandbox of a job and waits until it ends.
     ///
     /// # Errors
-    /// The job has no sandbox now, or the request cannot be accepted.
+    /// The job has no sandbox now, or the request is invalid.
     pub async fn run_code(&self, id: JobId, request: CodeRequest) -> Result<CodeReply, OrchestratorError> {
         let language = language_of(&request)?;
         let timeout_s = self.timeout_of_call(request.timeout_s)?;
@@ -221,7 +219,8 @@ impl Orchestrator {
         })
     }
 
-    /// Why a cell is not run in a job that has lost a sandbox; `None` where it may be. Waits while cells run again.
+    /// Why a cell is refused in a job that has lost a sandbox; `None` if it may run. Waits while lost cells are
+    /// replayed.
     async fn pass_kernel_gate(
         &self,
         id: JobId,
@@ -259,7 +258,7 @@ impl Orchestrator {
     /// Interrupts or restarts a kernel.
     ///
     /// # Errors
-    /// It does not run, or the job has no sandbox now.
+    /// The kernel is not running, or the job has no sandbox now.
     pub async fn act_on_kernel(
         &self,
         id: JobId,

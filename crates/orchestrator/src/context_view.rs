@@ -1,5 +1,5 @@
-//! What the model of a job saw or would see at an event: each piece of the prompt with its cost and the events that it
-//! stands for. Computed from the log alone.
+//! The prompt that the model of a job got, or would get, at a given event: each segment with its cost and the events
+//! it covers. Derived from the event log alone.
 
 use context::explain::{self, Explanation, Part};
 use context::{EventId, EventRange, POLICY_VERSION};
@@ -11,7 +11,7 @@ use crate::error::OrchestratorError;
 use crate::ids::{JobId, Sequence};
 use crate::orchestrator::Orchestrator;
 
-/// How many events are read at once.
+/// Number of events read per page.
 const PAGE: usize = 256;
 
 /// What the model saw, or would see.
@@ -101,10 +101,10 @@ impl From<Part> for ContextSegment {
 }
 
 impl Orchestrator {
-    /// What the model of a job saw or would see after an event, the newest where none is named.
+    /// The prompt after the event `at`, or after the newest event if `at` is `None`.
     ///
     /// # Errors
-    /// There is no such job or event; no model was about to be asked yet.
+    /// There is no such job or event, or the job has not prepared a model call yet.
     pub async fn context(&self, id: JobId, at: Option<Sequence>) -> Result<ContextView, OrchestratorError> {
         let (view, model, asked) = self.explained(id, at).await?;
         Ok(ContextView {
@@ -120,16 +120,13 @@ impl Orchestrator {
         })
     }
 
-    /// The same as text for people.
-    ///
-    /// # Errors
-    /// As for [`Orchestrator::context`].
+    /// Like [`Orchestrator::context`], as text for people.
     pub async fn context_text(&self, id: JobId, at: Option<Sequence>) -> Result<String, OrchestratorError> {
         Ok(self.explained(id, at).await?.0.render())
     }
 
-    /// The agent's part of a log up to an event, and the newest event that was read. Page by page: outputs of commands are
-    /// most of a log, and no part of this.
+    /// The events up to `at` that concern the agent, and the sequence of the newest event read. Reads page by page:
+    /// most of a log is command output, which is not needed here.
     async fn agent_log(
         &self,
         id: JobId,
@@ -141,7 +138,7 @@ impl Orchestrator {
             let events = self.core.store.events(id, newest, left).await?;
             log.extend(events.iter().filter_map(logged));
             newest = events.last().map_or(newest, |event| event.sequence);
-            // A page may be short because of its bytes: only an empty one is the end.
+            // A page may be short because of its size in bytes; only an empty page is the end.
             if events.is_empty() || at.is_some_and(|at| newest >= at) {
                 return Ok((log, newest));
             }
@@ -154,7 +151,7 @@ impl Orchestrator {
         at: Option<Sequence>,
     ) -> Result<(Explanation, String, bool), OrchestratorError> {
         self.core.store.job(id).await?;
-        // Of no event at all, the error says how many there are.
+        // `at = 0` reads the whole log, so that the error can say how many events there are.
         let (log, newest) = self.agent_log(id, at.filter(|at| *at > 0)).await?;
         if let Some(at) = at.filter(|at| *at == 0 || *at > newest) {
             return Err(OrchestratorError::NoEvent { at, newest });

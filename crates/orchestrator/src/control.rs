@@ -1,4 +1,4 @@
-//! What people may do with a job that works: say something, let it wait, let it go on, work in its sandbox, answer.
+//! User control of a running job: messages, pause, resume, takeover and handback, answers to input requests.
 
 use agent::{Budget, Notice, NoticeCode, PersonAnswer, PersonRequest};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,6 @@ use crate::state::JobState;
 use crate::store::Kinds;
 use crate::view::JobView;
 
-/// The longest message.
 const MAX_MESSAGE_BYTES: usize = 100 * 1024;
 
 /// Something that a person says to the agent.
@@ -46,20 +45,18 @@ pub struct Handback {
     pub force: bool,
 }
 
-/// A sandbox that was taken over.
 #[derive(Debug)]
 pub struct TakenOver {
-    /// The job now.
     pub view: JobView,
-    /// What the holder's clients show; told once.
+    /// Token that the holder's clients present. Returned only once.
     pub token: String,
 }
 
 impl Orchestrator {
-    /// Says something to the agent of a job.
+    /// Sends a message to the agent of a job.
     ///
     /// # Errors
-    /// The job is over, has no agent, or the message is empty.
+    /// The job is over or has no agent, or the message is empty.
     pub async fn message(&self, id: JobId, message: Message) -> Result<JobView, OrchestratorError> {
         if message.text.trim().is_empty() || message.text.len() > MAX_MESSAGE_BYTES {
             return Err(invalid("text", format!("must have 1 to {MAX_MESSAGE_BYTES} bytes")).into());
@@ -68,7 +65,7 @@ impl Orchestrator {
         self.tell(id, vec![EventBody::MessageReceived { text: message.text }.into()]).await
     }
 
-    /// Wants a job to wait, from its next call on.
+    /// Asks a job to pause before its next call.
     ///
     /// # Errors
     /// The job is over.
@@ -81,10 +78,10 @@ impl Orchestrator {
         self.attend(id, &view).await
     }
 
-    /// Wants a job to go on, perhaps with another budget.
+    /// Asks a job to continue, optionally with a new budget.
     ///
     /// # Errors
-    /// The job does not wait, or the budget cannot be accepted.
+    /// The job is not paused, or the budget is invalid.
     pub async fn resume(&self, id: JobId, budget: Option<Budget>) -> Result<JobView, OrchestratorError> {
         let view = self.unfinished_job(id).await?;
         let waits = view.state == JobState::Paused || view.wish == Some(Wish::Pause);
@@ -97,7 +94,7 @@ impl Orchestrator {
             let Some(agent) = &view.agent else {
                 return Err(invalid("budget", "belongs to a job with `task`; steps have no agent").into());
             };
-            // More to spend is asked for: not for a key whose day is spent.
+            // A new budget means more spending, so the daily limit of the job's key must not be used up.
             self.check_spending(self.core.store.spec(id).await?.submitter.as_ref()).await?;
             events.push(EventBody::BudgetChanged { budget: agent.budget.overridden_by(new) }.into());
         }
@@ -106,10 +103,7 @@ impl Orchestrator {
         self.attend(id, &view).await
     }
 
-    /// What waits for a person.
-    ///
-    /// # Errors
-    /// There is no such job.
+    /// The open input requests of a job.
     pub async fn requests(&self, id: JobId) -> Result<Vec<PersonRequest>, OrchestratorError> {
         let view = self.core.store.job(id).await?;
         let mut requests = view.agent.map(|agent| agent.requests).unwrap_or_default();
@@ -117,7 +111,7 @@ impl Orchestrator {
         Ok(requests)
     }
 
-    /// Answers what waits for a person.
+    /// Answers an input request.
     ///
     /// # Errors
     /// There is no such request, or the answer does not fit it.
@@ -135,10 +129,10 @@ impl Orchestrator {
         self.tell(id, vec![event.into()]).await
     }
 
-    /// Gives a person the sandbox of a job: the agent waits from its next call on.
+    /// Hands the sandbox of a job to a user: the agent pauses before its next call.
     ///
     /// # Errors
-    /// The job has no agent or no sandbox now, or somebody else has it.
+    /// The job has no agent or no sandbox now, or another user holds the sandbox.
     pub async fn takeover(&self, id: JobId, takeover: Takeover) -> Result<TakenOver, OrchestratorError> {
         let by = takeover.by.unwrap_or_else(|| "a person".to_owned());
         if by.trim().is_empty() || by.chars().count() > 100 {
@@ -147,7 +141,7 @@ impl Orchestrator {
         self.free_job(id).await?;
         let (_, client) = self.reach(id).await?;
         let snapshot = Snapshot::take(&client).await?;
-        // Of two who come at once one is the first: it is looked again where nobody can come between.
+        // Of two concurrent takeovers only the first may succeed, so check again under the lock.
         let _turn = self.core.holding.lock().await;
         self.free_job(id).await?;
         let path = self.core.folder.job(id).join("takeover.json");
@@ -161,7 +155,7 @@ impl Orchestrator {
         Ok(TakenOver { view, token })
     }
 
-    /// A job whose sandbox nobody has.
+    /// Returns the job if no user holds its sandbox.
     async fn free_job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
         let view = self.agent_job(id).await?;
         match view.agent.as_ref().and_then(|agent| agent.taken_over_by.clone()) {
@@ -170,17 +164,17 @@ impl Orchestrator {
         }
     }
 
-    /// Lets the gates of the sandbox know who has it.
+    /// Publishes the holder, so that requests to the sandbox are checked against it.
     fn show_holder(&self, view: &JobView) {
         if let Some(live) = self.core.live.get(view.job_id) {
             live.holder.send_replace(view.agent.as_ref().and_then(|agent| agent.holder.clone()));
         }
     }
 
-    /// Gives the sandbox back to the agent and tells it what changed.
+    /// Returns the sandbox to the agent and tells it what changed.
     ///
     /// # Errors
-    /// Nobody has it, or somebody else.
+    /// Nobody holds the sandbox, or another user does.
     pub async fn handback(
         &self,
         id: JobId,
@@ -215,7 +209,7 @@ impl Orchestrator {
         Ok(view)
     }
 
-    /// What people have run and done since an event, in words; the log is read page by page.
+    /// Describes what users ran and did since an event. Reads the log page by page.
     async fn commands_since(&self, id: JobId, since: Sequence) -> Result<Vec<String>, OrchestratorError> {
         let mut commands: Vec<String> = Vec::new();
         let mut take = |events: Vec<Event>| {
@@ -226,27 +220,27 @@ impl Orchestrator {
                     commands.push(words);
                 }
             }
-            // What is told is bounded; so is what is kept for it.
+            // The message to the agent is bounded, so what is kept for it is too.
             commands.truncate(MOST_NAMED + 1);
         };
         self.core.store.each_page(id, Kinds::All, since, &mut take).await?;
         Ok(commands)
     }
 
-    /// Writes what a person does to the log of a job, and gives what is known of it then.
+    /// Records a user's action in the log of a job, and returns the job afterwards.
     async fn tell(&self, id: JobId, events: Vec<NewEvent>) -> Result<JobView, OrchestratorError> {
         self.write_down(id, events).await?;
         self.core.store.job(id).await
     }
 
-    /// Writes what a person does to the log of a job: through its driver, where there is one.
+    /// Records a user's action in the log of a job; through the job's driver, if it has one.
     pub(crate) async fn write_down(&self, id: JobId, events: Vec<NewEvent>) -> Result<(), OrchestratorError> {
         let events = events.into_iter().map(|event| event.done_by(self.actor())).collect();
         match self.core.live.get(id) {
             Some(live) => drop(live.recorder.append_now(events).await?),
             None => {
                 self.core.store.append(id, Fence::Anybody, events).await?;
-                // A driver may have begun just now.
+                // A driver may have started in the meantime.
                 if let Some(live) = self.core.live.get(id) {
                     live.recorder.catch_up().await?;
                 }
@@ -255,7 +249,7 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// A job that nobody drives is looked at once: it may be able to wait, or to go on.
+    /// Starts a driver for a queued or paused job that has none, so that it pauses or resumes at once.
     async fn attend(&self, id: JobId, before: &JobView) -> Result<JobView, OrchestratorError> {
         if matches!(before.state, JobState::Queued | JobState::Paused) && !self.core.live.contains(id) {
             start_driver(&self.core, id).await?;
@@ -288,7 +282,7 @@ fn is_call_of_agent(event: &Event) -> bool {
     event.call.as_ref().is_some_and(|call| is_agent_call(&call.id))
 }
 
-/// What a person did, for the agent.
+/// Describes a user's call for the agent.
 fn deed(tool: &str, input: &serde_json::Value) -> Option<String> {
     let field = |name: &str| input[name].as_str().map(ToOwned::to_owned);
     match tool {

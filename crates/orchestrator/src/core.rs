@@ -1,4 +1,4 @@
-//! What all parts of the orchestrator share.
+//! State and settings that all parts of the orchestrator share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,71 +23,70 @@ use crate::setbacks::Setbacks;
 use crate::store::Store;
 use crate::uploads::UploadLocks;
 
-/// What becomes of running jobs when the server is told to stop.
+/// What happens to running jobs when the server is asked to stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnShutdown {
-    /// They go on in their sandboxes, and the next server takes them up.
+    /// The jobs keep running in their sandboxes, and the next server process resumes them.
     #[default]
     Leave,
-    /// They are waited for so long; those that are not over then are left.
+    /// The server waits this long for jobs to finish; the rest keep running as with `Leave`.
     Wait(Duration),
 }
 
-/// What the operator has set for the context engine.
+/// Settings of the context engine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ContextSettings {
     /// Who writes the summaries of older events.
     pub summaries: agent::SummaryMode,
-    /// The model that makes vectors of events, named as a model is; without it the history is found by words alone.
+    /// The embedding model for events, named like any model; without it the history is searched by words alone.
     pub embeddings: Option<model::Settings>,
 }
 
-/// What the operator has set.
+/// Server settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// For jobs that say nothing.
+    /// For jobs that do not say otherwise.
     pub defaults: JobDefaults,
-    /// The most that requests may ask for.
+    /// Upper limits on what requests may ask for.
     pub ceilings: CeilingRules,
-    /// Which model answers, and how it is reached.
     pub model: model::Settings,
-    /// How the agent's history is kept within its model's window, and searched.
+    /// How the agent's history is kept within the model's context window, and searched.
     pub context: ContextSettings,
-    /// Image of jobs that say nothing; without it `default` where it is there, else `host`.
+    /// Image of jobs that name none; if unset, `default` if it exists, else `host`.
     pub default_image: Option<String>,
-    /// How many jobs work at once.
+    /// Maximum number of jobs that run at once.
     pub max_running: usize,
-    /// How many jobs may wait.
+    /// Maximum number of queued jobs.
     pub max_queued: usize,
-    /// How many bare sandboxes may live at once.
+    /// Maximum number of bare sandboxes at once.
     pub max_sandboxes: usize,
-    /// How many sandboxes are kept ready for jobs that ask for nothing special.
+    /// Number of sandboxes that are kept ready for jobs without special requirements.
     pub pool_size: usize,
-    /// The images that they are kept ready of, so many of each; none: the image of jobs that name none.
+    /// The images of the ready sandboxes, `pool_size` of each; if empty, the image of jobs that name none.
     pub pool_images: Vec<String>,
-    /// What must stay free on the disk of the host that holds the disks of sandboxes, beside what they have written and the
-    /// kernel has not stored yet.
+    /// Space that must stay free on the host disk that stores the sandbox disks, in addition to what sandboxes have
+    /// written and the kernel has not flushed yet.
     pub disk_reserve_bytes: u64,
     /// How often a job may lose its sandbox before it fails.
     pub max_losses: u32,
-    /// How long a guest may take to answer one attempt to connect, how long it is tried while it answers wrongly (then the
-    /// sandbox counts as lost), and how long a killed call may take to end.
+    /// Used as the time limit for one attempt to connect to a guest, for retries while the guest answers incorrectly
+    /// (after that the sandbox counts as lost), and for a killed call to end.
     pub guest_answer_timeout: Duration,
-    /// What becomes of running jobs when the server is told to stop.
+    /// What happens to running jobs when the server is asked to stop.
     pub on_shutdown: OnShutdown,
-    /// Addresses that no job may reach, and exceptions.
+    /// Address ranges that no job may reach, and exceptions.
     pub egress_ranges: egress::Ranges,
-    /// What no job may exceed, whatever it or a person says.
+    /// The most permissive egress mode of any job, whatever the job or a user asks for.
     pub egress_ceiling: Option<egress::Mode>,
-    /// Where the values of secrets are and where they may go, by name.
+    /// Where secret values are stored and which hosts they may be sent to, by name.
     pub secrets: BTreeMap<String, ServerSecret>,
-    /// Certificates (PEM) that sandboxes trust beside the image's own.
+    /// Certificates (PEM) that sandboxes trust in addition to those of the image.
     pub extra_ca: Arc<[String]>,
-    /// Jobs that are over are removed after this time.
+    /// Finished jobs are removed after this time.
     pub retention_age: Duration,
-    /// Jobs that are over lose what their events said after this time, where there is one.
+    /// The event payloads of finished jobs are dropped after this time, if set.
     pub retention_payload_age: Option<Duration>,
-    /// Jobs that are over are removed, oldest first, while all take more than this.
+    /// The oldest finished jobs are removed while all of them together take more than this.
     pub retention_bytes: u64,
 }
 
@@ -119,56 +118,53 @@ impl Default for Settings {
     }
 }
 
-/// What all parts share.
 pub(crate) struct Core {
-    /// What the operator has set; may change while the server runs.
+    /// May change while the server runs.
     pub(crate) live_settings: RwLock<Arc<Settings>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backend: Arc<dyn Backend>,
-    /// Whether it answers.
     pub(crate) backend_watch: BackendWatch,
     pub(crate) folder: DataFolder,
     pub(crate) live: LiveJobs,
-    /// Jobs whose driver has failed.
+    /// Jobs whose driver failed.
     pub(crate) setbacks: Setbacks,
-    /// Whether sandboxes stand still for want of room on the host's disk.
+    /// Whether sandboxes are frozen because the host disk is full.
     pub(crate) host_disk: HostDiskWatch,
-    /// Sandboxes that are ready.
+    /// Sandboxes that are ready for a job.
     pub(crate) pool: Pool,
-    /// Held while files are added to a draft, so that all of them together fit its disk.
+    /// Locked while files are added to a draft, so that together they fit its disk.
     pub(crate) uploads: UploadLocks,
-    /// Who may do what.
+    /// API keys and what they may do.
     pub(crate) keys: KeyRing,
-    /// Writes what only this server can have written.
+    /// Signs data that only this server can have produced.
     pub(crate) seal: Seal,
-    /// Logins that were ended before their time.
+    /// Login sessions that were revoked before they expired.
     pub(crate) ended_sessions: EndedSessions,
-    /// Links that show a view of a job to others.
+    /// Links that share a read-only view of a job.
     pub(crate) shares: Shares,
-    /// Language models.
     pub(crate) models: Models,
-    /// A model was found that jobs wait for.
+    /// Notified when a model becomes available that jobs wait for.
     pub(crate) model_found: Notify,
-    /// Held while somebody takes a sandbox over or hands it back, so that one of two is the first.
+    /// Locked during a takeover or handback, so that of two concurrent ones one is first.
     pub(crate) holding: tokio::sync::Mutex<()>,
-    /// Something may be picked from the queue.
+    /// Notified when a job in the queue may be startable.
     pub(crate) queue_changed: Notify,
     pub(crate) metrics: Arc<Metrics>,
-    /// The server will go down: no further job is picked from the queue.
+    /// The server will shut down: the scheduler picks no more jobs.
     pub(crate) draining: CancellationToken,
-    /// The server goes down; sandboxes live on.
+    /// The server is shutting down; sandboxes keep running.
     pub(crate) shutdown: CancellationToken,
-    /// All tasks, to be waited for at the end.
+    /// All background tasks; awaited at shutdown.
     pub(crate) tasks: TaskTracker,
 }
 
 impl Core {
-    /// What the operator has set, at this moment.
+    /// The settings at this moment.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.live_settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on these hold. Jobs that run keep what they were started with.
+    /// Replaces the settings. Running jobs keep those that they started with.
     pub(crate) fn replace_settings(&self, settings: Settings) {
         self.pool.change(&settings);
         self.models.change(&settings.model);

@@ -1,5 +1,6 @@
-//! What people do in the sandbox of a job over the API that is no call: files that they put, move and delete, kernels that they
-//! interrupt. It is in the chain of the job's log before it takes effect, and again with the reason where it came to nothing.
+//! Actions of API users in the sandbox of a job that are not calls, such as writing, moving and deleting files or
+//! interrupting kernels. An action is appended to the job's log before it takes effect, and again with the reason if
+//! it fails.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,51 +13,42 @@ use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::recorder::Recorder;
 
-/// What somebody did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeedKind {
-    /// Wrote a file.
     FilePut,
-    /// Made a directory.
     DirectoryMade,
-    /// Made a symbolic link.
     LinkMade,
-    /// Moved a file or directory.
     FileMoved,
-    /// Deleted a file or directory.
     FileDeleted,
-    /// Wrote to the standard input of a process.
+    /// Wrote to the stdin of a running process.
     StdinGiven,
-    /// Came to a shell that somebody had opened before.
+    /// Attached to a terminal that another client had opened.
     TerminalJoined,
-    /// Interrupted a kernel.
     KernelInterrupted,
-    /// Started a kernel anew.
     KernelRestarted,
 }
 
-/// Something that somebody did in a sandbox, with what there is to know of it.
+/// An action of an API user in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersonDeed {
-    /// What.
     pub what: DeedKind,
-    /// The file, relative to the workspace.
+    /// Relative to the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Where it was moved, or where the link leads.
+    /// The new path of a moved file, or the target of a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// The kernel, or the session of the terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How many bytes.
+    /// Number of bytes written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// SHA-256 of these bytes, in hexadecimal.
+    /// SHA-256 of the written bytes, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Why it came to nothing; an event without this says that it is about to be done.
+    /// Why the action failed. An event without this field is written before the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
@@ -66,27 +58,27 @@ impl PersonDeed {
         Self { what, path: None, to: None, name: None, bytes: None, sha256: None, failed: None }
     }
 
-    /// Something that is done to a file.
+    /// An action on a file.
     pub(crate) fn to_file(what: DeedKind, path: &str) -> Self {
         Self { path: Some(path.to_owned()), ..Self::new(what) }
     }
 
-    /// Something that is done to a kernel or a terminal.
+    /// An action on a kernel or a terminal.
     pub(crate) fn to_named(what: DeedKind, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..Self::new(what) }
     }
 
-    /// The same with where it leads.
+    /// Sets the new path or the link target.
     pub(crate) fn leading_to(self, to: &str) -> Self {
         Self { to: Some(to.to_owned()), ..self }
     }
 
-    /// The same with what was written.
+    /// Sets the size and the digest of what was written.
     pub(crate) fn of_bytes(self, weighed: &Weighed) -> Self {
         Self { bytes: Some(weighed.bytes), sha256: Some(weighed.sha256()), ..self }
     }
 
-    /// In words, for the log of a job.
+    /// Describes the action in words, for the log of a job.
     #[must_use]
     pub fn describe(&self) -> String {
         let path = self.path.as_deref().unwrap_or_default();
@@ -110,7 +102,7 @@ impl PersonDeed {
     }
 }
 
-/// Bytes as they pass: how many, and their digest.
+/// Size and digest of a stream of bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Weighed {
     bytes: u64,
@@ -118,7 +110,7 @@ pub(crate) struct Weighed {
 }
 
 impl Weighed {
-    /// All at once.
+    /// The size and digest of one slice.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut weighed = Self::default();
         weighed.add(bytes);
@@ -140,7 +132,8 @@ impl Weighed {
     }
 }
 
-/// What is written to the standard input of a process while it runs. Shared by who writes and who keeps the log.
+/// What was written to the stdin of a running process. Shared by the code that writes to stdin and the code that
+/// logs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GivenInput(Arc<Mutex<Weighed>>);
 
@@ -149,7 +142,7 @@ impl GivenInput {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(bytes);
     }
 
-    /// What there was of it, where there was any.
+    /// The action to log; `None` if nothing was written.
     fn deed(&self) -> Option<PersonDeed> {
         let weighed = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         (weighed.bytes > 0).then(|| PersonDeed::new(DeedKind::StdinGiven).of_bytes(&weighed))
@@ -157,7 +150,7 @@ impl GivenInput {
 }
 
 impl Orchestrator {
-    /// Writes down what somebody is about to do, lets it be done, and writes down where it came to nothing.
+    /// Logs an action, performs it, and logs the failure if it fails.
     pub(crate) async fn witness<T>(
         &self,
         id: JobId,
@@ -167,13 +160,13 @@ impl Orchestrator {
         self.note_deed(id, deed.clone()).await?;
         let done = act.await;
         if let Err(error) = &done {
-            // The first failure is what the caller wants to hear of.
+            // If this write fails too, the caller still gets the error of the action.
             let _ = self.note_deed(id, PersonDeed { failed: Some(error.to_string()), ..deed }).await;
         }
         done
     }
 
-    /// Writes down what somebody does; nothing where nobody does it.
+    /// Logs an action of the current actor; does nothing if there is no actor.
     pub(crate) async fn note_deed(&self, id: JobId, deed: PersonDeed) -> Result<(), OrchestratorError> {
         if self.actor().is_none() {
             return Ok(());
@@ -181,7 +174,7 @@ impl Orchestrator {
         self.write_down(id, vec![EventBody::PersonActed(deed).into()]).await
     }
 
-    /// Writes down, at the end of a call, what was written to its standard input meanwhile.
+    /// At the end of a call, logs what was written to its stdin.
     pub(crate) async fn note_input(
         recorder: &Recorder,
         call: &CallRef,

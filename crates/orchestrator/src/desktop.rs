@@ -1,4 +1,4 @@
-//! The desktop of a job: how large it is, what is done on it, pictures of it, the way to its VNC server.
+//! The desktop of a job: its size, actions on it, screenshots, and connections to its VNC server.
 
 use std::time::{Duration, Instant};
 
@@ -24,15 +24,15 @@ use crate::request::{InvalidField, JobSpec, Work};
 use crate::step::StepTool;
 use crate::streams::PortStream;
 
-/// The name of the guest's service that is the screen.
+/// The name of the guest's service that runs the X server.
 const X_SERVER: &str = "x-server";
 
-/// Pixels that a screen may have, each way.
+/// Allowed width and height of the screen in pixels.
 const WIDTHS: std::ops::RangeInclusive<u16> = 320..=3840;
 const HEIGHTS: std::ops::RangeInclusive<u16> = 240..=2160;
-/// Fields of actions that count pixels, or clicks of the wheel.
+/// Fields of actions that count pixels or clicks of the mouse wheel.
 const NUMBERS: [&str; 8] = ["x", "y", "from_x", "from_y", "to_x", "to_y", "down", "right"];
-/// How a PNG begins.
+/// The first bytes of every PNG file.
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// Longer than any action may wait.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(660);
@@ -52,19 +52,17 @@ pub struct NewDesktop {
     pub record: Option<Recording>,
 }
 
-/// The screen of a job, checked.
+/// Validated desktop settings of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesktopSettings {
-    /// Pixels.
     pub width: u16,
-    /// Pixels.
     pub height: u16,
-    /// Stopped when it was not used for so long.
+    /// The desktop is stopped after it was unused for this long.
     pub idle: Duration,
-    /// Whether programs of every step are told of it, so that they find it when it runs.
+    /// Whether `DISPLAY` is set for the programs of every step, so that they find the desktop once it runs.
     #[serde(default)]
     pub is_announced: bool,
-    /// Whether and how it is recorded.
+    /// `None` if the desktop is not recorded.
     #[serde(default)]
     pub recording: Option<Recording>,
 }
@@ -82,10 +80,7 @@ impl Default for DesktopSettings {
 }
 
 impl NewDesktop {
-    /// Checks the size; what is not named is taken from `default`.
-    ///
-    /// # Errors
-    /// A side that is too small or too large.
+    /// Validates the size. Fields that are not set are taken from `default`.
     pub fn check(self, default: DesktopSettings) -> Result<DesktopSettings, InvalidField> {
         let pick = |field: &str, asked: Option<u16>, default: u16, allowed: std::ops::RangeInclusive<u16>| {
             let value = asked.unwrap_or(default);
@@ -119,7 +114,7 @@ pub enum GuiInput {
 }
 
 impl<'de> Deserialize<'de> for GuiInput {
-    /// Tells the two apart by their fields, so that an unknown one is refused by name.
+    /// Distinguishes script and action by their fields, so that the error for an unknown field names it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
         let mut fields = Map::<String, Value>::deserialize(deserializer)?;
@@ -144,7 +139,7 @@ impl<'de> Deserialize<'de> for GuiInput {
 }
 
 impl GuiInput {
-    /// Checks what can be known before there is a screen.
+    /// Checks what can be checked before the desktop runs.
     pub(crate) fn check(&self) -> Result<(), InvalidField> {
         let invalid = |field: &str, problem: String| Err(InvalidField { field: field.to_owned(), problem });
         match self {
@@ -162,7 +157,7 @@ impl GuiInput {
             Self::Action(GuiAction::Launch { command }) if command.trim().is_empty() => {
                 invalid("command", "is empty".into())
             }
-            // Every title has nothing in it.
+            // Every window title contains the empty string.
             Self::Action(GuiAction::Wait { window: Some(title), .. }) if title.trim().is_empty() => {
                 invalid("window", "is empty; give a part of the title".into())
             }
@@ -195,13 +190,13 @@ pub struct GuiAnswer {
     pub reason: Option<String>,
 }
 
-/// Whether programs of a job shall find the desktop.
+/// Whether the programs of a job should find the desktop.
 pub(crate) fn is_announced(spec: &JobSpec) -> bool {
     let uses_it = |step: &crate::step::Step| matches!(step.tool, StepTool::Gui(_) | StepTool::Browser(_));
     spec.desktop.is_announced || matches!(&spec.work, Work::Steps(steps) if steps.iter().any(uses_it))
 }
 
-/// What the guest is told of the desktop of a job.
+/// The desktop settings that the guest receives for a job.
 pub(crate) fn desktop_spec(spec: &JobSpec) -> DesktopSpec {
     let call = CallRef { id: "desktop".into(), attempt: 1 };
     DesktopSpec {
@@ -213,7 +208,7 @@ pub(crate) fn desktop_spec(spec: &JobSpec) -> DesktopSpec {
     }
 }
 
-/// Stores a picture; what an event says of it.
+/// Stores a screenshot and returns the JSON that an event contains about it.
 pub(crate) async fn picture_facts(recorder: &Recorder, png: &Bytes) -> Result<Value, OrchestratorError> {
     let digest = recorder.put_blob(png.to_vec()).await?;
     let mut facts = json!({ "digest": digest, "media_type": "image/png", "bytes": png.len() });
@@ -224,14 +219,14 @@ pub(crate) async fn picture_facts(recorder: &Recorder, png: &Bytes) -> Result<Va
     Ok(facts)
 }
 
-/// Pixels of a picture, as its head says.
+/// Width and height from the PNG header.
 fn png_size(png: &[u8]) -> Option<(u32, u32)> {
     let number = |at: usize| png.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
     let is_png = png.starts_with(PNG_SIGNATURE) && png.get(12..16)? == b"IHDR";
     if is_png { Some((number(16)?, number(20)?)) } else { None }
 }
 
-/// The end of a call that did something on the desktop; a picture is stored first.
+/// Builds the end of a desktop call, after storing its screenshot if there is one.
 pub(crate) async fn end_of_action(
     recorder: &Recorder,
     done: Result<(GuiReply, Bytes), ProtocolError>,
@@ -275,10 +270,10 @@ fn code_of(code: GuiErrorCode) -> &'static str {
 }
 
 impl Orchestrator {
-    /// Does something on the desktop of a job. It stands in the log like every call.
+    /// Performs an action on the desktop of a job. Logged like every call.
     ///
     /// # Errors
-    /// The job has no sandbox now, or the request cannot be accepted. An action that fails is an answer.
+    /// The job has no sandbox now, or the request is invalid. A failed action is not an error: the answer reports it.
     pub async fn input(&self, id: JobId, input: GuiInput) -> Result<GuiAnswer, OrchestratorError> {
         input.check()?;
         let action = match input {
@@ -328,7 +323,7 @@ impl Orchestrator {
         })
     }
 
-    /// A picture of the desktop of a job, as PNG. It is not written down.
+    /// A screenshot of the desktop of a job, as PNG. Not logged.
     ///
     /// # Errors
     /// The job has no sandbox now, or its desktop cannot be started.
@@ -339,10 +334,10 @@ impl Orchestrator {
         Ok(client.act_on_desktop(desktop, None, GuiAction::Screenshot).await.map_err(explain)?.1)
     }
 
-    /// A picture that stands in the log of a job, by its digest.
+    /// An image from the log of a job, by its digest.
     ///
     /// # Errors
-    /// There is no such picture.
+    /// The log contains no PNG image with this digest.
     pub async fn picture(&self, id: JobId, digest: &str) -> Result<Bytes, OrchestratorError> {
         self.core.store.job(id).await?;
         let found = self.core.store.blob(id, digest.to_owned()).await?;
@@ -352,7 +347,7 @@ impl Orchestrator {
         }
     }
 
-    /// Whether the desktop of a job runs now. Starts nothing.
+    /// Whether the desktop of a job is running. Does not start it.
     ///
     /// # Errors
     /// The job has no sandbox now.
@@ -365,7 +360,7 @@ impl Orchestrator {
         Ok(services.iter().any(runs))
     }
 
-    /// Starts the desktop of a job; there is a window manager when this returns.
+    /// Starts the desktop of a job. Returns once the window manager is running.
     ///
     /// # Errors
     /// The job has no sandbox now, or its desktop cannot be started.
@@ -375,7 +370,7 @@ impl Orchestrator {
         client.start_desktop(desktop).await.map_err(explain)
     }
 
-    /// Connects to the VNC server of the desktop of a job, which is started where needed.
+    /// Connects to the VNC server of the desktop of a job, and starts the desktop first if needed.
     ///
     /// # Errors
     /// The job has no sandbox now, or its desktop cannot be started.
@@ -387,7 +382,7 @@ impl Orchestrator {
     }
 }
 
-/// What was refused by the guest is told to the caller: the image lacks a program, or one does not start.
+/// Passes the guest's refusal on to the caller: the image lacks a program, or a program does not start.
 fn explain(error: ProtocolError) -> OrchestratorError {
     match error {
         ProtocolError::Gui(error) => OrchestratorError::NoDesktop(error.message),

@@ -1,11 +1,10 @@
-//! Scripts of `xdotool`: what can be known of one before it runs, how it is run, and why one failed.
+//! `xdotool` scripts: validation before they run, the command that runs them, and error messages.
 
-/// The longest script of one step.
 const MAX_SCRIPT_BYTES: usize = 64 * 1024;
-/// What xdotool reads at once; it would take the rest of a longer line for a new command.
+/// The buffer size of xdotool; it would treat the rest of a longer line as a new command.
 const MAX_LINE_BYTES: usize = 4000;
 
-/// Refuses what xdotool would misunderstand without a word.
+/// Rejects what xdotool would silently misinterpret.
 pub(crate) fn check_script(script: &str) -> Result<(), String> {
     if script.trim().is_empty() {
         return Err("is empty".into());
@@ -25,7 +24,7 @@ pub(crate) fn check_script(script: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The quote that a line opens and does not close. As in xdotool, one counts only where a word begins.
+/// The quote that a line opens and does not close. Like in xdotool, a quote counts only at the start of a word.
 fn open_quote(line: &str) -> Option<char> {
     let mut rest = line.trim_start();
     if rest.starts_with('#') {
@@ -45,17 +44,17 @@ fn open_quote(line: &str) -> Option<char> {
     None
 }
 
-/// The program that carries out a script from its standard input.
+/// The command that runs a script from its stdin.
 pub(crate) fn script_command() -> Vec<String> {
     vec!["xdotool".into(), "-".into()]
 }
 
-/// What is written to that program: it stumbles over a last line without an end.
+/// The stdin for that command: xdotool mishandles a last line without a newline.
 pub(crate) fn script_text(script: &str) -> String {
     format!("{}\n", script.trim_end_matches('\n'))
 }
 
-/// Why a script failed: what `xdotool` said of it.
+/// Why a script failed, with the first line that `xdotool` printed to stderr.
 pub(crate) fn explain_script(reason: &str, stderr: &str) -> String {
     match stderr.lines().find(|line| !line.trim().is_empty()) {
         Some(line) => format!("xdotool: {} ({reason})", line.trim().trim_start_matches("xdotool: ")),

@@ -1,4 +1,5 @@
-//! The files of a draft, read where they were uploaded to: only that folder's own code writes there, and never a link.
+//! Reads the files of a draft from its upload folder. Only the upload code writes there, and it never creates
+//! symbolic links.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,7 +14,7 @@ use crate::files::{FileContent, FileItem, FileListing, file_error};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Lists what was uploaded below a path, at most so many levels deep and so many entries.
+/// Lists the uploads below `path`, at most `depth` levels deep and `most` entries.
 pub(crate) fn list(
     uploads: &Path,
     path: String,
@@ -33,7 +34,7 @@ pub(crate) fn list(
 }
 
 fn walk(folder: &Path, prefix: &str, depth: u32, entries: &mut Vec<FileItem>) -> std::io::Result<()> {
-    // Nothing was uploaded yet.
+    // The folder does not exist until the first upload.
     let Ok(found) = fs::read_dir(folder) else { return Ok(()) };
     for entry in found {
         let entry = entry?;
@@ -60,7 +61,6 @@ fn modified_ms(metadata: &fs::Metadata) -> i64 {
     metadata.mtime().saturating_mul(1000).saturating_add(metadata.mtime_nsec() / 1_000_000)
 }
 
-/// Reads an uploaded file.
 pub(crate) async fn read(uploads: &Path, path: &str) -> Result<FileContent, OrchestratorError> {
     let opened = tokio::fs::File::open(uploads.join(path)).await;
     let file =

@@ -1,4 +1,4 @@
-//! What can go wrong with jobs.
+//! The error type of the orchestrator.
 
 use protocol::{FileError, FileErrorCode, ProtocolError};
 use sandbox::SandboxError;
@@ -7,229 +7,186 @@ use crate::ids::JobId;
 use crate::request::InvalidField;
 use crate::state::{IllegalChange, JobState};
 
-/// A failure that a caller is told of.
+/// An error that is returned to API callers.
 #[derive(Debug, thiserror::Error)]
 pub enum OrchestratorError {
-    /// A field of the request cannot be accepted.
     #[error("{0}")]
     Invalid(#[from] InvalidField),
-    /// There is no such job.
     #[error("there is no job {0}")]
     NoJob(JobId),
-    /// A secret of the job cannot be had.
+    /// A secret that the job uses is not available.
     #[error("secret {secret}: {why}")]
     Secret {
-        /// Its name.
         secret: String,
-        /// What is wrong; never its value.
+        /// What is wrong; never contains the value.
         why: String,
     },
-    /// No model was about to be asked in this job.
+    /// The job has not prepared a model call yet.
     #[error("no model was asked in job {0} yet")]
     NoContext(JobId),
-    /// The log has no such event.
     #[error("there is no event {at} in this job: it has 1 to {newest}")]
     NoEvent {
-        /// What was asked for.
+        /// The requested sequence.
         at: u64,
-        /// The newest.
+        /// The sequence of the newest event.
         newest: u64,
     },
-    /// There is no such bare sandbox.
     #[error("there is no sandbox {0}")]
     NoSandbox(JobId),
-    /// The desktop cannot be started, or has ended.
+    /// The desktop cannot be started, or has stopped.
     #[error("{0}")]
     NoDesktop(String),
-    /// The log of the job refers to no such picture.
+    /// The log of the job refers to no image with this digest.
     #[error("there is no picture with the digest `{0}` in this job")]
     NoPicture(String),
-    /// The job has no result (yet).
     #[error("job {job} has no output.zip: {why}")]
-    NoArtifact {
-        /// Which job.
-        job: JobId,
-        /// Why not.
-        why: String,
-    },
-    /// This visitor may look at the sandbox and do nothing in it.
+    NoArtifact { job: JobId, why: String },
+    /// The caller may only watch the sandbox.
     #[error("whoever asks may only watch the sandbox of job {0}")]
     OnlyWatches(JobId),
-    /// Somebody works in the sandbox: others may watch.
+    /// A user has taken over the sandbox; others may only watch.
     #[error(
         "{by} has taken over the sandbox of job {job}: others may watch it, and use it once it is handed back"
     )]
     TakenOver {
-        /// The job.
         job: JobId,
-        /// Who has it.
+        /// The user who holds the sandbox.
         by: String,
     },
-    /// The job is in a state in which this cannot be done.
+    /// The operation is not possible in the job's current state.
     #[error("job {job} is {state}: {problem}")]
     WrongState {
-        /// Which job.
         job: JobId,
-        /// Where it stands.
         state: JobState,
-        /// What cannot be done and what can.
+        /// What is not possible, and what is.
         problem: String,
     },
-    /// The queue is full.
     #[error("the queue is full ({queued} jobs wait); try again in {retry_after_s} s")]
     QueueFull {
-        /// How many wait.
+        /// Number of jobs in the queue.
         queued: usize,
-        /// When to try again.
         retry_after_s: u64,
     },
-    /// There are as many bare sandboxes as the operator allows.
+    /// The limit on bare sandboxes is reached.
     #[error(
         "{count} sandboxes live already, and no more are allowed; end one, or try again in {retry_after_s} s"
     )]
     TooManySandboxes {
-        /// How many live.
+        /// Number of existing sandboxes.
         count: usize,
-        /// When to try again.
         retry_after_s: u64,
     },
-    /// There is no such key.
     #[error("there is no key `{0}`")]
     NoKey(String),
-    /// A job has no such shared link.
     #[error("this job has no shared link `{0}`; it may have ended")]
     NoShare(String),
-    /// A job has as many shared links as it may.
+    /// The limit on shared links of the job is reached.
     #[error("{job} has {most} links that hold, and no more are allowed; revoke one")]
     TooManyShares {
-        /// The job.
         job: JobId,
-        /// How many it may have.
+        /// Maximum number of links per job.
         most: usize,
     },
-    /// A key has used up what it may.
+    /// An API key has reached one of its limits.
     #[error("{what}; try again in {retry_after_s} s or later")]
     KeyUsedUp {
-        /// What, with the limit.
+        /// What was used up, with the limit.
         what: String,
-        /// When to try again.
         retry_after_s: u64,
     },
-    /// The same idempotency key came with another body.
+    /// The idempotency key was used before with a different request body.
     #[error("the idempotency key was used before with another body")]
     IdempotencyMismatch,
-    /// The first request with this idempotency key is not over.
+    /// The first request with this idempotency key has not finished.
     #[error("the first request with this idempotency key is still being received; try again in a moment")]
     IdempotencyPending,
-    /// Another server has taken the job over; this one must stop writing to it.
+    /// Another server owns the job now; this one must stop writing to it.
     #[error("job {0} has another owner now")]
     Fenced(JobId),
-    /// The data folder belongs to a server that runs.
+    /// A running server uses the data folder.
     #[error("{folder} is in use by another caisson server; stop it, or set another data folder")]
-    FolderInUse {
-        /// The data folder.
-        folder: String,
-    },
-    /// Something could not be stored.
+    FolderInUse { folder: String },
+    /// Reading from or writing to the store failed.
     #[error("{what}")]
     Store {
         /// What was being stored or read.
         what: String,
-        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Nobody has listed the files of the job (yet).
+    /// The list of files that the job touched does not exist (yet).
     #[error(
         "job {0} has no list of files (yet): it is written as things happen where the host allows it, else when the job ends"
     )]
     NoFileList(JobId),
-    /// The audit trail cannot be looked at as asked.
+    /// The audit log cannot be read as requested.
     #[error("{0}")]
     Audit(String),
-    /// What is stored cannot be understood: it is damaged, or of another version.
+    /// Stored data cannot be decoded: it is damaged, or was written by a different version.
     #[error("the store holds {what} that cannot be read")]
     Unreadable {
-        /// What it should be.
+        /// What the data should be.
         what: String,
-        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Another program holds the database.
+    /// Another process has locked the database.
     #[error("the database is held by another program; try again in a moment")]
     StoreBusy,
-    /// The database or the folder around it cannot be written, or their disk fails.
+    /// The database or its folder cannot be written, or the disk fails.
     #[error(
         "the data folder cannot be written now ({why}); the server tries again until it can, nothing was lost"
     )]
-    StoreUnavailable {
-        /// What failed.
-        why: String,
-    },
-    /// The disk that holds the data folder is full.
+    StoreUnavailable { why: String },
+    /// The disk with the data folder is full.
     #[error("the disk that holds the data folder is full; free some space, nothing was lost")]
     DiskFull,
-    /// The disk that holds the disks of sandboxes has less room than they may need.
+    /// The disk that holds the sandbox disks has less free space than the sandboxes may need.
     #[error(
         "the host's disk has {free_mib} MiB left, and sandboxes stand still until {needed_mib} MiB are free; nothing is lost"
     )]
     HostDiskFull {
-        /// What is free.
         free_mib: u64,
-        /// What must be.
+        /// Space that must be free before sandboxes continue.
         needed_mib: u64,
     },
-    /// A backup could not be made or restored.
+    /// Making or restoring a backup failed.
     #[error("{0}")]
     Backup(String),
-    /// The workspace that the job starts from could not be had.
+    /// The workspace that the job starts from could not be fetched.
     #[error("{why}")]
-    WorkspaceSource {
-        /// What failed.
-        why: String,
-    },
+    WorkspaceSource { why: String },
     /// The agent cannot work.
     #[error("{why}")]
-    Agent {
-        /// Why not.
-        why: String,
-    },
-    /// Whoever carries a job out met a fault in this program.
+    Agent { why: String },
+    /// The driver of a job hit a bug in the server.
     #[error("a fault of the server itself stopped the work ({what}); please report it")]
     Fault {
-        /// What the program said of it.
+        /// The panic message.
         what: String,
     },
-    /// There is no such request, or it was answered.
+    /// There is no such input request, or it was already answered.
     #[error("job {job} has no open request {request}")]
-    NoRequest {
-        /// Which job.
-        job: JobId,
-        /// Which request.
-        request: String,
-    },
-    /// The server is going down.
+    NoRequest { job: JobId, request: String },
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// A file operation was refused.
+    /// A file operation failed.
     #[error("{0}")]
     File(#[from] FileError),
-    /// The link to the sandbox failed.
+    /// The connection to the guest failed.
     #[error("speaking to the sandbox of the job")]
     Link(#[source] ProtocolError),
-    /// The sandbox could not be made or found.
+    /// The sandbox could not be created or found.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// A change of state that the rules forbid: a bug.
+    /// An illegal state transition. Always a bug.
     #[error(transparent)]
     IllegalChange(#[from] IllegalChange),
-    /// A file of the data folder could not be read or written.
+    /// A file in the data folder could not be read or written.
     #[error("{doing}")]
     Io {
-        /// What was being done to what.
+        /// The operation and its object.
         doing: String,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -245,7 +202,7 @@ impl From<ProtocolError> for OrchestratorError {
 }
 
 impl OrchestratorError {
-    /// A stable word for programs.
+    /// A stable machine-readable code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -320,7 +277,7 @@ impl OrchestratorError {
         }
     }
 
-    /// Whether the same call may succeed later without anyone changing anything.
+    /// Whether the same call may succeed later without any change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -340,8 +297,8 @@ impl OrchestratorError {
         }
     }
 
-    /// The same error again, where it is one that passes as soon as the operator makes room, lets the database be written or starts what
-    /// runs the sandboxes: such a one is waited for as long as it takes, and ends no job.
+    /// Returns a copy of an error that goes away once the operator frees disk space, makes the database writable or
+    /// starts the sandbox backend. Jobs wait for as long as such an error lasts, and never fail because of it.
     pub(crate) fn passing(&self) -> Option<Self> {
         match self {
             Self::DiskFull => Some(Self::DiskFull),
@@ -358,12 +315,12 @@ impl OrchestratorError {
         }
     }
 
-    /// Whether what runs the sandboxes does not answer now.
+    /// Whether the sandbox backend does not answer.
     pub(crate) fn is_backend_away(&self) -> bool {
         matches!(self, Self::Sandbox(error) if error.is_unavailable())
     }
 
-    /// Whether it passes as soon as the operator has acted; see [`Self::passing`].
+    /// Whether the error goes away once the operator acts, see [`Self::passing`].
     pub(crate) fn is_passing(&self) -> bool {
         self.passing().is_some()
     }

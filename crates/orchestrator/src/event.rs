@@ -1,4 +1,4 @@
-//! What happens in a job, as it is logged. The log is the truth; everything else is computed from it.
+//! The events of a job. The event log is the source of truth; everything else is derived from it.
 
 use agent::{
     AnswerLost, Author, Budget, Finished, ModelAnswered, Notice, PersonAnswer, PersonRequest, Plan,
@@ -19,20 +19,17 @@ use crate::mcp_view::McpChange;
 use crate::request::JobSpec;
 use crate::state::JobState;
 
-/// One entry of a job's log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Position, from 1, without gaps.
+    /// 1-based position in the job's log, without gaps.
     pub sequence: Sequence,
-    /// Milliseconds since 1970.
+    /// Unix time in milliseconds.
     pub time_ms: i64,
-    /// The call it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
-    /// Who did it over the API, where a person or a program outside did it.
+    /// The API caller who caused the event, if a person or an external program did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_by: Option<Actor>,
-    /// What happened.
     #[serde(flatten)]
     pub body: EventBody,
 }
@@ -46,19 +43,17 @@ pub struct CallRef {
     pub attempt: u32,
 }
 
-/// An event before it has a place in the log.
+/// An event that has not been appended to the log yet and has no sequence number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
-    /// The call it belongs to.
     pub call: Option<CallRef>,
-    /// Who did it over the API.
+    /// The API caller who caused the event.
     pub done_by: Option<Actor>,
-    /// What happened.
     pub body: EventBody,
 }
 
 impl NewEvent {
-    /// The same as somebody's doing.
+    /// Sets the API caller who caused the event.
     #[must_use]
     pub fn done_by(self, actor: Option<&Actor>) -> Self {
         Self { done_by: actor.cloned(), ..self }
@@ -72,213 +67,185 @@ impl From<EventBody> for NewEvent {
 }
 
 impl EventBody {
-    /// The event as one of a call.
+    /// Turns the event into one that belongs to `call`.
     #[must_use]
     pub fn of(self, call: &CallRef) -> NewEvent {
         NewEvent { call: Some(call.clone()), done_by: None, body: self }
     }
 }
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "data", rename_all = "snake_case")]
 pub enum EventBody {
-    /// The job was accepted.
     JobCreated {
-        /// What it shall do.
         spec: Box<JobSpec>,
     },
-    /// The job changed its state.
     StateChanged {
-        /// The new state.
         state: JobState,
-        /// For programs, where there is a reason.
+        /// Machine-readable reason, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
-        /// For people.
+        /// Human-readable reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// Somebody wants the job to do something.
+    /// A user asked to cancel, pause or resume the job.
     Wished {
-        /// What: `cancel`, `pause`, `resume`.
         wish: Wish,
     },
-    /// A bare sandbox may be idle for another time than before.
+    /// The idle timeout of a bare sandbox was changed.
     Extended {
-        /// Milliseconds.
+        /// The new idle timeout in milliseconds.
         idle_ms: i64,
     },
-    /// A sandbox is about to be made.
+    /// The sandbox is about to be created.
     SandboxRequested {
-        /// Its name.
         sandbox: SandboxId,
     },
     /// The guest has answered.
     SandboxReady {
-        /// Its name.
         sandbox: SandboxId,
-        /// Changes when the guest was started anew.
+        /// Changes whenever the guest is restarted.
         boot_id: String,
         /// Limits that this host does not enforce.
         unenforced: Vec<Unenforced>,
     },
-    /// The sandbox is gone. Calls in flight were interrupted, steps after the checkpoint are undone.
+    /// The sandbox is gone. Calls in flight were interrupted; steps after the checkpoint are undone.
     SandboxLost {
-        /// Its name.
         sandbox: SandboxId,
-        /// For programs.
+        /// Machine-readable reason.
         reason: EndedReason,
-        /// For people.
+        /// Human-readable reason.
         detail: String,
-        /// How many steps the workspace holds after it is restored.
+        /// Number of steps that the restored workspace contains.
         steps_kept: usize,
-        /// Notebook kernels that were lost with it.
+        /// Notebook kernels that were lost with the sandbox.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         kernels: Vec<LostKernel>,
     },
-    /// All processes of the sandbox stand still, whatever the state of the job.
+    /// All processes of the sandbox are frozen, whatever the state of the job.
     SandboxStopped {
-        /// Its name.
         sandbox: SandboxId,
-        /// For programs: `host_disk_full`.
+        /// Machine-readable reason: `host_disk_full`.
         code: String,
-        /// For people.
+        /// Human-readable reason.
         reason: String,
     },
-    /// They go on.
+    /// The processes of the sandbox are running again.
     SandboxContinued {
-        /// Its name.
         sandbox: SandboxId,
     },
-    /// A call is about to be sent.
+    /// A call is about to be sent to the guest.
     CallStarted {
-        /// The step it carries out, from 0.
+        /// The step that the call runs, counted from 0.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<usize>,
-        /// The tool.
         tool: String,
-        /// What it was given.
         input: Value,
     },
-    /// A call has printed something.
+    /// Output of a call.
     CallOutput {
         /// `stdout`, `stderr` or `terminal`.
         stream: String,
         /// The guest's number of the first chunk after these bytes.
         next_chunk: u64,
-        /// What was printed; base64 where it is not UTF-8.
+        /// The output; base64 if it is not UTF-8.
         text: String,
-        /// Whether `text` is base64.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         base64: bool,
-        /// How many bytes at the end of the last chunk are the start of a character and come with the next event.
+        /// Number of bytes at the end of the last chunk that start a character and come with the next event.
         #[serde(default, skip_serializing_if = "is_zero")]
         held_bytes: usize,
     },
-    /// Output that was too much to keep.
+    /// Output that exceeded the limit and was dropped.
     CallOutputDropped {
-        /// How many bytes.
         bytes: u64,
         /// The guest's number of the next chunk that was kept.
         next_chunk: u64,
     },
-    /// A cell has shown something beside text: a result, a picture, an error.
+    /// A notebook cell displayed something other than text output: a result, an image or an error.
     CallDisplay {
-        /// What.
         #[serde(flatten)]
         shown: Shown,
-        /// The guest's number of the first chunk after it.
+        /// The guest's number of the first chunk after the display.
         next_chunk: u64,
     },
-    /// A call is over.
     CallEnded(CallEnd),
     /// The workspace was saved.
     Checkpoint {
-        /// How many steps it holds.
+        /// Number of completed steps that the checkpoint contains.
         steps: usize,
-        /// Size of the saved archive.
+        /// Size of the archive.
         bytes: u64,
     },
-    /// A connection to the outside.
+    /// An outbound connection.
     Egress(egress::EgressEvent),
-    /// The workspace was brought home.
+    /// The workspace was collected and stored.
     ArtifactStored(Artifact),
-    /// Something that people should know.
+    /// A message for people who read the log.
     Note {
-        /// For people.
         text: String,
     },
-    /// The model is about to be asked.
+    /// The driver is about to call the model.
     TurnStarted(TurnStarted),
-    /// The model has answered.
     ModelAnswered(Box<ModelAnswered>),
-    /// There is a new plan.
     PlanChanged {
-        /// The plan.
         plan: Plan,
-        /// Who wrote it.
         by: Author,
     },
-    /// The agent has written something down for itself.
+    /// The agent wrote or removed a note.
     NoteKept {
-        /// Its name.
         name: String,
-        /// What it says; empty where it was removed.
+        /// Empty if the note was removed.
         text: String,
     },
-    /// A person says something to the agent.
+    /// A user sent a message to the agent.
     MessageReceived {
-        /// What.
         text: String,
     },
-    /// Something waits for a person.
+    /// An input request was opened.
     RequestOpened(PersonRequest),
-    /// A person has answered, or the time for it is over.
+    /// An input request was answered or timed out.
     RequestAnswered {
-        /// Which request.
         id: String,
-        /// The answer; nothing when nobody answered in time.
+        /// `None` if the request timed out.
         answer: Option<PersonAnswer>,
     },
-    /// What the job may spend was changed.
     BudgetChanged {
-        /// What it may spend now.
         budget: Budget,
     },
-    /// The agent is told something by the machinery.
+    /// The orchestrator sent a notice to the agent.
     AgentTold(Notice),
-    /// Something for the prompt that no other event carries.
+    /// A context change that no other event describes.
     ContextChanged(context::EntryBody),
-    /// Answers of the model broke off, none came, and what came must be paid for.
+    /// Model answers broke off and no complete one arrived; the tokens they used still count.
     AnswerLost(Box<AnswerLost>),
-    /// A model was asked to sum up older events, ahead of time.
+    /// A model was asked to summarize older events ahead of time.
     SummaryMade(Box<SummaryMade>),
-    /// The agent has ended its work.
+    /// The agent has finished its work.
     AgentFinished(Finished),
-    /// A person works in the sandbox; the agent waits.
+    /// A user took over the sandbox; the agent is paused.
     TakenOver {
-        /// Who.
         by: String,
-        /// Digest of the token that the holder's clients show.
+        /// Digest of the token that the holder's clients present.
         lock: String,
     },
-    /// The agent may go on.
+    /// The sandbox was handed back to the agent.
     HandedBack {
-        /// Who had it.
+        /// The user who held the sandbox.
         by: String,
     },
-    /// An MCP server has come, gone, or changed its tools.
+    /// An MCP server connected, disconnected or changed its tools.
     McpChanged(McpChange),
-    /// Files of the workspace are different from before.
+    /// Files in the workspace changed.
     FilesChanged(FilesChanged),
-    /// Somebody did something in the sandbox over the API that is no call.
+    /// A user acted on the sandbox over the API in a way that is not a call.
     PersonActed(PersonDeed),
-    /// A file beside the log is as it will stay: its digest.
+    /// A file beside the log has its final content; records the digest of the file.
     AuditStored(StoredFile),
-    /// Something happened of which only this is still known: retention has dropped what it said. Never written.
+    /// Stands for an event whose payload retention has dropped; only its kind remains. Never written to the log.
     PayloadDropped {
-        /// What kind of event it was.
+        /// Kind of the original event.
         kind: String,
     },
 }
@@ -303,47 +270,41 @@ pub enum Wish {
 /// A limit that is not enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unenforced {
-    /// Which.
     pub limit: LimitKind,
-    /// Why not.
     pub why: String,
 }
 
-/// How a call ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallEnd {
-    /// Whether it did what was expected.
     pub status: CallStatus,
-    /// Exit code of a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Why it did not succeed, for programs: `step_failed`, `timeout`, `out_of_memory`, `disk_full`, ...
+    /// Machine-readable failure: `step_failed`, `timeout`, `out_of_memory`, `disk_full`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Why it did not succeed, for people.
+    /// Human-readable failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// From start to end.
     pub duration_ms: u64,
-    /// Bytes printed, kept or not.
+    /// Bytes of output, kept or dropped.
     #[serde(default)]
     pub output_bytes: u64,
-    /// Lines printed, kept or not.
+    /// Lines of output, kept or dropped.
     #[serde(default)]
     pub output_lines: u64,
-    /// What a file tool gave back.
+    /// Result of a file tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Something about how it was run, such as a fresh process where a kernel is missing.
+    /// How the call was run, for example in a fresh process because the image has no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The kernel that was given a cell.
+    /// The kernel that ran the cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelUse>,
 }
 
 impl CallEnd {
-    /// Says one more thing about how it was run.
+    /// Appends `more` to the note.
     #[must_use]
     pub(crate) fn with_note(mut self, more: Option<String>) -> Self {
         self.note = match (self.note.take(), more) {
@@ -367,23 +328,21 @@ pub enum CallStatus {
     Interrupted,
 }
 
-/// How files of the workspace differ from what the log told of them before.
+/// How files of the workspace differ from what the log recorded before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesChanged {
-    /// Whether these are all files, instead of those that have changed: the first look, or a new sandbox.
+    /// Whether `files` lists all files instead of only the changed ones: after the first scan, or in a new sandbox.
     #[serde(default, rename = "whole", skip_serializing_if = "std::ops::Not::not")]
     pub is_whole: bool,
-    /// The last event before anything was looked at: what a file tool wrote after it is newer.
+    /// The last event before the scan: what a file tool wrote after it is newer.
     #[serde(default)]
     pub seen_after: Sequence,
-    /// Which.
     pub files: Vec<FileChange>,
-    /// How many more there were.
+    /// Number of further files that are not listed.
     #[serde(default)]
     pub left_out: u64,
 }
 
-/// One of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChange {
     /// Relative to the workspace.
@@ -391,16 +350,14 @@ pub struct FileChange {
     /// In bytes.
     #[serde(default)]
     pub size: u64,
-    /// What is in it, where it is text and small.
+    /// Content, if the file is small and text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Whether it is gone.
     #[serde(default, rename = "removed", skip_serializing_if = "std::ops::Not::not")]
     pub is_removed: bool,
 }
 
 impl FileChange {
-    /// A file that is gone.
     pub(crate) fn removed(path: String) -> Self {
         Self { path, size: 0, content: None, is_removed: true }
     }
@@ -422,7 +379,7 @@ pub struct Artifact {
 }
 
 impl EventBody {
-    /// The kind as it stands in the log.
+    /// The event kind as it appears in the log.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -468,11 +425,10 @@ impl EventBody {
     }
 }
 
-/// Whose write it is: the owner's, which counts only while it owns the job, or anybody's (a wish).
+/// Who appends events: the owner, whose writes count only while it owns the job, or an API caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
-    /// The owner of this generation.
+    /// The driver that holds the lease of this generation.
     Owner(Generation),
-    /// A caller of the API.
     Anybody,
 }

@@ -1,4 +1,4 @@
-//! What an operator wants to see of jobs as a whole: what holds for those that say nothing, and what was used day by day.
+//! Statistics for operators: the defaults that apply to jobs, and the usage per day.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::state::JobState;
 use crate::view::JobView;
 
 const DAY_MS: i64 = 86_400_000;
-/// How many jobs are read at a time, and at most.
+/// Number of jobs read per page, and the maximum number of pages.
 const PAGE: usize = 1000;
 const MOST_PAGES: usize = 50;
 
@@ -89,7 +89,7 @@ pub struct KeyUsage {
 }
 
 impl Orchestrator {
-    /// What holds for a job of a key that says nothing, and the most that it may ask for.
+    /// The defaults for a job submitted with this key, and the most that such a job may request.
     #[must_use]
     pub fn defaults(&self, key: Option<&KeyId>) -> DefaultsView {
         let settings = self.core.settings();
@@ -118,11 +118,8 @@ impl Orchestrator {
         }
     }
 
-    /// What was used on each of the last days, oldest first, days without jobs left out; whether there were more jobs than
-    /// could be read. By all, or by one key alone.
-    ///
-    /// # Errors
-    /// The store fails.
+    /// Usage per day for the last `days` days, oldest first, without days that had no jobs; by all keys or by
+    /// `submitter` alone. The flag is `true` if there were more jobs than this function reads.
     pub async fn usage(
         &self,
         submitter: Option<KeyId>,

@@ -1,4 +1,4 @@
-//! The files of a job: what was uploaded before it starts, from its sandbox while it has one, from its output.zip
+//! The files of a job: from its uploads before it starts, from its sandbox while it has one, and from output.zip
 //! afterwards.
 
 use std::io::Read;
@@ -23,7 +23,7 @@ use crate::request::workspace_path;
 use crate::state::JobState;
 use crate::zip_listing::{list_zip, open_zip};
 
-/// The most entries of one listing.
+/// Maximum number of entries in a listing.
 pub(crate) const MAX_LISTED: u32 = 10_000;
 
 /// A directory of a job.
@@ -56,24 +56,23 @@ pub struct FileItem {
     pub link_target: Option<String>,
 }
 
-/// The content of a file as it comes.
+/// A file as a stream.
 pub struct FileContent {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Milliseconds since 1970; 0 where it is not known.
+    /// Unix time in milliseconds; 0 if unknown.
     pub modified_ms: i64,
-    /// The bytes.
     pub chunks: ByteChunks<OrchestratorError>,
 }
 
-/// Bytes as they come.
+/// A stream of byte chunks.
 pub type ByteChunks<E> = Pin<Box<dyn Stream<Item = Result<Bytes, E>> + Send>>;
 
-/// Where the files of a job are.
+/// The source of a job's files.
 enum Place {
     Sandbox(GuestClient),
     Zip(PathBuf),
-    /// What was uploaded for a job that has not started.
+    /// The uploads of a job that has not started.
     Uploads(PathBuf),
 }
 
@@ -132,7 +131,7 @@ impl Orchestrator {
             Place::Sandbox(client) => {
                 let (stat, download) = client.download(path, 0, None).await?;
                 let cover = self.redactor_of(id).stream();
-                // The client stays with the stream: without it the link would end.
+                // Keep the client with the stream: dropping it would close the link.
                 let state = (client, download, cover);
                 let chunks = futures::stream::unfold(Some(state), |state| async move {
                     let (client, mut download, mut cover) = state?;
@@ -163,7 +162,7 @@ impl Orchestrator {
         draft_files::read(&self.core.folder.upload(id), &path).await
     }
 
-    /// Writes a file as a whole, atomically; returns its size.
+    /// Writes a whole file atomically and returns its size.
     ///
     /// # Errors
     /// The path cannot be written, or the job has no sandbox now.
@@ -186,7 +185,7 @@ impl Orchestrator {
             weighed.add(&bytes);
             upload.write(&bytes).await?;
         }
-        // The file is put in its place at the end: what it will be is known before.
+        // The upload replaces the file only in `finish`, so the digest is logged before the action takes effect.
         let put = PersonDeed::to_file(DeedKind::FilePut, &path).of_bytes(&weighed);
         let finish = async {
             match upload.finish().await? {
@@ -197,10 +196,10 @@ impl Orchestrator {
         self.witness(id, put, finish).await
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and its parents.
     ///
     /// # Errors
-    /// Something else is there, or the job has no sandbox now.
+    /// The path exists and is not a directory, or the job has no sandbox now.
     pub async fn make_directory(&self, id: JobId, path: &str) -> Result<(), OrchestratorError> {
         if self.core.store.job(id).await?.state == JobState::Draft {
             return self.upload_directory(id, path).await;
@@ -211,11 +210,11 @@ impl Orchestrator {
         self.witness(id, made, act(&client, FileOperation::MakeDirectory { path })).await
     }
 
-    /// Makes a symbolic link, in the place of a file or link that is there. It may point anywhere: what it leads to is
-    /// the sandbox's.
+    /// Creates a symbolic link, replacing a file or link at that path. The target may be any path, because it is
+    /// resolved inside the sandbox.
     ///
     /// # Errors
-    /// A directory is there, or the job has no sandbox now. A draft takes no links.
+    /// A directory is at that path, or the job has no sandbox now. A draft accepts no links.
     pub async fn make_link(&self, id: JobId, path: &str, target: &str) -> Result<(), OrchestratorError> {
         if self.core.store.job(id).await?.state == JobState::Draft {
             let problem =
@@ -238,7 +237,7 @@ impl Orchestrator {
     /// Removes a file or directory.
     ///
     /// # Errors
-    /// There is none, it is a directory with content and `recursive` is not set, or the job has no sandbox now.
+    /// There is none, it is a non-empty directory and `recursive` is not set, or the job has no sandbox now.
     pub async fn delete_file(&self, id: JobId, path: &str, recursive: bool) -> Result<(), OrchestratorError> {
         if self.core.store.job(id).await?.state == JobState::Draft {
             return self.remove_upload(id, path).await;
@@ -260,7 +259,7 @@ impl Orchestrator {
         self.witness(id, moved, act(&client, FileOperation::Move { from, to })).await
     }
 
-    /// What covers the values of a job's secrets.
+    /// The redactor for the values of a job's secrets.
     pub(crate) fn redactor_of(&self, id: JobId) -> Redactor {
         let live = self.core.live.get(id);
         live.map_or_else(|| Redactor::new([]), |live| live.recorder.redactor())
@@ -291,7 +290,7 @@ pub(crate) fn file_error(code: FileErrorCode, message: String) -> OrchestratorEr
     FileError { code, message }.into()
 }
 
-/// The guest knows links from archives alone.
+/// The guest creates links only when it unpacks an archive.
 fn archive_of_link(path: &str, target: &str) -> std::io::Result<Vec<u8>> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Symlink);
@@ -338,7 +337,7 @@ async fn read_zip(zip: PathBuf, path: String) -> Result<FileContent, Orchestrato
             });
             Ok(FileContent { size, modified_ms: 0, chunks: Box::pin(chunks) })
         }
-        // The thread ended before it knew the size: its error says why.
+        // The thread ended before it sent the size; its result contains the error.
         Err(_) => match in_thread_result(reading).await {
             Err(error) => Err(error),
             Ok(()) => Err(file_error(FileErrorCode::Other, "the file could not be read".into())),

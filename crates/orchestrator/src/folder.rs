@@ -1,4 +1,4 @@
-//! The data folder: who holds it, and where things are in it.
+//! The data folder: its lock and its layout.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -10,24 +10,23 @@ use crate::audit::{FILE_LIST, NETWORK_LIST};
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
-/// The name of the database.
 pub(crate) const DATABASE: &str = "caisson.db";
-/// The folder of a job's certificates and their key; never part of a backup.
+/// The folder with a job's CA certificate and private key; never part of a backup.
 pub(crate) const AUTHORITY: &str = "authority";
-/// Has an empty file for each job whose deletion has begun.
+/// Contains an empty file for each job whose deletion has begun.
 const DELETIONS: &str = "deletions";
 
-/// The data folder of one server, held for as long as this lives.
+/// The data folder of one server. Holds the folder's lock until it is dropped.
 pub struct DataFolder {
     root: PathBuf,
     _lock: File,
 }
 
 impl DataFolder {
-    /// Makes the folder where needed and takes it for this process.
+    /// Creates the folder if needed and locks it for this process.
     ///
     /// # Errors
-    /// Another server holds it, or it cannot be written.
+    /// Another server has locked the folder, or it cannot be written.
     pub fn open(root: &Path) -> Result<Self, OrchestratorError> {
         for folder in [root.to_owned(), root.join("jobs")] {
             fs::DirBuilder::new()
@@ -35,7 +34,7 @@ impl DataFolder {
                 .mode(0o700)
                 .create(&folder)
                 .map_err(OrchestratorError::io(format!("making the folder {}", folder.display())))?;
-            // What jobs leave must not lie beside the disks that come and go.
+            // Keep the remains of finished jobs on disk away from the sandbox disks, which come and go.
             if folder == root {
                 sandbox::spread_children(root);
             }
@@ -53,24 +52,21 @@ impl DataFolder {
         Ok(Self { root: root.to_owned(), _lock: lock })
     }
 
-    /// The folder itself.
     #[must_use]
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The database of a folder, whoever uses it.
+    /// The database of a folder that another process may be using.
     pub(crate) fn database_in(folder: &Path) -> PathBuf {
         folder.join(DATABASE)
     }
 
-    /// The database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.root.join(DATABASE)
     }
 
-    /// The folder of a job.
     #[must_use]
     pub fn job(&self, job: JobId) -> PathBuf {
         Self::job_in(&self.root, job)
@@ -81,13 +77,12 @@ impl DataFolder {
         folder.join("jobs").join(job.to_string())
     }
 
-    /// The result of a job.
     #[must_use]
     pub fn output(&self, job: JobId) -> PathBuf {
         self.job(job).join("output.zip")
     }
 
-    /// The log of a job for people.
+    /// The human-readable log of a job.
     #[must_use]
     pub fn agent_log(&self, job: JobId) -> PathBuf {
         self.job(job).join("logs").join("agent.log")
@@ -105,47 +100,44 @@ impl DataFolder {
         self.job(job).join(FILE_LIST)
     }
 
-    /// What the workspace of a job held at its start, where the list is the difference to its end.
+    /// The contents of the workspace at the start of a job, if the file list is the difference between start and end.
     #[must_use]
     pub fn files_before(&self, job: JobId) -> PathBuf {
         self.job(job).join("audit").join("files-before.json")
     }
 
-    /// The certificates that speak for the hosts of a job's secrets.
+    /// The CA that signs certificates for the hosts of a job's secrets.
     #[must_use]
     pub fn authority(&self, job: JobId) -> PathBuf {
         self.job(job).join(AUTHORITY)
     }
 
-    /// The saved workspace of a job after so many steps.
+    /// The checkpoint of a job after `steps` steps.
     #[must_use]
     pub fn checkpoint(&self, job: JobId, steps: usize) -> PathBuf {
         self.job(job).join(format!("checkpoint-{steps}.tar.zst"))
     }
 
-    /// The files that a job brings with it.
+    /// The files uploaded for a job.
     #[must_use]
     pub fn upload(&self, job: JobId) -> PathBuf {
         self.job(job).join("upload")
     }
 
-    /// What the files were that a job came with.
+    /// The digest of the files that were submitted with a job.
     #[must_use]
     pub fn upload_digest(&self, job: JobId) -> PathBuf {
         self.job(job).join("upload.sha256")
     }
 
-    /// Makes the folder of a job.
-    ///
-    /// # Errors
-    /// It cannot be made.
+    /// Creates the folder of a job.
     pub fn make_job(&self, job: JobId) -> Result<(), OrchestratorError> {
         let logs = self.job(job).join("logs");
         fs::create_dir_all(&logs)
             .map_err(OrchestratorError::io(format!("making the folder {}", logs.display())))
     }
 
-    /// Removes what an earlier server has not written to its end.
+    /// Removes files that an earlier server process has not finished writing.
     pub(crate) fn remove_partials(&self, job: JobId) {
         let folder = self.job(job);
         for folder in [folder.join("audit"), folder] {
@@ -158,10 +150,7 @@ impl DataFolder {
         }
     }
 
-    /// Removes the folder of a job; succeeds when there is none.
-    ///
-    /// # Errors
-    /// It cannot be removed.
+    /// Removes the folder of a job, if it exists.
     pub fn remove_job(&self, job: JobId) -> Result<(), OrchestratorError> {
         let folder = self.job(job);
         match fs::remove_dir_all(&folder) {
@@ -172,8 +161,8 @@ impl DataFolder {
         }
     }
 
-    /// Notes that a job is about to be deleted, so that its folder also goes where the server is killed first. A full disk may have no
-    /// room for the note, and must not keep anybody from deleting.
+    /// Records that a job is about to be deleted, so that its folder is also removed if the server is killed first.
+    /// Failure is not an error: a full disk may have no room for the record, and must not prevent deletions.
     pub(crate) fn note_deletion(&self, job: JobId) {
         let folder = self.root.join(DELETIONS);
         let noted = fs::create_dir_all(&folder).and_then(|()| File::create(folder.join(job.to_string())));
@@ -182,19 +171,19 @@ impl DataFolder {
         }
     }
 
-    /// Everything of a job is deleted.
+    /// Removes the deletion record, once everything of the job is deleted.
     pub(crate) fn forget_deletion(&self, job: JobId) {
-        // One that stays is looked at again.
+        // A record that stays is processed again later.
         let _ = fs::remove_file(self.root.join(DELETIONS).join(job.to_string()));
     }
 
-    /// The jobs whose deletion has begun and not ended.
+    /// The jobs whose deletion has begun and not finished.
     pub(crate) fn noted_deletions(&self) -> Vec<JobId> {
         let entries = fs::read_dir(self.root.join(DELETIONS)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// The jobs whose folders were last changed before a moment, as far as that can be read.
+    /// The jobs whose folders were last modified before `moment_ms`. Skips folders that cannot be read.
     #[must_use]
     pub(crate) fn jobs_older_than(&self, moment_ms: i64) -> Vec<JobId> {
         let Ok(entries) = fs::read_dir(self.root.join("jobs")) else { return Vec::new() };
@@ -211,7 +200,7 @@ impl DataFolder {
             .collect()
     }
 
-    /// How many bytes the folder of a job takes.
+    /// Size of a job's folder in bytes.
     #[must_use]
     pub fn job_bytes(&self, job: JobId) -> u64 {
         fn walk(folder: &Path) -> u64 {

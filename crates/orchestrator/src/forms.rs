@@ -1,7 +1,7 @@
-//! Jobs that come with their files in one request: drafts until the last file is there.
+//! Jobs that are submitted with their files in one request. They are drafts until the last file has arrived.
 //!
-//! Such a draft whose request was broken off is of no use to anybody. The server that received it removes it; where that
-//! one was killed, the next one does.
+//! Such a draft is useless if its request breaks off. The server that received the request removes it; if that server
+//! was killed, the next one does.
 
 use std::sync::Arc;
 
@@ -14,29 +14,29 @@ use crate::orchestrator::Orchestrator;
 use crate::state::JobState;
 use crate::view::JobView;
 
-/// The code of a draft whose files are being received.
+/// Reason code of a draft whose files are being received.
 const RECEIVING: &str = "receiving_files";
 
-/// What is done with the draft once its files are there.
+/// What happens to the draft once its files have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
-    /// It starts.
+    /// The job starts.
     Start,
-    /// It waits for more files.
+    /// The draft stays and accepts more files.
     Keep,
 }
 
-/// Where a job begins whose files follow.
+/// The first state of a job whose files follow.
 pub(crate) fn first_state() -> (JobState, Option<String>, Option<String>) {
     (JobState::Draft, Some(RECEIVING.into()), Some("its files are being received".into()))
 }
 
-/// Whether the request that brings the files of a draft is not over.
+/// Whether the request with the files of a draft has not finished.
 pub(crate) fn is_receiving(view: &JobView) -> bool {
     view.state == JobState::Draft && view.code.as_deref() == Some(RECEIVING)
 }
 
-/// Removes the drafts whose request ended with an earlier server.
+/// Removes drafts whose request was cut off when an earlier server process ended.
 pub(crate) async fn remove_abandoned(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     for job in core.store.standing(JobState::Draft, RECEIVING).await? {
         core.store.delete(job, Actor::named("server")).await?;
@@ -47,10 +47,10 @@ pub(crate) async fn remove_abandoned(core: &Arc<Core>) -> Result<(), Orchestrato
 }
 
 impl Orchestrator {
-    /// All files of a form are there. Remembers what they were, for those who send the same again.
+    /// Called when all files of a form have arrived. Stores their digest, to compare repeated requests.
     ///
     /// # Errors
-    /// The job is no draft.
+    /// The job is not a draft.
     pub async fn complete_form(
         &self,
         id: JobId,
@@ -73,10 +73,10 @@ impl Orchestrator {
         }
     }
 
-    /// Compares a form with the one that an idempotency key was first used for.
+    /// Compares a form with the one for which an idempotency key was first used.
     ///
     /// # Errors
-    /// It has other files, or the first one is still being received.
+    /// The files differ, or the first request is still being received.
     pub async fn compare_form(&self, id: JobId, digest: &str) -> Result<(), OrchestratorError> {
         if is_receiving(&self.core.store.job(id).await?) {
             return Err(OrchestratorError::IdempotencyPending);

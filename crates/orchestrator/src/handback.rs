@@ -1,4 +1,4 @@
-//! What an agent is told when a person gives its sandbox back: which files have changed, and what was run.
+//! Describes for the agent what a user did during a takeover: which files changed and which commands were run.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::error::OrchestratorError;
 use crate::workspace_path::UNLISTED;
 
-/// How deep and how much of the workspace is compared.
+/// Limits on how much of the workspace is compared.
 const DEPTH: u32 = 20;
 const MOST_ENTRIES: u32 = 10_000;
-/// Changed files and commands that the agent is told of by name.
+/// Maximum number of changed files and of commands that the agent is told by name.
 pub(crate) const MOST_NAMED: usize = 60;
 
-/// The files of a workspace at one time.
+/// The files of a workspace at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
-    /// Each by its size and its time.
+    /// Size and modification time of each file.
     files: BTreeMap<String, (u64, i64)>,
-    /// Whether there were more than are listed.
+    /// Whether the listing was truncated.
     is_cut: bool,
 }
 
 impl Snapshot {
-    /// Lists the workspace. Folders that tools fill are left out: there is much in them, and nobody reads it.
+    /// Lists the workspace. Skips folders that tools fill, because they contain many files that nobody reads.
     pub(crate) async fn take(client: &GuestClient) -> Result<Self, OrchestratorError> {
         let list = FileOperation::List {
             path: String::new(),
@@ -43,7 +43,7 @@ impl Snapshot {
         Ok(Self { files, is_cut: truncated })
     }
 
-    /// What is different now. Of a list that was cut nobody knows what is missing in it.
+    /// The changes from `self` to `after`. A file missing from a truncated listing proves nothing.
     fn changes_until(&self, after: &Self) -> Vec<String> {
         let mut changes = Vec::new();
         for (path, facts) in &after.files {
@@ -61,7 +61,7 @@ impl Snapshot {
     }
 }
 
-/// What the agent is told; without the two lists of files where one of them could not be had.
+/// The text for the agent; `files` is `None` if one of the two snapshots is missing.
 pub(crate) fn describe_changes(
     by: &str,
     files: Option<(&Snapshot, &Snapshot)>,

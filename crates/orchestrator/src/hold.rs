@@ -1,8 +1,8 @@
-//! The lock on the sandbox of a job that a person has taken over: others may watch, only the holder's clients may type,
-//! click, run or write.
+//! Access control for a sandbox that a user has taken over: others may watch, but only the holder's clients may type,
+//! click, run commands or write files.
 //!
-//! Whoever takes over gets a token once; the log has its digest alone. A visitor is known by the tokens that it shows. Who
-//! came with a key that may only look, or by a link that was shared for watching, only watches.
+//! The user who takes over gets a token once; the log contains only its digest. Callers are identified by the tokens
+//! they present. A caller with a read-only key or a watch-only shared link may only watch.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub struct Holder {
     pub since: Sequence,
 }
 
-/// Whoever sends something to a sandbox: the tokens that it shows. They are in no log.
+/// A caller who sends something to a sandbox, with the tokens that it presents. The tokens are never logged.
 #[derive(Clone, Default)]
 pub struct Visitor {
     tokens: Vec<String>,
@@ -42,26 +42,25 @@ impl fmt::Debug for Visitor {
 }
 
 impl Visitor {
-    /// A caller who shows these tokens.
     #[must_use]
     pub fn with_tokens(tokens: Vec<String>) -> Self {
         Self { tokens, only_watches: false }
     }
 
-    /// The same, who may only watch, whether there is a holder or not.
+    /// Restricts the caller to watching, whether or not there is a holder.
     #[must_use]
     pub fn watching(self) -> Self {
         Self { only_watches: true, ..self }
     }
 
-    /// Whether this is the holder.
+    /// Whether this caller is the holder.
     pub(crate) fn is(&self, holder: &Holder) -> bool {
         self.tokens.iter().any(|token| lock_of(token) == holder.lock)
     }
 }
 
-/// A token that nobody guesses. Every id of this kind has at least 32 bits of its own from the system's generator beside
-/// the time.
+/// Creates an unguessable token. Each UUID contributes at least 32 random bits from the operating system in addition
+/// to the time.
 pub(crate) fn new_token() -> String {
     let mut hash = Sha256::new();
     for _ in 0..8 {
@@ -74,12 +73,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the log has of a token. Nobody finds the token by it: it is long and random.
+/// The digest of a token, as it is logged. Safe to log, because the token is long and random.
 pub(crate) fn lock_of(token: &str) -> String {
     hex(&Sha256::digest(token))
 }
 
-/// Lets the holder of a sandbox through, and everybody while there is none.
+/// Lets only the holder of a sandbox through, or everybody while there is none.
 #[derive(Debug, Clone)]
 pub struct Gate {
     job: JobId,
@@ -88,10 +87,10 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Whether something may be sent now.
+    /// Whether the caller may send something now.
     ///
     /// # Errors
-    /// Somebody else has taken the sandbox over, or this one may only watch.
+    /// Another user has taken over the sandbox, or the caller may only watch.
     pub fn check(&self) -> Result<(), OrchestratorError> {
         if self.caller.only_watches {
             return Err(OrchestratorError::OnlyWatches(self.job));
@@ -105,13 +104,12 @@ impl Gate {
         }
     }
 
-    /// Who is meant.
     #[must_use]
     pub fn caller(&self) -> &Visitor {
         &self.caller
     }
 
-    /// Returns when nothing may be sent any more.
+    /// Returns once the caller may no longer send anything.
     pub async fn closed(&self) {
         if self.caller.only_watches {
             return;
@@ -125,7 +123,7 @@ impl Gate {
 }
 
 impl Orchestrator {
-    /// The way of a caller into the sandbox of a job.
+    /// The access check of a caller for the sandbox of a job.
     #[must_use]
     pub fn gate(&self, job: JobId, caller: Visitor) -> Gate {
         let holder = self.core.live.get(job).map(|live| live.holder.subscribe());

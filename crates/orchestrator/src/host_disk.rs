@@ -1,10 +1,11 @@
-//! Watches the room on the host's disk and stops all sandboxes before it is used up.
+//! Monitors the free space on the host disk and freezes all sandboxes before it runs out.
 //!
-//! The disks of sandboxes take room on the host only as they are filled. What a program has written is stored later, and where the
-//! host is full by then the kernel drops it: the program has long been told that all is well. So sandboxes stand still while less
-//! is free than they have written and the kernel has not stored, plus a reserve; and go on when there is room again.
+//! The sandbox disks are sparse: they take up space on the host only as they are filled. The kernel stores written
+//! data later, and drops it if the host disk is full by then, although the program's write has long succeeded.
+//! Sandboxes are therefore frozen while the free space is less than the data that they have written and the kernel
+//! has not stored, plus a reserve. They continue when there is enough space again.
 //!
-//! This has nothing to do with a pause that somebody asked for, which is a state of the job: neither ends the other.
+//! This is independent of a pause that a user requested, which is a state of the job: neither ends the other.
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
@@ -25,29 +26,29 @@ use crate::live::LiveJob;
 
 /// The code of the event.
 pub(crate) const HOST_DISK_FULL: &str = "host_disk_full";
-/// What must stay free beside what waits to be stored, where the operator says nothing.
+/// Default for the space that must stay free in addition to unwritten data.
 pub(crate) const DEFAULT_RESERVE: u64 = 128 << 20;
-/// What all sandboxes together write in a second at most, more than memory is copied at. So nothing below the reserve happens between two
-/// looks.
+/// Upper bound on what all sandboxes together write per second; faster than memory can be copied. With it, no sandbox
+/// can use up the reserve between two checks.
 const FASTEST_BYTES_PER_S: u64 = 5 << 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often it is looked while sandboxes stand still.
+/// Interval between checks while sandboxes are frozen.
 const LOW_PAUSE: Duration = Duration::from_millis(200);
-/// Of the host's own records of which blocks belong to a file: less than one part in this many.
+/// The host file system's block metadata takes less than 1/64 of the data.
 const RECORDS_PART: u64 = 64;
 
-/// When sandboxes stop and go on.
+/// Free space at which sandboxes freeze and continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Thresholds {
-    /// They stop where less is free.
+    /// Sandboxes freeze if less is free.
     stop_below: u64,
-    /// They go on where so much is free.
+    /// Sandboxes continue once this much is free.
     go_on_at: u64,
 }
 
 impl Thresholds {
-    /// Of these disks. Nothing beyond what the disks can still take is needed, however much is written.
+    /// The thresholds for these disks. Never more than what the disks can still grow, however much is written.
     fn of(host: &HostDisk, reserve: u64) -> Self {
         let unwritten: u64 = host.disks.iter().map(|disk| disk.unwritten_bytes).sum();
         let unallocated: u64 = host.disks.iter().map(|disk| disk.unallocated_bytes).sum();
@@ -63,14 +64,13 @@ impl Thresholds {
     }
 }
 
-/// How long until the next look: no sandbox can use up what is above the reserve before.
+/// Time until the next check: short enough that no sandbox can use up the space above the reserve.
 fn next_look(free: u64, stop_below: u64) -> Duration {
     let above = free.saturating_sub(stop_below);
     let micros = above.saturating_mul(1_000_000) / FASTEST_BYTES_PER_S;
     Duration::from_micros(micros).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
-/// What there is too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shortage {
     free_mib: u64,
@@ -89,21 +89,21 @@ impl From<Shortage> for OrchestratorError {
     }
 }
 
-/// Whether sandboxes stand still.
+/// Whether sandboxes are frozen, and why.
 #[derive(Default)]
 pub(crate) struct HostDiskWatch {
     now: watch::Sender<Option<Shortage>>,
-    /// What was free at the last look, where sandboxes share a disk of the host.
+    /// Free space at the last check, if the sandboxes share a host disk.
     free_bytes: Mutex<Option<u64>>,
 }
 
 impl HostDiskWatch {
-    /// Why sandboxes stand still, while they do.
+    /// Why sandboxes are frozen; `None` while they are not.
     pub(crate) fn shortage(&self) -> Option<OrchestratorError> {
         self.now.borrow().map(OrchestratorError::from)
     }
 
-    /// Returns when sandboxes stand still: the error that says why.
+    /// Waits until sandboxes are frozen and returns the reason.
     pub(crate) async fn low(&self) -> OrchestratorError {
         let shortage = self.now.subscribe().wait_for(Option::is_some).await.ok().and_then(|now| *now);
         match shortage {
@@ -112,14 +112,14 @@ impl HostDiskWatch {
         }
     }
 
-    /// Returns when sandboxes do not stand still.
+    /// Waits until sandboxes are not frozen.
     pub(crate) async fn is_over(&self) {
         if self.now.subscribe().wait_for(Option::is_none).await.is_err() {
             pending::<()>().await;
         }
     }
 
-    /// Sleeps for so long, not counting the time in which sandboxes stand still: nobody in one can do anything then.
+    /// Sleeps for `left`, not counting the time during which sandboxes are frozen and cannot do anything.
     pub(crate) async fn sleep_awake(&self, mut left: Duration) {
         loop {
             self.is_over().await;
@@ -131,7 +131,7 @@ impl HostDiskWatch {
         }
     }
 
-    /// Waits for something in a sandbox for so long, not counting the time in which sandboxes stand still.
+    /// Waits for work in a sandbox for at most `patience`, not counting the time during which sandboxes are frozen.
     pub(crate) async fn within<T>(&self, patience: Duration, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -140,7 +140,7 @@ impl HostDiskWatch {
         }
     }
 
-    /// Refuses another sandbox where there is no room for what it writes at first.
+    /// Refuses a new sandbox if there is no room for its first writes.
     pub(crate) fn check_room(&self, reserve: u64) -> Result<(), OrchestratorError> {
         if let Some(shortage) = self.shortage() {
             return Err(shortage);
@@ -152,7 +152,7 @@ impl HostDiskWatch {
     }
 }
 
-/// Runs until the server goes down. Sandboxes that stand still then stay so: the next server lets them go on.
+/// Runs until the server shuts down. Sandboxes that are frozen then stay frozen; the next server process thaws them.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut watcher =
         Watcher { core: Arc::clone(&core), stopped: BTreeSet::new(), told: HashMap::new(), is_first: true };
@@ -173,9 +173,9 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 struct Watcher {
     core: Arc<Core>,
-    /// Sandboxes that were stopped here.
+    /// Sandboxes that this watcher has frozen.
     stopped: BTreeSet<SandboxId>,
-    /// What writes it into the logs of jobs.
+    /// The tasks that write the events into the job logs.
     told: HashMap<JobId, JoinHandle<()>>,
     is_first: bool,
 }
@@ -190,7 +190,7 @@ impl Watcher {
         let was_low = self.core.host_disk.now.borrow().is_some();
         if thresholds.is_low(was_low, host.free_bytes) {
             let shortage = Shortage::of(host.free_bytes, thresholds.go_on_at);
-            // First, so that nobody takes the silence of a sandbox for its end.
+            // Publish first, so that a sandbox that does not answer is not taken for a dead one.
             self.core.host_disk.now.send_replace(Some(shortage));
             if !was_low {
                 tracing::warn!(
@@ -204,11 +204,11 @@ impl Watcher {
             return Ok(LOW_PAUSE);
         }
         if was_low || !self.stopped.is_empty() || std::mem::take(&mut self.is_first) {
-            // Those that an earlier server has stopped among them.
+            // Includes the sandboxes that an earlier server process froze.
             let there: BTreeSet<SandboxId> = host.disks.iter().map(|disk| disk.sandbox).collect();
             let all = &there | &std::mem::take(&mut self.stopped);
             let left = self.let_go(all).await;
-            // The others are gone.
+            // The other sandboxes no longer exist.
             self.stopped = &left & &there;
         }
         if was_low {
@@ -218,21 +218,23 @@ impl Watcher {
                 "there is room on the host's disk again, sandboxes go on"
             );
         }
-        // Another sandbox may come before the next look.
+        // A new sandbox may appear before the next check.
         Ok(next_look(host.free_bytes, thresholds.stop_below.max(reserve)))
     }
 
-    /// Stops what can still take room. All of them each time: one may have been let go since, by whoever has just made it.
+    /// Freezes all sandboxes that can still take up space. Does so on every check: the code that created a sandbox
+    /// may have thawed it since.
     async fn stop(&mut self, host: &HostDisk) {
         let Some(freezer) = self.core.backend.freezer() else { return };
         let pool: BTreeSet<SandboxId> = self.core.pool.members().into_iter().collect();
         let growing = host.disks.iter().filter(|disk| disk.unallocated_bytes > 0).map(|disk| disk.sandbox);
         let growing: Vec<SandboxId> = growing.filter(|sandbox| !pool.contains(sandbox)).collect();
-        // Before it is known that they stand still: a part of one may, and must go on later.
+        // Remember them before they are known to be frozen: a sandbox may be frozen in part, and must be thawed
+        // later.
         self.stopped.extend(&growing);
-        // All at once: one whose processes are in the middle of a write takes its time.
+        // All at the same time: freezing a sandbox takes time while its processes are in the middle of a write.
         let stopping = growing.into_iter().map(|sandbox| async move {
-            // One that is being made, or about to go.
+            // The sandbox is being created or removed.
             if let Err(error) = freezer.freeze(sandbox).await {
                 tracing::debug!(%sandbox, %error, "it does not stand still yet");
             }
@@ -240,8 +242,8 @@ impl Watcher {
         join_all(stopping).await;
     }
 
-    /// Lets all go on, but for those that stand ready.
-    /// Returns those that could not be.
+    /// Thaws all sandboxes except those in the pool, which stay frozen until a job takes them. Returns those that
+    /// could not be thawed.
     async fn let_go(&self, sandboxes: BTreeSet<SandboxId>) -> BTreeSet<SandboxId> {
         let mut left = BTreeSet::new();
         let Some(freezer) = self.core.backend.freezer() else { return left };
@@ -255,11 +257,11 @@ impl Watcher {
         left
     }
 
-    /// Has it written into the log of each job whose sandbox stands still.
+    /// Starts a task for each job whose sandbox is frozen, which writes that into the job's log.
     fn tell(&mut self) {
         self.told.retain(|_, telling| !telling.is_finished());
         for (job, live) in self.core.live.all() {
-            // Nobody could use it.
+            // Nobody can use a frozen sandbox, so it must not count as idle.
             live.used.now();
             if !self.told.contains_key(&job) {
                 let telling = tell(Arc::clone(&self.core), live, self.stopped.clone());
@@ -269,7 +271,7 @@ impl Watcher {
     }
 }
 
-/// Writes that the sandbox of a job stands still, and later that it goes on. The job waits meanwhile.
+/// Logs that the sandbox of a job is frozen, and later that it continues. The job waits in the meantime.
 async fn tell(core: Arc<Core>, live: LiveJob, stopped: BTreeSet<SandboxId>) {
     let recorder = &live.recorder;
     let stopped_one = |view: &crate::view::JobView| {
@@ -281,7 +283,7 @@ async fn tell(core: Arc<Core>, live: LiveJob, stopped: BTreeSet<SandboxId>) {
         let _waits = recorder.waiting().wait_for(&shortage);
         let code = HOST_DISK_FULL.to_owned();
         let stopped = EventBody::SandboxStopped { sandbox, code, reason: shortage.to_string() };
-        // It waits for a database on the same disk.
+        // Waits if the database is on the same full disk.
         if recorder.record(stopped).await.is_err() {
             return;
         }
@@ -330,7 +332,8 @@ mod tests {
 
     #[test]
     fn storing_what_was_written_does_not_let_sandboxes_go_on() {
-        // 400 MiB are stored while they stand still: so much less is free, and so much less waits.
+        // 400 MiB are stored while the sandboxes are frozen: free space and unwritten data both shrink by that
+        // amount.
         let before = Thresholds::of(&host(0, &[(8192, 400)]), 128 * MIB);
         assert!(before.is_low(false, 527 * MIB));
         let after = Thresholds::of(&host(0, &[(7792, 0)]), 128 * MIB);
@@ -345,7 +348,7 @@ mod tests {
         assert_eq!(next_look(0, MIB), SHORTEST_PAUSE);
         let pause = next_look(2048 * MIB, 1024 * MIB);
         assert!(pause.as_micros() * u128::from(FASTEST_BYTES_PER_S) <= 1_000_000 * u128::from(1024 * MIB));
-        // What is written until the next look, at the edge, is less than the reserve.
+        // At the threshold, what is written until the next check is less than the reserve.
         assert!(
             SHORTEST_PAUSE.as_millis() * u128::from(FASTEST_BYTES_PER_S) / 1000
                 <= u128::from(DEFAULT_RESERVE)

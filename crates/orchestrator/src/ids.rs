@@ -1,4 +1,4 @@
-//! The names of things.
+//! Identifier types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,6 @@ use uuid::Uuid;
 pub struct JobId(Uuid);
 
 impl JobId {
-    /// A new id.
     #[must_use]
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
@@ -33,9 +32,9 @@ impl FromStr for JobId {
     }
 }
 
-/// The position of an event in its job's log, from 1.
+/// 1-based position of an event in its job's log.
 pub type Sequence = u64;
 
-/// Grows each time a job changes its owner; writes of an earlier owner are refused.
+/// Fencing token: grows each time a job changes its owner. Writes with an older generation are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Generation(pub u64);

@@ -1,5 +1,5 @@
-//! Which image a job gets: what it asks for where the backend has it, else what the operator has set, else `default`
-//! where it is there, else `host`.
+//! Chooses the image of a job: the requested one, else the one from the settings, else `default` if it exists, else
+//! `host`.
 
 use sandbox::Image;
 
@@ -7,21 +7,20 @@ use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::request::InvalidField;
 
-/// The agent's computer.
+/// The agent's standard image.
 const DEFAULT: &str = "default";
-/// The host's own programs.
+/// The pseudo image that uses the host's own programs.
 const HOST: &str = "host";
-/// How the agent's computer comes to be.
+/// How to create the `default` image.
 const BUILD: &str = "build it with `caisson image build`";
 
-/// An image, and what the caller should know about it.
+/// An image, and a hint for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChosenImage {
     pub(crate) image: Image,
     pub(crate) hint: Option<String>,
 }
 
-/// Chooses the image of a new job.
 pub(crate) async fn choose(core: &Core, asked: Option<&str>) -> Result<ChosenImage, OrchestratorError> {
     let settings = core.settings();
     let set = settings.default_image.as_deref();
@@ -35,8 +34,8 @@ pub(crate) async fn choose(core: &Core, asked: Option<&str>) -> Result<ChosenIma
     })
 }
 
-/// The same for a job that may wait. While the backend does not answer, what is asked for is believed, and the error says why: making the
-/// sandbox tells.
+/// Like [`choose`], for a job that may wait. If the backend does not answer, accepts the requested image unchecked
+/// and returns the backend's error with it; creating the sandbox checks it later.
 pub(crate) async fn choose_or_believe(
     core: &Core,
     asked: Option<&str>,
@@ -52,7 +51,7 @@ pub(crate) async fn choose_or_believe(
     }
 }
 
-/// The images that the backend has, and the one that is wanted where it may be had.
+/// The images that the backend lists, plus the wanted one if the backend can provide it.
 async fn known(core: &Core, wanted: Option<&str>) -> Result<Vec<String>, OrchestratorError> {
     let mut known = core.backend.images().await?;
     if let Some(name) = wanted.filter(|name| !known.iter().any(|other| other == name))

@@ -1,34 +1,34 @@
-//! When something was last used, and whether it is in use now.
+//! Tracks when something was last used, and whether it is in use now.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use crate::clock::awake_ms;
 
-/// When something was last used. Clones share it.
+/// Clones share the state.
 #[derive(Clone)]
 pub(crate) struct LastUse {
     state: Arc<UseState>,
 }
 
 struct UseState {
-    /// By the clock that only counts.
+    /// In milliseconds of the monotonic clock.
     last_ms: AtomicI64,
     users: AtomicUsize,
 }
 
 impl LastUse {
-    /// Used just now.
+    /// Counts as used now.
     pub(crate) fn new() -> Self {
         Self { state: Arc::new(UseState { last_ms: AtomicI64::new(awake_ms()), users: AtomicUsize::new(0) }) }
     }
 
-    /// It is used right now.
+    /// Marks it as used now.
     pub(crate) fn now(&self) {
         self.state.last_ms.store(awake_ms(), Ordering::Relaxed);
     }
 
-    /// How many milliseconds nobody has used it; none, while somebody does. The time that the machine sleeps does not count.
+    /// Milliseconds since the last use; 0 while it is in use. The time that the machine is suspended does not count.
     pub(crate) fn idle_ms(&self) -> i64 {
         if self.state.users.load(Ordering::Relaxed) > 0 {
             self.now();
@@ -36,7 +36,7 @@ impl LastUse {
         awake_ms().saturating_sub(self.state.last_ms.load(Ordering::Relaxed))
     }
 
-    /// It is in use until the answer is dropped.
+    /// Marks it as in use until the returned guard is dropped.
     pub(crate) fn begin(&self) -> InUse {
         self.now();
         self.state.users.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +44,6 @@ impl LastUse {
     }
 }
 
-/// Somebody uses it.
 pub(crate) struct InUse {
     last_use: LastUse,
 }

@@ -1,8 +1,8 @@
-//! Jobs without HTTP.
+//! The job engine, independent of HTTP.
 //!
-//! A job is an append-only log of events in the [`store`]. One task drives a job: it reads the log, does the next
-//! thing, writes down first what it is about to do. Whatever is known of a job ([`JobView`]) is computed from its log,
-//! so a server that was killed goes on where it was.
+//! A job is an append-only log of events in the [`store`]. One task, the driver, owns a job: it reads the log,
+//! decides on the next action and appends an event before it acts. The job view ([`JobView`]) is derived from the
+//! log, so a server that was killed continues where it stopped.
 
 mod access;
 mod agent_log;

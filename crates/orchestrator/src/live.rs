@@ -1,4 +1,4 @@
-//! The jobs that this server drives right now, and how to reach them.
+//! The jobs that have a driver in this server process, and how to reach them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,48 +17,44 @@ use crate::recorder::Recorder;
 use crate::request::JobSpec;
 use crate::speech::Speech;
 
-/// A job that is driven.
+/// A job with a driver.
 #[derive(Clone)]
 pub(crate) struct LiveJob {
-    /// A job, or a bare sandbox.
     pub(crate) kind: JobKind,
-    /// What was asked for; it does not change.
+    /// Immutable.
     pub(crate) spec: Arc<JobSpec>,
-    /// Writes to its log.
     pub(crate) recorder: Arc<Recorder>,
-    /// Its guest, while there is a link.
+    /// The client of the guest, while there is a link.
     pub(crate) guest: watch::Sender<Option<GuestClient>>,
-    /// What somebody wants of it.
+    /// The control request that is pending.
     pub(crate) wish: watch::Sender<Option<Wish>>,
-    /// When somebody last used it.
     pub(crate) used: LastUse,
     /// How long a bare sandbox may be idle.
     pub(crate) idle_ms: watch::Sender<Option<i64>>,
-    /// Who has taken it over.
+    /// The user who has taken over the sandbox.
     pub(crate) holder: watch::Sender<Option<Holder>>,
-    /// What its model says.
+    /// Streams model output to live viewers.
     pub(crate) speech: Speech,
-    /// Whether it waits for somebody.
+    /// Whether the job is paused and needs no slot.
     pub(crate) is_paused: Arc<AtomicBool>,
-    /// What cells of a job that has lost a sandbox pass.
+    /// Delays or refuses cells of a job that has lost a sandbox.
     pub(crate) kernels: Arc<KernelGate>,
-    /// The ceiling of its way out, which stays as it was when that was made; not set while there is none.
+    /// The egress ceiling, fixed when the job's egress proxy was created; unset while there is none.
     pub(crate) ceiling: Arc<OnceLock<Option<egress::Mode>>>,
 }
 
-/// All of them.
 #[derive(Default)]
 pub(crate) struct LiveJobs {
     jobs: Mutex<HashMap<JobId, Option<LiveJob>>>,
-    /// Bare sandboxes that are being made: they count before they can be reached.
+    /// Bare sandboxes that are being created: they count towards the limit before they can be reached.
     arriving: Mutex<HashSet<JobId>>,
-    /// One of them can be reached.
+    /// Notified when a job becomes reachable.
     entered: Notify,
-    /// One of them has left.
+    /// Notified when a driver ends.
     left: Notify,
 }
 
-/// The place of a bare sandbox that is being made.
+/// The slot of a bare sandbox that is being created.
 pub(crate) struct Arriving<'a> {
     jobs: &'a LiveJobs,
     id: JobId,
@@ -71,7 +67,7 @@ impl Drop for Arriving<'_> {
 }
 
 impl LiveJobs {
-    /// Reserves a job for a driver; `false` when one drives it already.
+    /// Reserves a job for a driver. Returns `false` if it already has one.
     pub(crate) fn reserve(&self, job: JobId) -> bool {
         let mut jobs = self.lock();
         if jobs.contains_key(&job) {
@@ -81,20 +77,20 @@ impl LiveJobs {
         true
     }
 
-    /// Makes a driven job reachable.
+    /// Makes a job with a driver reachable.
     pub(crate) fn enter(&self, job: JobId, live: LiveJob) {
         self.lock().insert(job, Some(live));
         self.entered.notify_waiters();
     }
 
-    /// What jobs wait for that the operator must give; those that wait for nothing are left out.
+    /// What jobs wait for that needs the operator, one entry per waiting job.
     pub(crate) fn waiting(&self) -> Vec<String> {
         let causes = self.lock();
         let causes = causes.values().flatten().filter_map(|live| live.recorder.waiting().cause());
         causes.map(|cause| cause.to_string()).collect()
     }
 
-    /// Returns a job when it is driven.
+    /// Waits until the job has a driver and returns the job.
     pub(crate) async fn wait_for(&self, job: JobId) -> LiveJob {
         loop {
             let entered = self.entered.notified();
@@ -105,13 +101,13 @@ impl LiveJobs {
         }
     }
 
-    /// The driver has ended.
+    /// Removes a job whose driver has ended.
     pub(crate) fn leave(&self, job: JobId) {
         self.lock().remove(&job);
         self.left.notify_waiters();
     }
 
-    /// Returns when none is driven any more.
+    /// Returns once no job has a driver.
     pub(crate) async fn all_left(&self) {
         loop {
             let left = self.left.notified();
@@ -122,7 +118,7 @@ impl LiveJobs {
         }
     }
 
-    /// Returns when the job is not driven any more.
+    /// Returns once the job has no driver.
     pub(crate) async fn has_left(&self, job: JobId) {
         loop {
             let left = self.left.notified();
@@ -133,34 +129,33 @@ impl LiveJobs {
         }
     }
 
-    /// A job that is driven.
     pub(crate) fn get(&self, job: JobId) -> Option<LiveJob> {
         self.lock().get(&job).cloned().flatten()
     }
 
-    /// All that can be reached.
+    /// All reachable jobs.
     pub(crate) fn all(&self) -> Vec<(JobId, LiveJob)> {
         self.lock().iter().filter_map(|(job, live)| Some((*job, live.clone()?))).collect()
     }
 
-    /// Whether a driver has the job, also one that has just begun.
+    /// Whether the job has a driver, including one that is still starting.
     pub(crate) fn contains(&self, job: JobId) -> bool {
         self.lock().contains_key(&job)
     }
 
-    /// How many jobs work, those that have just begun included. One that waits for somebody takes no place.
+    /// Number of working jobs, including those whose driver is starting. A paused job occupies no slot.
     pub(crate) fn count_jobs(&self) -> usize {
         let works = |live: &LiveJob| live.kind == JobKind::Job && !live.is_paused.load(Ordering::Relaxed);
         self.lock().values().filter(|live| live.as_ref().is_none_or(works)).count()
     }
 
-    /// How many bare sandboxes can be reached.
+    /// Number of reachable bare sandboxes.
     pub(crate) fn count_sandboxes(&self) -> usize {
         self.lock().values().flatten().filter(|live| live.kind == JobKind::Sandbox).count()
     }
 
-    /// A place for a bare sandbox where there are fewer than `most`; else how many there are. The place is held until the
-    /// sandbox can be reached, or has come to nothing.
+    /// Takes a slot for a bare sandbox if fewer than `most` are taken; otherwise returns the number of taken slots.
+    /// The slot is held until the sandbox is reachable, or its creation has failed.
     pub(crate) fn arrive(&self, id: JobId, most: usize) -> Result<Arriving<'_>, usize> {
         let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count_places(&arriving);
@@ -171,7 +166,7 @@ impl LiveJobs {
         Ok(Arriving { jobs: self, id })
     }
 
-    /// How many places bare sandboxes take, those included that are being made.
+    /// Number of slots taken by bare sandboxes, including those being created.
     pub(crate) fn count_sandbox_places(&self) -> usize {
         self.count_places(&self.arriving.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! What is known of the MCP servers of a job: what is logged when one comes or goes, and what people see.
+//! The state of a job's MCP servers, as logged and as shown by the API.
 
 use std::collections::BTreeMap;
 
@@ -40,11 +40,10 @@ pub enum McpState {
     GivenUp,
 }
 
-/// The MCP servers of a job, by name.
 pub type McpServers = BTreeMap<String, McpChange>;
 
 impl McpChange {
-    /// One line for people.
+    /// A one-line description for people.
     #[must_use]
     pub fn describe(&self) -> String {
         let name = &self.server;

@@ -1,5 +1,5 @@
-//! Figures about the server in the form that Prometheus reads. Counters count from the start of the process; what the
-//! store knows (jobs by state) is asked when somebody looks. `docs/operations.md` lists them all.
+//! Prometheus metrics of the server. Counters start at zero with the process; the number of jobs per state is read
+//! from the store on each scrape. `docs/operations.md` lists all metrics.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,10 +18,11 @@ use crate::orchestrator::Orchestrator;
 use crate::state::JobState;
 use crate::view::step_of_call;
 
-/// Names and values of labels. Values come from small sets: a label that a caller could choose would fill the memory.
+/// Label names and values. Values come from small sets, because a label that callers could choose would use unbounded
+/// memory.
 type Labels<const COUNT: usize> = [(&'static str, String); COUNT];
 
-/// All states, so that one without jobs is shown as 0.
+/// All states, so that a state without jobs is reported as 0.
 const STATES: [JobState; 9] = [
     JobState::Draft,
     JobState::Queued,
@@ -34,7 +35,6 @@ const STATES: [JobState; 9] = [
     JobState::Cancelled,
 ];
 
-/// What is counted while the server runs.
 pub struct Metrics {
     registry: Mutex<Registry>,
     jobs: Family<Labels<1>, Gauge>,
@@ -162,13 +162,13 @@ impl Metrics {
         );
     }
 
-    /// Counts a job that was accepted with so many first events.
+    /// Counts an accepted job with its first events.
     pub(crate) fn submitted(&self, events: usize) {
         self.jobs_submitted.inc();
         self.events.inc_by(events as u64);
     }
 
-    /// Counts events that are durable now.
+    /// Counts events that are now durable.
     pub(crate) fn stored(&self, events: &[Event]) {
         self.events.inc_by(events.len() as u64);
         for event in events {
@@ -176,17 +176,17 @@ impl Metrics {
         }
     }
 
-    /// Notes how long a sandbox took.
+    /// Records how long creating a sandbox took.
     pub(crate) fn sandbox_created(&self, took: Duration) {
         self.sandbox_create.observe(took.as_secs_f64());
     }
 
-    /// Notes how long the disk took.
+    /// Records how long a commit to disk took.
     pub(crate) fn committed(&self, took: Duration) {
         self.store_commit.observe(took.as_secs_f64());
     }
 
-    /// Counts a request over HTTP. `route` is the pattern of the route, never the path that was asked for.
+    /// Counts an HTTP request. `route` is the route pattern, never the requested path.
     pub fn http_request(&self, method: &str, route: &str, status: u16) {
         let labels =
             [("method", method.to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
@@ -229,19 +229,19 @@ impl Metrics {
         text
     }
 
-    /// Looks at what the kernel knows of this process.
+    /// Reads memory and file descriptor usage of this process from `/proc`.
     fn look_at_process(&self) {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kibibytes = resident.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<i64>().ok());
         self.resident_memory.set(kibibytes.unwrap_or_default().saturating_mul(1024));
-        // One of the entries is the folder that is being read.
+        // One of the entries is the descriptor of the directory being read.
         let files = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1));
         self.open_files.set(i64::try_from(files).unwrap_or(i64::MAX));
     }
 }
 
-/// The name that programs see elsewhere too.
+/// The serialized name, the same as in the API.
 fn name_of(value: impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
@@ -250,16 +250,13 @@ fn name_of(value: impl serde::Serialize) -> String {
 }
 
 impl Orchestrator {
-    /// What was counted, for whoever counts more.
+    /// The metrics, for other crates that count something.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.core.metrics
     }
 
-    /// All figures, in the text form of OpenMetrics.
-    ///
-    /// # Errors
-    /// The store fails.
+    /// All metrics in the OpenMetrics text format.
     pub async fn render_metrics(&self) -> Result<String, OrchestratorError> {
         let metrics = &self.core.metrics;
         let counts = self.core.store.count_by_state().await?;

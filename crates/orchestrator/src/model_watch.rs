@@ -1,7 +1,8 @@
-//! Lets jobs that wait for a model go on when it is there.
+//! Lets jobs that wait for a model continue once it is available.
 //!
-//! Looking takes as long as a silent server is waited for, so it is done beside everything else: each model once, however many
-//! jobs name it, and all of them at the same time. Who names a server that does not answer delays nobody.
+//! A check takes as long as the timeout of a server that does not respond, so checks run in the background: each
+//! model once, however many jobs name it, and all of them concurrently. A job that names an unresponsive server
+//! delays no other job.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use crate::ids::JobId;
 use crate::scheduler::start_driver;
 use crate::state::JobState;
 
-/// How many models are looked for at the same time.
+/// Maximum number of concurrent checks.
 const AT_ONCE: usize = 32;
 
-/// Begins to look, unless somebody does already.
+/// Starts a check in the background, unless one is running.
 pub(crate) fn look(core: &Arc<Core>) {
     let core = Arc::clone(core);
     let tasks = core.tasks.clone();
@@ -46,7 +47,7 @@ async fn look_for_all(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     Ok(())
 }
 
-/// Starts these jobs where their model is there.
+/// Starts drivers for these jobs if their model is available.
 async fn wake(core: &Arc<Core>, model: Option<String>, jobs: Vec<JobId>) -> Result<(), OrchestratorError> {
     if core.models.get(model.as_deref()).await.is_err() {
         return Ok(());

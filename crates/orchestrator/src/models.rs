@@ -1,4 +1,4 @@
-//! The models that jobs may ask for: connected to when first wanted, then kept.
+//! The models that jobs may use; each is connected to on first use and then cached.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,19 +11,18 @@ use crate::error::OrchestratorError;
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, invalid};
 
-/// How long what was found out about models is shown again before everybody is asked anew.
+/// How long the survey of available models is cached.
 const SURVEY_AGE: Duration = Duration::from_secs(10);
 
-/// All models of this server.
 pub(crate) struct Models {
     kept: Mutex<Kept>,
-    /// Names of models whose answers were written down beforehand, which this server plays itself.
+    /// Names of models with recorded answers, which this server replays.
     recordings: Mutex<BTreeSet<String>>,
-    /// Held while everybody is asked, so that many callers ask once.
+    /// Locked during a survey, so that concurrent callers share one.
     survey: tokio::sync::Mutex<Option<(Instant, Arc<Survey>)>>,
-    /// Held while somebody looks for the models that jobs wait for.
+    /// Locked while the models that jobs wait for are checked.
     pub(crate) watching: tokio::sync::Mutex<()>,
-    /// How often the settings have changed.
+    /// Number of settings changes.
     changes: watch::Sender<u64>,
 }
 
@@ -45,7 +44,7 @@ impl Models {
         }
     }
 
-    /// From now on these settings hold; jobs that work keep the model that they have.
+    /// Applies new settings. Running jobs keep their model.
     pub(crate) fn change(&self, settings: &model::Settings) {
         let mut kept = self.lock();
         if kept.settings != *settings {
@@ -55,12 +54,12 @@ impl Models {
         }
     }
 
-    /// How often the settings have changed, and when they do again.
+    /// Counts settings changes; wakes receivers on each one.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// A model by its name, or the server's own.
+    /// The model with this name; the server's own model if `name` is `None`.
     pub(crate) async fn get(&self, name: Option<&str>) -> Result<Arc<dyn Model>, ModelError> {
         if let Some(model) = self.kept(name) {
             return Ok(model);
@@ -76,7 +75,8 @@ impl Models {
         Ok(model)
     }
 
-    /// Forgets a model that cannot be reached: the next who wants it looks again, also for a local server elsewhere.
+    /// Removes a model that cannot be reached from the cache. The next user connects again, possibly to a local
+    /// server at another address.
     pub(crate) fn forget(&self, name: Option<&str>, gone: &Arc<dyn Model>) {
         let mut kept = self.lock();
         let name = name.map(ToOwned::to_owned);
@@ -89,7 +89,7 @@ impl Models {
         self.recordings.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
-    /// Whether a model was found before.
+    /// Whether the model is connected.
     pub(crate) fn is_available(&self, name: Option<&str>) -> bool {
         self.kept(name).is_some()
     }
@@ -103,10 +103,10 @@ impl Models {
     }
 }
 
-/// What holds for a model by its name, or for the server's own.
+/// The settings for the model with this name, or for the server's own model.
 fn settings_for(name: Option<&str>, settings: &model::Settings) -> model::Settings {
     match name {
-        // The address and the key of the server's own model belong to that one alone.
+        // The address and key of the server's own model apply to that model only.
         Some(name) if settings.name.as_deref() != Some(name) => model::Settings {
             name: Some(name.to_owned()),
             base_url: None,
@@ -119,13 +119,14 @@ fn settings_for(name: Option<&str>, settings: &model::Settings) -> model::Settin
 }
 
 impl Orchestrator {
-    /// Jobs may name this model, and its answers are marked as recorded.
+    /// Adds a model with recorded answers that jobs may name; its answers are marked as recorded.
     pub fn add_recording(&self, name: &str) {
         let recordings = &self.core.models.recordings;
         recordings.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
     }
 
-    /// Where callers have keys, not each of them may send this server anywhere by naming a model there.
+    /// If callers need keys, restricts the addresses that they may make this server connect to by naming a model
+    /// there.
     pub(crate) fn check_model(&self, name: Option<&str>) -> Result<(), InvalidField> {
         let Some(name) = name.filter(|_| self.needs_keys()) else { return Ok(()) };
         if self.core.settings().model.allows(name) || self.core.models.is_recording(name) {
@@ -138,10 +139,10 @@ impl Orchestrator {
         ))
     }
 
-    /// Which model agents use and what else could be reached. Holds no key.
+    /// The model that agents use, and what else can be reached. Contains no API keys.
     ///
     /// # Errors
-    /// The settings name what cannot be a model.
+    /// The settings name something that cannot be a model.
     pub async fn models(&self) -> Result<Arc<Survey>, OrchestratorError> {
         let models = &self.core.models;
         let mut kept = models.survey.lock().await;

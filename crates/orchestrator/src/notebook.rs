@@ -1,4 +1,4 @@
-//! The notebook server of a sandbox: JupyterLab, started at its first use, reached through the link alone.
+//! The notebook server of a sandbox: JupyterLab, started on first use, reachable only through the link.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,15 @@ use crate::request::{InvalidField, JobSpec};
 use crate::state::JobState;
 use crate::streams::PortStream;
 
-/// Where it listens. Nothing outside of the sandbox can name it; inside everything is the agent's anyway.
+/// The socket that JupyterLab listens on. It is not reachable from outside the sandbox, and inside everything belongs
+/// to the agent anyway.
 const SOCKET: &str = "/tmp/.caisson-jupyter.sock";
-/// Stopped when nobody has used it for so long. The kernels are the guest's and stay.
+/// JupyterLab is stopped after it was unused for this long. The kernels belong to the guest and keep running.
 const IDLE_MS: u64 = 10 * 60 * 1000;
 const START_MS: u64 = 180_000;
-/// Where the image keeps it, behind everything else that a job may have put first.
+/// The directory of JupyterLab in the image. Appended to `PATH`, after everything that a job may have added.
 const PROGRAMS: &str = "/opt/jupyter/bin";
-/// Shares the agent's kernels where the image can.
+/// Uses the agent's kernels if the image supports it.
 const START: &str = "\
 command -v jupyter-lab >/dev/null || { echo 'this image has no JupyterLab' >&2; exit 127; }
 for file in /opt/jupyter/lib/python3*/site-packages/caisson_provisioner.py; do
@@ -55,10 +56,10 @@ fn service(spec: &JobSpec) -> Result<ServiceSpec, InvalidField> {
 }
 
 impl Orchestrator {
-    /// Connects to the notebook server in the sandbox of a job, starting it where it does not run.
+    /// Connects to the notebook server in the sandbox of a job, and starts it first if needed.
     ///
     /// # Errors
-    /// The image has none, or the job has no sandbox now.
+    /// The image has no JupyterLab, or the job has no sandbox now.
     pub async fn open_notebook_server(&self, id: JobId) -> Result<PortStream, OrchestratorError> {
         let (live, client) = self.reach(id).await?;
         let service = service(&live.spec)?;
@@ -66,10 +67,7 @@ impl Orchestrator {
         Ok(PortStream::new(stream, client, &live))
     }
 
-    /// The newest job or bare sandbox that runs.
-    ///
-    /// # Errors
-    /// The store fails.
+    /// The newest running job or bare sandbox.
     pub async fn newest_running(&self) -> Result<Option<JobId>, OrchestratorError> {
         let mut newest = None;
         for kind in [JobKind::Job, JobKind::Sandbox] {

@@ -1,4 +1,4 @@
-//! What callers may do with jobs.
+//! The public API of the crate: operations on jobs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,9 +35,10 @@ use crate::uploads::UploadLocks;
 use crate::view::JobView;
 use crate::{backend_watch, forms, host_disk, pool, reconcile, retention, scheduler};
 
-/// When to try again where the queue is full.
+/// Retry delay reported when the queue is full.
 pub(crate) const RETRY_AFTER_S: u64 = 5;
-/// How long whoever asks whether the server is ready waits for a write: those who ask often wait no longer themselves.
+/// Timeout of the readiness check for a database write and for the backend; typical health checkers wait no longer
+/// themselves.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs jobs. Cheap to clone.
@@ -45,15 +46,15 @@ const READY_PATIENCE: Duration = Duration::from_secs(2);
 pub struct Orchestrator {
     pub(crate) core: Arc<Core>,
     queued: Arc<AtomicUsize>,
-    /// On whose behalf things are done.
+    /// The API user who causes the actions.
     actor: Option<Arc<Actor>>,
 }
 
 impl Orchestrator {
-    /// Takes the data folder, and goes on with every job that an earlier server left behind.
+    /// Locks the data folder, and resumes every job that an earlier server process left unfinished.
     ///
     /// # Errors
-    /// Another server holds the folder, or it cannot be read.
+    /// Another server has locked the folder, or it cannot be read.
     pub async fn start(
         folder: DataFolder,
         backend: Arc<dyn Backend>,
@@ -105,19 +106,18 @@ impl Orchestrator {
         Ok(Self { core, queued, actor: None })
     }
 
-    /// The same on behalf of somebody: what is done to jobs through it is written into their logs as theirs.
+    /// Returns a handle that acts on behalf of `actor`: the events it appends name this actor.
     #[must_use]
     pub fn acting_for(&self, actor: Actor) -> Self {
         Self { actor: Some(Arc::new(actor)), ..self.clone() }
     }
 
-    /// On whose behalf this acts.
     pub(crate) fn actor(&self) -> Option<&Actor> {
         self.actor.as_deref()
     }
 
-    /// Picks no further job, and waits for those that run where the settings say so. Everything else goes on:
-    /// jobs can be watched, cancelled and submitted, and those that are submitted wait for the next server.
+    /// Stops picking jobs from the queue, and waits for running jobs if the settings say so. Everything else
+    /// continues: jobs can be watched, cancelled and submitted, and submitted jobs wait for the next server process.
     pub async fn drain(&self) {
         self.core.draining.cancel();
         let OnShutdown::Wait(patience) = self.core.settings().on_shutdown else { return };
@@ -131,32 +131,33 @@ impl Orchestrator {
         }
     }
 
-    /// Changes the settings while jobs run. They hold for what comes: jobs that were accepted keep their limits, and
-    /// those that run the rules for their connections.
+    /// Changes the settings while jobs run. Accepted jobs keep their limits, and running jobs keep their egress
+    /// rules.
     pub fn change_settings(&self, settings: Settings) {
         self.core.replace_settings(settings);
     }
 
-    /// Stops working. Sandboxes live on: what runs in them goes on, and the next server takes it up.
+    /// Stops all tasks. Sandboxes and the programs in them keep running, and the next server process resumes their
+    /// jobs.
     pub async fn shutdown(&self) {
         self.core.shutdown.cancel();
         self.core.tasks.close();
         self.core.tasks.wait().await;
     }
 
-    /// Accepts a job; it is durable when this returns.
+    /// Accepts a job. The job is durable when this returns.
     ///
     /// # Errors
-    /// A field cannot be accepted, the queue is full, or the store fails.
+    /// A field is invalid, the queue is full, or the store fails.
     pub async fn submit(&self, submission: Submission) -> Result<Accepted, OrchestratorError> {
         let Submission { job, idempotency_key, submitter, bringing } = submission;
         let idempotency = idempotency_key.map(|key| {
             let mut body = serde_json::to_vec(&job).unwrap_or_default();
-            // The same job without files is another request.
+            // The same job without files is a different request.
             if bringing == Bringing::Files {
                 body.extend_from_slice(b" with files");
             }
-            // Two callers who choose the same word mean two jobs.
+            // Keys of different callers are independent, even if they are equal.
             let whose = submitter.as_ref().map(|submitter| format!("{}/", submitter.key)).unwrap_or_default();
             (format!("{whose}{key}"), digest(&body).to_vec())
         });
@@ -186,7 +187,7 @@ impl Orchestrator {
             Bringing::Files => about_image,
             Bringing::Nothing => reason.clone().or(about_image),
         };
-        // A draft has its place from the beginning, so that there are no more of them either.
+        // A draft occupies a place in the queue from the start, so that the limit applies to drafts too.
         if matches!(state, JobState::Queued | JobState::Draft) {
             self.check_queue().await?;
         }
@@ -206,8 +207,8 @@ impl Orchestrator {
         }
     }
 
-    /// Refuses limits that the backend cannot enforce. While it cannot tell, the error that says why is handed back, and making the sandbox
-    /// tells.
+    /// Refuses limits that the backend cannot enforce. If the backend does not answer, returns its error as
+    /// `Ok(Some)`; creating the sandbox checks the limits later.
     pub(crate) async fn check_limits(
         &self,
         spec: &JobSpec,
@@ -222,7 +223,7 @@ impl Orchestrator {
         }
     }
 
-    /// Where a job begins, and why where it must wait.
+    /// The first state of a job, with the reason if it must wait.
     pub(crate) async fn first_state(
         &self,
         spec: &JobSpec,
@@ -262,12 +263,12 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Starts a driver for a job, whether there is room in the queue or not.
+    /// Starts a driver for a job, whether or not there is room to run it.
     pub(crate) async fn start_now(&self, id: JobId) -> Result<(), OrchestratorError> {
         start_driver(&self.core, id).await
     }
 
-    /// The count in memory only grows, so the store is asked once it says that the queue may be full.
+    /// The in-memory count only grows, so the store is asked when it says that the queue may be full.
     pub(crate) async fn check_queue(&self) -> Result<(), OrchestratorError> {
         let limit = self.core.settings().max_queued;
         if self.queued.load(Ordering::Relaxed) < limit {
@@ -281,7 +282,7 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// What is known of a job.
+    /// The view of a job.
     ///
     /// # Errors
     /// There is no such job.
@@ -289,8 +290,8 @@ impl Orchestrator {
         self.core.store.job(id).await.map(|view| self.with_wait(view))
     }
 
-    /// With what the job waits for now, where the operator must give it. This is in no event: a database that cannot be written is one such
-    /// thing.
+    /// Adds what the job currently waits for, if the operator must act. No event records this, since the cause may be
+    /// that the database cannot be written.
     pub(crate) fn with_wait(&self, mut view: JobView) -> JobView {
         if view.code.is_none()
             && !view.state.is_over()
@@ -303,10 +304,7 @@ impl Orchestrator {
         view
     }
 
-    /// Jobs, newest first, without their steps.
-    ///
-    /// # Errors
-    /// The store fails.
+    /// Lists jobs, newest first, without their steps.
     pub async fn jobs(&self, filter: JobFilter) -> Result<JobPage, OrchestratorError> {
         let limit = filter.limit;
         let mut jobs = self.core.store.jobs(JobFilter { limit: limit + 1, ..filter }).await?;
@@ -317,7 +315,7 @@ impl Orchestrator {
         Ok(JobPage { jobs, next })
     }
 
-    /// Wants a job to end. May be said more than once.
+    /// Cancels a job. Idempotent while the job is not over.
     ///
     /// # Errors
     /// The job is over, or there is none.
@@ -339,13 +337,13 @@ impl Orchestrator {
                 let _ = live.wish.send(Some(Wish::Cancel));
                 live.recorder.catch_up().await?;
             }
-            // Nobody drives it yet: a driver ends it, whether there is room in the queue or not.
+            // The job has no driver yet; start one to end it, whether or not there is room to run it.
             None => start_driver(&self.core, id).await?,
         }
         self.core.store.job(id).await
     }
 
-    /// Removes a job that is over, with its events and files.
+    /// Deletes a finished job with its events and files.
     ///
     /// # Errors
     /// The job is not over, or there is none.
@@ -362,10 +360,7 @@ impl Orchestrator {
         retention::delete(&self.core, id, by).await
     }
 
-    /// Events after a sequence number, oldest first.
-    ///
-    /// # Errors
-    /// The store fails.
+    /// The events after a sequence number, oldest first.
     pub async fn events(
         &self,
         id: JobId,
@@ -375,13 +370,13 @@ impl Orchestrator {
         self.core.store.events(id, after, limit).await
     }
 
-    /// Changes when a job has new events.
+    /// A receiver that changes when a job has new events.
     #[must_use]
     pub fn watch(&self, id: JobId) -> watch::Receiver<Sequence> {
         self.core.store.watch(id)
     }
 
-    /// The result of a job.
+    /// The metadata and path of a job's artifact.
     ///
     /// # Errors
     /// There is none (yet).
@@ -397,7 +392,7 @@ impl Orchestrator {
         }
     }
 
-    /// The log of a job for people. The file is there once the job has started.
+    /// The path of a job's human-readable log. The file exists once the job has started.
     ///
     /// # Errors
     /// There is no such job.
@@ -406,7 +401,7 @@ impl Orchestrator {
         Ok(self.core.folder.agent_log(id))
     }
 
-    /// Whether jobs can be taken.
+    /// Whether the server can take jobs, with the problems that prevent it.
     pub async fn ready(&self) -> ReadyState {
         let mut problems = Vec::new();
         match tokio::time::timeout(READY_PATIENCE, self.core.store.check()).await {

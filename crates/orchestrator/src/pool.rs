@@ -1,7 +1,8 @@
-//! Sandboxes that are made ahead of time, stand frozen, and are handed out in less than a millisecond.
+//! The pool of sandboxes that are created ahead of time, kept frozen, and handed out in less than a millisecond.
 //!
-//! All are made for the operator's defaults, so many for each image of the pool. A job that asks for anything else gets a
-//! new one. What stands ready costs memory but no processor time. A server that was killed leaves its pool behind; the next one's reconcile removes it.
+//! All are created with the operator's defaults, `pool_size` for each image of the pool. A job that asks for anything
+//! else gets a new sandbox. A ready sandbox costs memory but no CPU time. A server that was killed leaves its pool
+//! behind; the reconciler of the next server process removes it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,41 +17,40 @@ use crate::core::{Core, Settings};
 use crate::error::OrchestratorError;
 use crate::images;
 
-/// How long to wait after a sandbox could not be made; those of other kinds are made meanwhile.
+/// Delay before a kind that could not be created is tried again; other kinds are created in the meantime.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How long a new guest may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Sandboxes that are ready.
 pub(crate) struct Pool {
     members: Mutex<Members>,
-    /// One was taken, or the wish has changed.
+    /// Notified when a sandbox was taken or the settings changed.
     changed: Notify,
 }
 
 struct Members {
-    /// How many of each kind.
+    /// Number of ready sandboxes of each kind.
     size: usize,
-    /// What they are made for, one kind for each image.
+    /// The wanted kinds, one for each image.
     kinds: Vec<Kind>,
     ready: VecDeque<(SandboxId, Kind)>,
-    /// Being made; known all the time, so that nobody takes them for garbage.
+    /// Sandboxes being created; listed so that the reconciler does not remove them.
     coming: HashSet<SandboxId>,
-    /// Given to a job whose log does not have them yet; known for the same reason.
+    /// Sandboxes given to a job whose log does not contain them yet; listed for the same reason.
     handed_out: HashSet<SandboxId>,
-    /// Of another kind than is wanted by now.
+    /// Sandboxes that are no longer wanted, to be removed.
     outdated: Vec<SandboxId>,
-    /// Images that are wanted and not there, each told once.
+    /// Wanted images that do not exist; each is logged once.
     missed: BTreeSet<String>,
-    /// Kinds of which one could not be made, and when to try again.
+    /// Kinds that could not be created, and when to try again.
     put_off: Vec<(Kind, Instant)>,
 }
 
-/// What a sandbox is made of.
+/// The properties that a ready sandbox must share with a job to be usable for it.
 #[derive(Debug, Clone, PartialEq)]
 struct Kind {
     spec: SandboxSpec,
-    /// Which of the images that had this name.
+    /// The version of the image, since an image can be rebuilt under the same name.
     version: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Members {
         self.ready.iter().filter(|(_, made_as)| made_as == kind).count()
     }
 
-    /// Gives up what does not fit what is wanted, or is too much of it.
+    /// Marks ready sandboxes as outdated if their kind is no longer wanted or there are too many of it.
     fn sort_out(&mut self) {
         let mut kept: VecDeque<(SandboxId, Kind)> = VecDeque::new();
         for (sandbox, kind) in std::mem::take(&mut self.ready) {
@@ -89,7 +89,7 @@ impl Pool {
         Self { members: Mutex::new(members), changed: Notify::new() }
     }
 
-    /// Other settings hold: what does not fit them, or is too much, is given up.
+    /// Applies new settings, and marks sandboxes that no longer fit them as outdated.
     pub(crate) fn change(&self, settings: &Settings) {
         let mut members = self.lock();
         members.size = settings.pool_size;
@@ -103,8 +103,8 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// A ready sandbox for this specification and version of its image; still frozen. It counts as the pool's until it is
-    /// [`Pool::released`].
+    /// Takes a ready sandbox with this specification and version of its image; it is still frozen. It stays in
+    /// [`Pool::members`] until [`Pool::released`].
     pub(crate) fn take(&self, spec: &SandboxSpec, version: Option<String>) -> Option<SandboxId> {
         let wanted = Kind { spec: SandboxSpec { labels: BTreeMap::new(), ..spec.clone() }, version };
         let mut members = self.lock();
@@ -115,17 +115,17 @@ impl Pool {
         let sandbox = place.and_then(|place| members.ready.remove(place)).map(|(sandbox, _)| sandbox);
         members.handed_out.extend(sandbox);
         drop(members);
-        // Where there is none: an image may have come, gone or changed.
+        // Notify also if there was none: an image may have appeared, disappeared or changed.
         self.changed.notify_one();
         sandbox
     }
 
-    /// Whether anything shall stand ready.
+    /// Whether the pool has a size above zero.
     fn is_wanted(&self) -> bool {
         self.lock().size > 0
     }
 
-    /// Makes those to come of these kinds; others are given up.
+    /// Sets the wanted kinds, and marks ready sandboxes of other kinds as outdated.
     fn change_kinds(&self, kinds: Vec<Kind>) {
         let mut members = self.lock();
         if members.kinds != kinds {
@@ -136,12 +136,12 @@ impl Pool {
         }
     }
 
-    /// Whether nobody was told yet that an image is not there.
+    /// Records a missing image. Returns whether it was not recorded before.
     fn misses_newly(&self, image: &str) -> bool {
         self.lock().missed.insert(image.to_owned())
     }
 
-    /// Whatever stands ready may be gone: others are made.
+    /// Marks all ready sandboxes as outdated, because they may no longer exist.
     pub(crate) fn give_up_ready(&self) {
         let mut members = self.lock();
         let Members { ready, outdated, put_off, .. } = &mut *members;
@@ -151,19 +151,19 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// The log of its job has the sandbox now.
+    /// Forgets a sandbox that was taken, once the log of its job contains it.
     pub(crate) fn released(&self, sandbox: SandboxId) {
         self.lock().handed_out.remove(&sandbox);
     }
 
-    /// Every sandbox that belongs to the pool.
+    /// All sandboxes that belong to the pool.
     pub(crate) fn members(&self) -> Vec<SandboxId> {
         let members = self.lock();
         let ready = members.ready.iter().map(|(sandbox, _)| sandbox);
         ready.chain(&members.coming).chain(&members.handed_out).chain(&members.outdated).copied().collect()
     }
 
-    /// Hands out nothing more. What is left, but for those that jobs are about to have.
+    /// Closes the pool. Returns the remaining sandboxes, except those that were given to jobs.
     fn close(&self) -> Vec<SandboxId> {
         let mut members = self.lock();
         members.size = 0;
@@ -173,7 +173,7 @@ impl Pool {
         std::mem::take(&mut members.outdated)
     }
 
-    /// One that was coming has come, or has not.
+    /// Ends the creation of a sandbox; `made_as` is `None` if it failed.
     fn settle(&self, sandbox: SandboxId, made_as: Option<&Kind>) {
         let mut members = self.lock();
         members.coming.remove(&sandbox);
@@ -181,13 +181,13 @@ impl Pool {
             Some(kind) if members.kinds.contains(kind) && members.ready_of(kind) < members.size => {
                 members.ready.push_back((sandbox, kind.clone()));
             }
-            // The settings changed while it was made.
+            // The settings changed while the sandbox was being created.
             Some(_) => members.outdated.push(sandbox),
             None => {}
         }
     }
 
-    /// What to make next, where one is missing: of the kind of which there are the fewest, but for those that are put off.
+    /// The kind to create next: the one with the fewest ready sandboxes, except kinds that are put off.
     fn missing(&self) -> Option<Kind> {
         let now = Instant::now();
         let mut members = self.lock();
@@ -201,12 +201,12 @@ impl Pool {
         (members.ready_of(fewest) < members.size).then(|| fewest.clone())
     }
 
-    /// None of this kind could be made: the others come first for a while.
+    /// Creating this kind failed; other kinds come first for a while.
     fn put_off(&self, kind: Kind) {
         self.lock().put_off.push((kind, Instant::now() + RETRY_PAUSE));
     }
 
-    /// When a kind that is put off is tried again.
+    /// When the next kind that was put off is tried again.
     fn next_try(&self) -> Option<Instant> {
         self.lock().put_off.iter().map(|(_, again)| *again).min()
     }
@@ -216,7 +216,7 @@ impl Pool {
     }
 }
 
-/// Keeps the pool full until the server goes down, then removes it.
+/// Keeps the pool full until the server shuts down, then removes its sandboxes.
 pub(crate) async fn run(core: Arc<Core>) {
     fill(&core).await;
     for sandbox in core.pool.close() {
@@ -224,7 +224,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Returns when the server goes down. What is being destroyed then is waited for: it is in no list any more.
+/// Returns when the server shuts down. Finishes a removal in progress, because that sandbox is no longer in any list.
 async fn fill(core: &Arc<Core>) {
     while !core.shutdown.is_cancelled() {
         if core.pool.is_wanted() {
@@ -257,9 +257,9 @@ async fn fill(core: &Arc<Core>) {
         }
         let changed = async {
             let changed = core.pool.changed.notified();
-            // Nothing is made while the backend is away; its return is a change.
+            // Nothing is created while the backend does not answer; its return triggers `changed`.
             match core.pool.next_try().filter(|_| core.backend_watch.outage().is_none()) {
-                // What could not be made may be another image by then.
+                // By then the image that failed may have been rebuilt.
                 Some(again) => drop(tokio::time::timeout_at(again, changed).await),
                 None => changed.await,
             }
@@ -274,14 +274,14 @@ async fn fill(core: &Arc<Core>) {
 async fn remove_outdated(core: &Core) {
     let outdated = std::mem::take(&mut core.pool.lock().outdated);
     for sandbox in outdated {
-        // What is not gone now is in no list any more: reconcile takes it for garbage.
+        // If it fails, the reconciler removes the sandbox, because it is no longer in any list.
         if let Err(error) = core.backend.destroy(sandbox).await {
             tracing::warn!(%sandbox, error = &error as &dyn std::error::Error, "a sandbox of the pool is not gone yet");
         }
     }
 }
 
-/// What stands ready under these settings.
+/// The specification of ready sandboxes under these settings.
 fn spec_of(settings: &Settings, image: Image) -> SandboxSpec {
     SandboxSpec {
         image,
@@ -293,7 +293,7 @@ fn spec_of(settings: &Settings, image: Image) -> SandboxSpec {
     }
 }
 
-/// Follows changes of the images.
+/// Updates the wanted kinds after changes of images.
 async fn renew(core: &Core) {
     let settings = core.settings();
     let names: Vec<Option<&str>> = match settings.pool_images.as_slice() {
@@ -310,9 +310,9 @@ async fn renew(core: &Core) {
                     kinds.push(kind);
                 }
             }
-            // It is asked again when it answers.
+            // The pool is notified when the backend answers again.
             Err(error) if error.is_backend_away() => return core.backend_watch.note(&error),
-            // Jobs that ask for it are refused too; they are told.
+            // Jobs that ask for this image are refused with the same error.
             Err(error) => {
                 if let Some(name) = name.filter(|name| core.pool.misses_newly(name)) {
                     tracing::warn!(image = name, %error, "nothing stands ready for an image of pool.images");
@@ -323,8 +323,9 @@ async fn renew(core: &Core) {
     core.pool.change_kinds(kinds);
 }
 
-/// Makes a sandbox, waits until its guest has answered, and freezes it. Nobody waits for an image or an answer when the server
-/// goes down: what has begun by then is removed with the others, which waits until it is made. Freezing has no such turn.
+/// Creates a sandbox, waits until its guest has answered, and freezes it. At shutdown it does not wait for an image
+/// or an answer: the unfinished sandbox is destroyed with the others, and `destroy` waits until creation has ended.
+/// Freezing is not cancelled.
 async fn make(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
     tokio::select! {
         () = core.shutdown.cancelled() => return Ok(()),

@@ -1,6 +1,7 @@
-//! Brings the world in line with the store: takes no arguments, may run at any time, does nothing twice.
+//! Makes the running drivers and sandboxes match the store. Takes no arguments, may run at any time, and is
+//! idempotent.
 //!
-//! Jobs whose driver is gone get a new one. Sandboxes whose job is over, or has moved on, are destroyed.
+//! Jobs without a driver get a new one. Sandboxes whose job is over or uses another sandbox are destroyed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use crate::error::OrchestratorError;
 use crate::model_watch;
 use crate::scheduler::{LEASE_MS, start_driver};
 
-/// How often it runs beside the start.
+/// Interval between two runs; the first one is at start.
 const INTERVAL: Duration = Duration::from_secs(15);
-/// How often the ends of logs are signed.
+/// How often the heads of the event logs are signed.
 const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the last signatures may take when the server goes down.
+/// Time limit for the last signatures at shutdown.
 const LAST_HEADS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Runs until the server goes down.
+/// Runs until the server shuts down.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut next_heads = tokio::time::Instant::now();
     loop {
@@ -34,7 +35,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         tokio::select! {
             () = core.shutdown.cancelled() => {
-                // A database that cannot be written must not keep the server; the next one signs.
+                // A database that cannot be written must not block shutdown; the next server process signs the heads.
                 if tokio::time::timeout(LAST_HEADS_PATIENCE, sign_heads(&core)).await.is_err() {
                     tracing::warn!("the ends of logs are not signed, the database does not answer");
                 }
@@ -56,11 +57,11 @@ async fn sign_heads(core: &Core) {
 
 pub(crate) async fn reconcile(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     core.store.renew_leases(LEASE_MS).await?;
-    // A sandbox is in the log before it exists. So what is listed here and not wanted by a job that is read after is
-    // not wanted at all.
+    // A sandbox is logged before it is created. So a sandbox that is listed here, and that no job read afterwards
+    // refers to, is not needed.
     let existing = core.backend.list().await.map_err(OrchestratorError::from);
     let existing = match existing {
-        // Jobs are driven all the same: they wait, and can be cancelled.
+        // Jobs still need drivers: they wait for the backend, and can be cancelled.
         Err(error) if error.is_backend_away() => {
             core.backend_watch.note(&error);
             Vec::new()

@@ -1,8 +1,8 @@
-//! Writes to the log of one job, on behalf of its owner. Several tasks may share it: the driver, outgoing
-//! connections, and calls that come over the API.
+//! Appends to the log of one job on behalf of its owner. Several tasks share a recorder: the driver, outbound
+//! connections, and API calls.
 //!
-//! It also sees what others have written (a wish, an answer), in the order of the log: an agent's state is a fold over
-//! that order, and must be the same now and after a restart.
+//! It also reads what others have appended (a control request, an answer), in log order. The agent's state is a fold
+//! over that order, and must be the same now and after a restart.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -21,10 +21,9 @@ use crate::store::{Kinds, Store, WITHOUT_OUTPUT};
 use crate::view::JobView;
 use crate::waiting::Waiting;
 
-/// How often what has no known reason is tried again.
+/// How often a store error of unknown cause is retried.
 const MOST_TRIES: u32 = 6;
 
-/// Writes to the log of one job.
 pub(crate) struct Recorder {
     store: Arc<dyn Store>,
     job: JobId,
@@ -32,37 +31,37 @@ pub(crate) struct Recorder {
     written: Mutex<Written>,
     changed: Notify,
     waiting: Waiting,
-    /// How many calls have ended that may have written files without saying which.
+    /// Number of ended calls that may have written files without logging which.
     writing_calls: watch::Sender<u64>,
-    /// Covers the values of the job's secrets.
+    /// Masks the values of the job's secrets.
     redactor: OnceLock<Redactor>,
-    /// Asks for what was told of connections to be written down.
+    /// Requests that pending connection events be appended.
     flushes: OnceLock<Flushes>,
 }
 
-/// Asks for what was told of connections to be written down; answered when it is.
+/// Requests that pending connection events be appended; the sender is notified once they are.
 pub(crate) type Flushes = mpsc::Sender<oneshot::Sender<()>>;
 
 struct Written {
     view: JobView,
     log: AgentLog,
     last: Sequence,
-    /// Events that an agent has not seen yet; nothing is kept while nobody wants them.
+    /// Events that the agent has not seen yet; `None` while no agent follows the log.
     news: Option<Vec<Event>>,
-    /// Whether a call runs, or has run, that may write files without saying which.
+    /// Whether a call that may write files without logging which runs or has run.
     is_writing: bool,
-    /// Calls that run, for a collector of traces.
+    /// Tracing spans of running calls.
     calls: HashMap<CallRef, tracing::Span>,
-    /// Calls that were made, as far as they were written here; all of them once the log was read for it.
+    /// Started calls, as far as this recorder appended them; complete once `knows_all_made` is set.
     made: HashSet<CallRef>,
     knows_all_made: bool,
-    /// What the calls that run were refused.
+    /// Refused connections of running calls.
     refused: RefusedOfCalls,
-    /// Whether the log has a connection.
+    /// Whether the log contains a connection.
     has_connections: bool,
 }
 
-/// Tools that write nothing, or whose calls tell in the log what they write.
+/// Tools that write no files, or whose log entries say which files they write.
 const KNOWN_TOOLS: [&str; 17] = [
     "write_file",
     "edit_file",
@@ -111,7 +110,7 @@ impl Written {
         self.log.append(events);
     }
 
-    /// Whether a call has ended here that may have written files without saying which.
+    /// Returns whether a call ended in `events` that may have written files without logging which.
     fn see_writing(&mut self, events: &[Event]) -> bool {
         let mut has_ended = false;
         for event in events {
@@ -128,7 +127,7 @@ impl Written {
 }
 
 impl Written {
-    /// A call is a span from its start to its end.
+    /// Opens a tracing span when a call starts, and closes it when the call ends.
     fn trace(&mut self, event: &Event) {
         let Some(call) = &event.call else { return };
         match &event.body {
@@ -151,7 +150,7 @@ impl Written {
 }
 
 impl Recorder {
-    /// `last` is the newest event that the view knows.
+    /// `last` is the newest event that `view` includes.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         job: JobId,
@@ -185,38 +184,38 @@ impl Recorder {
         }
     }
 
-    /// The same for a job that has a past.
+    /// Initializes the state that depends on earlier events of the job.
     pub(crate) fn after(mut self, past: &[Event]) -> Self {
         self.written.get_mut().has_connections = past.iter().any(is_connection);
         self
     }
 
-    /// Whether the log has a connection.
+    /// Whether the log contains a connection.
     pub(crate) async fn has_connections(&self) -> bool {
         self.written.lock().await.has_connections
     }
 
-    /// From now on these values are covered in whatever is written.
+    /// From now on, masks these values in everything that is appended.
     pub(crate) fn cover(&self, redactor: Redactor) {
         let _ = self.redactor.set(redactor);
     }
 
-    /// Counts calls that have ended and may have written files without saying which.
+    /// Counts ended calls that may have written files without logging which.
     pub(crate) fn writing_calls(&self) -> watch::Receiver<u64> {
         self.writing_calls.subscribe()
     }
 
-    /// What covers the values of the job's secrets.
+    /// Masks the values of the job's secrets.
     pub(crate) fn redactor(&self) -> Redactor {
         self.redactor.get().cloned().unwrap_or_else(|| Redactor::new([]))
     }
 
-    /// From now on connections are written down by who takes these.
+    /// Sets the channel to the task that appends connection events.
     pub(crate) fn settle_by(&self, flushes: Flushes) {
         let _ = self.flushes.set(flushes);
     }
 
-    /// Returns when all that was told of connections so far is written down.
+    /// Waits until all connection events reported so far are appended.
     pub(crate) async fn settle_connections(&self) {
         let Some(flushes) = self.flushes.get() else { return };
         let (done, written) = oneshot::channel();
@@ -225,33 +224,32 @@ impl Recorder {
         }
     }
 
-    /// What a call that has ended was refused and its client could not show; `None` where there was nothing.
+    /// Describes the refused connections of an ended call that its client could not show; `None` if there were none.
     pub(crate) async fn refusals_of(&self, call: &CallRef) -> Option<String> {
         self.settle_connections().await;
         let Written { refused, view, .. } = &mut *self.written.lock().await;
         refused.tell(call, &view.egress)
     }
 
-    /// The job that is written about.
     pub(crate) fn job(&self) -> JobId {
         self.job
     }
 
-    /// The view after everything that was written so far.
+    /// The view after all events appended so far.
     pub(crate) async fn view(&self) -> JobView {
         self.written.lock().await.view.clone()
     }
 
-    /// Something of the view after everything that was written so far.
+    /// Part of the view after all events appended so far.
     pub(crate) async fn look<T>(&self, look: impl FnOnce(&JobView) -> T) -> T {
         look(&self.written.lock().await.view)
     }
 
-    /// Whether the job has made a call, whatever somebody in the sandbox claims.
+    /// Whether the job has started this call, whatever a process in the sandbox claims.
     pub(crate) async fn has_made(&self, call: &CallRef) -> bool {
         let mut written = self.written.lock().await;
         if !written.made.contains(call) && !written.knows_all_made {
-            // Those of before a restart of the server; the log is read for them once.
+            // Add calls from before a server restart; the log is read for them only once.
             let started = self.store.all_events(self.job, Kinds::Only(&["call_started"]), 0).await;
             written.made.extend(started.unwrap_or_default().into_iter().filter_map(|event| event.call));
             written.knows_all_made = true;
@@ -259,12 +257,12 @@ impl Recorder {
         written.made.contains(call)
     }
 
-    /// The newest event that was written.
+    /// Sequence of the newest event seen.
     pub(crate) async fn last(&self) -> Sequence {
         self.written.lock().await.last
     }
 
-    /// The whole log without output, and from then on [`Recorder::take_news`] has what comes after it.
+    /// The whole log without output. Afterwards, [`Recorder::take_news`] returns the events that follow.
     pub(crate) async fn follow_news(&self) -> Result<Vec<Event>, OrchestratorError> {
         let mut written = self.written.lock().await;
         let events = self.store.all_events(self.job, WITHOUT_OUTPUT, 0).await?;
@@ -272,7 +270,7 @@ impl Recorder {
         written.news = None;
         let last = written.last;
         let mut take = |missed: Vec<Event>| {
-            // Somebody else may have written while this was read.
+            // Another writer may have appended while the log was read.
             let (known, later) = missed.split_at(missed.partition_point(|event| event.sequence <= newest));
             written.take(known);
             if !later.is_empty() {
@@ -285,12 +283,13 @@ impl Recorder {
         Ok(events)
     }
 
-    /// What was written since it was last asked, in the order of the log. Output and connections are left out.
+    /// The events since the last call, in log order, without output and connections.
     pub(crate) async fn take_news(&self) -> Vec<Event> {
         self.written.lock().await.news.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes in what others have written. A driver that waits for the database takes it in when it goes on.
+    /// Reads what others have appended. Does nothing while the driver waits for the database: it reads the events
+    /// when it continues.
     pub(crate) async fn catch_up(&self) -> Result<(), OrchestratorError> {
         let Ok(mut written) = self.lock_now().await else { return Ok(()) };
         let last = written.last;
@@ -300,17 +299,17 @@ impl Recorder {
         Ok(())
     }
 
-    /// Returns when something was written after this was called.
+    /// Resolves at the next append after this call.
     pub(crate) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.changed.notified()
     }
 
-    /// What the job waits for that the operator must give.
+    /// What the job waits for that needs the operator.
     pub(crate) fn waiting(&self) -> &Waiting {
         &self.waiting
     }
 
-    /// The log, for somebody who does not wait with the job: an error while it waits.
+    /// Locks the log for a caller that must not wait with the job: fails while the job waits.
     async fn lock_now(&self) -> Result<MutexGuard<'_, Written>, OrchestratorError> {
         tokio::select! {
             biased;
@@ -319,14 +318,14 @@ impl Recorder {
         }
     }
 
-    /// Appends events; they are durable when this returns. While the database cannot be written it waits and tries
-    /// again: the job stands still, and nothing is lost. Any other failure of the store is an error after a few tries.
+    /// Appends events; they are durable when this returns. Waits and retries while the database cannot be written, so
+    /// the job stalls but loses nothing. Any other store error is returned after a few tries.
     pub(crate) async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Event>, OrchestratorError> {
         let mut written = self.written.lock().await;
         self.append_locked(&mut written, events).await
     }
 
-    /// The same for a caller of the API, who is told at once that it cannot be done now.
+    /// Like [`Recorder::append`] for API callers: fails at once if the events cannot be appended now.
     pub(crate) async fn append_now(&self, events: Vec<NewEvent>) -> Result<Vec<Event>, OrchestratorError> {
         let mut written = self.lock_now().await?;
         let placed = self.place(self.covered(events)).await?;
@@ -334,7 +333,7 @@ impl Recorder {
         Ok(placed)
     }
 
-    /// Stores bytes that an event will refer to, and waits as [`Recorder::append`] does; their digest.
+    /// Stores bytes that an event will refer to and returns their digest. Waits like [`Recorder::append`].
     pub(crate) async fn put_blob(&self, bytes: Vec<u8>) -> Result<String, OrchestratorError> {
         let mut tries = self.waiting.tries();
         loop {
@@ -348,12 +347,11 @@ impl Recorder {
         }
     }
 
-    /// Appends one event.
     pub(crate) async fn record(&self, event: impl Into<NewEvent>) -> Result<(), OrchestratorError> {
         self.append(vec![event.into()]).await.map(drop)
     }
 
-    /// Changes the state of the job, with a code and a reason, and what else happened at the same moment.
+    /// Applies a state transition, with a code and a reason, and appends `before` in the same transaction.
     pub(crate) async fn change(
         &self,
         before: Vec<NewEvent>,
@@ -363,7 +361,7 @@ impl Recorder {
         self.change_among(before, happening, why, Vec::new()).await
     }
 
-    /// Changes the state of the job, and writes what follows from it at the same moment.
+    /// Applies a state transition and appends `after` in the same transaction.
     pub(crate) async fn change_then(
         &self,
         happening: Happening,
@@ -431,11 +429,11 @@ impl Recorder {
         self.store.append(self.job, Fence::Owner(self.generation), events).await
     }
 
-    /// Takes in what was appended, and what others have written before it.
+    /// Applies the appended events, after those that others appended before them.
     async fn take_placed(&self, written: &mut Written, placed: &[Event]) -> Result<(), OrchestratorError> {
         let first = placed.first().map_or(0, |event| event.sequence);
         while first > written.last + 1 {
-            // Somebody else has written in between.
+            // Another writer appended in between.
             let missing = usize::try_from(first - written.last - 1).unwrap_or(usize::MAX);
             let missed = self.store.events(self.job, written.last, missing).await?;
             if missed.is_empty() {
@@ -452,7 +450,7 @@ impl Recorder {
     }
 }
 
-/// What passes is waited for as long as it takes; what nobody knows the reason of, for a while.
+/// Whether to retry: without limit for errors that the operator can resolve, a few times for errors of unknown cause.
 fn may_pass(error: &OrchestratorError, tries: u32) -> bool {
     error.is_passing() || matches!(error, OrchestratorError::Store { .. }) && tries < MOST_TRIES
 }
@@ -460,9 +458,9 @@ fn may_pass(error: &OrchestratorError, tries: u32) -> bool {
 /// Why a job waits or ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Why {
-    /// For programs.
+    /// Machine-readable.
     pub(crate) code: String,
-    /// For people.
+    /// Human-readable.
     pub(crate) reason: String,
 }
 
@@ -491,7 +489,7 @@ mod tests {
         (store, Arc::new(Recorder::new(shared, id, generation, *view, log, 1)))
     }
 
-    /// Too much for what a database has free in the pages that it has.
+    /// More than fits into the free space of the pages that the database already has.
     fn many_notes() -> Vec<NewEvent> {
         (0..100).map(|_| EventBody::Note { text: "x".repeat(4000) }.into()).collect()
     }

@@ -1,5 +1,5 @@
-//! What the calls that run were refused: most clients show nothing of a refusal inside `CONNECT` but its number, so the result
-//! of the call says it.
+//! Collects the refused connections of running calls. Most clients show only the status code when a `CONNECT` is
+//! refused, so the result of the call contains the reasons.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,19 @@ use egress::{Connection, EgressEvent};
 use crate::event::{CallRef, Event, EventBody};
 use crate::outward::EgressView;
 
-/// The most that is told of one call.
+/// Maximum number of refusals reported per call.
 const MOST_TOLD: usize = 5;
-/// The most calls that are remembered; what runs on after its call has ended is forgotten some day.
+/// Maximum number of calls remembered. Bounds the entries of processes that keep running after their call has ended.
 const MOST_CALLS: usize = 256;
 
-/// What was refused, by call.
+/// Refused connections by call.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedOfCalls {
     calls: HashMap<CallRef, Vec<Connection>>,
 }
 
 impl RefusedOfCalls {
-    /// Takes one more event in.
+    /// Adds the event if it is a refusal that the client cannot show.
     pub(crate) fn take(&mut self, event: &Event) {
         let (Some(call), EventBody::Egress(EgressEvent::Refused(connection))) = (&event.call, &event.body)
         else {
@@ -39,7 +39,7 @@ impl RefusedOfCalls {
         }
     }
 
-    /// What is said of a call that has ended; `None` where nothing was refused.
+    /// Describes the refusals of a call that has ended; `None` if nothing was refused.
     pub(crate) fn tell(&mut self, call: &CallRef, asked: &EgressView) -> Option<String> {
         let refused = self.calls.remove(call)?;
         let lines: Vec<String> = refused.iter().map(|connection| describe(connection, asked)).collect();

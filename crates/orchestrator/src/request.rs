@@ -1,4 +1,4 @@
-//! What a caller may ask for, and the checked form that is stored.
+//! Job submissions: the request format, and the validated form that is stored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,9 +20,7 @@ use crate::step::Step;
 pub use crate::workspace_path::workspace_path;
 use crate::written::{EgressWritten, object};
 
-/// The longest task text.
 const MAX_TASK_BYTES: usize = 1024 * 1024;
-/// The most steps of one job.
 const MAX_STEPS: usize = 10_000;
 
 /// A job as a caller writes it: either `task` or `steps`.
@@ -151,28 +149,26 @@ pub enum OnLoss {
     Fail,
 }
 
-/// What the operator has set for jobs: what holds for those that say nothing, and the most that one may ask for.
+/// The operator's settings for jobs: defaults, and upper limits on what a request may ask for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobDefaults {
-    /// The most that the caller may ask for.
+    /// Upper limits for this caller.
     pub ceilings: AppliedCeilings,
-    /// Limits, all of kind [`Limit::Default`].
+    /// All of kind [`Limit::Default`].
     pub limits: Limits,
-    /// From start to end of the work.
+    /// Maximum duration from start to end of the work.
     pub wall_clock: Duration,
     /// For a step without `timeout_s`.
     pub step_timeout: Duration,
-    /// Outgoing connections.
     pub egress: egress::Mode,
-    /// How long a refused connection waits for a person.
+    /// How long a refused connection waits for a user to decide.
     pub egress_wait: Duration,
-    /// The most that a job may use of the network in all.
+    /// Upper limit on the total network use of a job.
     pub allowance: egress::Allowance,
-    /// The desktop.
     pub desktop: DesktopSettings,
     /// What a task job may spend.
     pub budget: agent::Budget,
-    /// The least isolation that is acceptable.
+    /// The weakest acceptable isolation.
     pub isolation: Isolation,
     /// MCP servers, by name.
     pub mcp: BTreeMap<String, mcp::Configured>,
@@ -196,58 +192,48 @@ impl Default for JobDefaults {
     }
 }
 
-/// What a job shall do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// A task for an agent.
+    /// Plain-text goal for an agent.
     Task(String),
-    /// Steps.
     Steps(Vec<Step>),
-    /// Whatever callers send into it, until nobody has used it for this time.
+    /// A bare sandbox: runs what callers send, and ends when it has been idle for `idle`.
     Session {
-        /// How long it may be idle.
         idle: Duration,
     },
 }
 
-/// A checked job, as it is stored.
+/// A validated job, as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// What to do.
     pub work: Work,
-    /// For people.
     pub name: Option<String>,
-    /// Higher goes first.
+    /// Higher values run first.
     pub priority: i32,
-    /// Root file system.
     pub image: Image,
-    /// The least isolation.
+    /// The weakest acceptable isolation.
     pub isolation: Isolation,
-    /// What it may use.
     pub limits: Limits,
-    /// From start to end of the work.
+    /// Maximum duration from start to end of the work.
     pub wall_clock: Duration,
     /// For a step without `timeout_s`.
     pub step_timeout: Duration,
-    /// Outgoing connections.
     pub egress: egress::Mode,
-    /// What else holds for them.
+    /// Further egress settings.
     #[serde(default)]
     pub outward: OutwardSettings,
-    /// Its desktop.
     #[serde(default)]
     pub desktop: DesktopSettings,
-    /// Variables for every step.
+    /// Environment variables for every step.
     pub environment: BTreeMap<String, String>,
     /// What to do when the sandbox is lost.
     pub on_loss: OnLoss,
-    /// What to do with the variables of kernels that are lost with it.
+    /// What to do about the variables of kernels that are lost with the sandbox.
     #[serde(default)]
     pub on_kernel_loss: OnKernelLoss,
-    /// For finding it again.
     pub labels: BTreeMap<String, String>,
-    /// What holds for the agent of a task job.
+    /// Settings of the agent of a task job.
     #[serde(default)]
     pub agent: agent::AgentSettings,
     /// MCP servers of a task job.
@@ -256,18 +242,18 @@ pub struct JobSpec {
     /// A repository that is cloned into the workspace first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitSource>,
-    /// Whose it is; nobody's where the server asks for no keys.
+    /// The API key that submitted the job; `None` if the server requires no keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitter: Option<Submitter>,
 }
 
-/// A field of a request that cannot be accepted.
+/// A field of a request that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidField {
-    /// Which, such as `steps[2].timeout_s`.
+    /// Path of the field, such as `steps[2].timeout_s`.
     pub field: String,
-    /// What is wrong and what is allowed.
+    /// What is wrong, and what is allowed.
     pub problem: String,
 }
 
@@ -276,23 +262,23 @@ pub(crate) fn invalid(field: impl Into<String>, problem: impl Into<String>) -> I
 }
 
 impl NewJob {
-    /// A job from a task text alone.
+    /// A job with only a task.
     #[must_use]
     pub fn from_task(task: String) -> Self {
         Self { task: Some(task), ..Self::default() }
     }
 
-    /// Checks every field and fills in the defaults.
+    /// Validates every field and fills in the defaults.
     ///
     /// # Errors
-    /// The first field that cannot be accepted.
+    /// The first invalid field.
     pub fn check(mut self, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
         let work = check_work(self.task.take(), self.steps.take())?;
         check_step_timeouts(&work, &defaults.ceilings)?;
         self.check_rest(work, defaults)
     }
 
-    /// Checks everything but the work.
+    /// Validates everything except the work.
     pub(crate) fn check_rest(mut self, work: Work, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
         let agent = check_agent(&mut self, &work, defaults)?;
         let mcp = check_mcp(std::mem::take(&mut self.mcp), &work, &defaults.mcp)?;
@@ -403,7 +389,7 @@ pub(crate) fn check_step_timeouts(work: &Work, ceilings: &AppliedCeilings) -> Re
     Ok(())
 }
 
-/// What the words say; whether there is such an image is asked later, of the backend.
+/// Parses the image name; whether the image exists is checked later with the backend.
 fn check_image(image: Option<&str>) -> Image {
     match image {
         None | Some("host") => Image::Host,
@@ -552,7 +538,7 @@ mod tests {
             let problem = check(&format!("{{{fields}}}")).unwrap_err().to_string();
             assert!(problem.starts_with(field), "{fields}: {problem}");
         }
-        // What it does not say is lowered.
+        // Defaults above a ceiling are lowered to it.
         let spec = check(r#"{"task":"x"}"#).unwrap();
         assert_eq!(spec.limits.memory_mib, Limit::Default(1000));
         assert_eq!((spec.wall_clock.as_secs(), spec.step_timeout.as_secs()), (60, 30));

@@ -1,4 +1,4 @@
-//! What a caller may ask of the agent of a task job, and of the starting workspace; checked.
+//! Validates the agent settings of a task job, and the git source of the workspace.
 
 use agent::{AgentSettings, CommandRules};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,6 @@ use utoipa::ToSchema;
 
 use crate::request::{InvalidField, JobDefaults, NewJob, Work, invalid};
 
-/// The most acceptance commands of one job.
 const MAX_COMMANDS: usize = 50;
 
 /// A repository to start from.
@@ -20,7 +19,7 @@ pub struct GitSource {
     pub revision: Option<String>,
 }
 
-/// Checks what is asked of the agent. A job without one must not ask anything of it.
+/// Validates the agent settings. A job without an agent must not have any.
 pub(crate) fn check_agent(
     job: &mut NewJob,
     work: &Work,
@@ -82,7 +81,7 @@ fn check_acceptance(commands: &[String]) -> Result<(), InvalidField> {
     }
 }
 
-/// Checks where the workspace comes from. What looks like an option of git is refused.
+/// Validates the source of the workspace. Rejects values that git would parse as options.
 pub(crate) fn check_git(source: GitSource) -> Result<GitSource, InvalidField> {
     let is_plain =
         |text: &str| !text.starts_with('-') && !text.contains(char::is_whitespace) && text.len() <= 2000;

@@ -1,5 +1,5 @@
-//! What a job says of the outside beside its policy: what it may use, how long a refused connection waits for a person,
-//! which secrets are put into its requests.
+//! The egress settings of a job other than the policy: network limits, how long a refused connection waits for a
+//! user, and secrets that are put into requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,9 +10,8 @@ use utoipa::ToSchema;
 
 use crate::request::{InvalidField, JobDefaults, NewJob, invalid};
 
-/// The most secrets of one job.
 const MOST_SECRETS: usize = 32;
-/// The longest that a connection waits for a person.
+/// Maximum time that a connection waits for a user.
 const LONGEST_WAIT_S: f64 = 3600.0;
 
 /// Where a secret may be sent, as a caller writes it. The value is the server's.
@@ -38,24 +37,23 @@ pub struct NewAllowance {
     pub bytes_per_second: Option<u64>,
 }
 
-/// What holds for the outside, beside the policy.
+/// Egress settings of a job other than the policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutwardSettings {
-    /// What may be used in all.
+    /// Limits on total network use.
     pub allowance: Allowance,
-    /// How long a refused connection waits for a person.
+    /// How long a refused connection waits for a user to decide.
     pub wait: Duration,
     /// Secrets by the names of their variables.
     pub secrets: BTreeMap<String, JobSecret>,
 }
 
-/// A secret of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSecret {
-    /// What the sandbox sees.
+    /// The value that the sandbox sees.
     pub placeholder: String,
-    /// Who sees the value.
+    /// The hosts that receive the real value.
     pub hosts: Vec<Rule>,
 }
 
@@ -97,7 +95,7 @@ fn check_allowance(asked: NewAllowance, most: Allowance) -> Result<Allowance, In
     })
 }
 
-/// What a job may use that was accepted when any job could have more.
+/// Lowers the limits of a job to the current maximum, which may have shrunk since the job was accepted.
 pub(crate) fn within(allowance: Allowance, most: Allowance) -> Allowance {
     let lower = |own: Option<u64>, most: Option<u64>| match (own, most) {
         (Some(own), Some(most)) => Some(own.min(most)),
@@ -144,7 +142,7 @@ fn check_secrets(
     Ok(secrets)
 }
 
-/// Whether a secret can have this name: that of a variable in capitals, so that it is none that leads programs.
+/// Whether a secret can have this name: an upper-case variable name that does not change the behavior of programs.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
     const TAKEN: [&str; 11] = [

@@ -1,4 +1,4 @@
-//! Which MCP servers a job has: those of the configuration, and its own. Checked.
+//! Validates the MCP servers of a job: those from the configuration, and its own.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,9 @@ use serde_json::Value;
 
 use crate::request::{InvalidField, Work, invalid};
 
-/// The most servers of one job.
 const MOST_SERVERS: usize = 16;
 
-/// Checks what a job says about servers: `true` or `false` for one of the configuration, or one of its own.
+/// Validates a job's `mcp` field: `true` or `false` for a server from the configuration, or a definition of its own.
 pub(crate) fn check_mcp(
     asked: BTreeMap<String, Value>,
     work: &Work,

@@ -1,10 +1,10 @@
-//! What a caller may write into a step, checked.
+//! Validates the steps of a submitted job.
 
 use crate::request::{InvalidField, check_seconds, invalid};
 use crate::step::{Step, StepTool};
 use crate::workspace_path::workspace_path;
 
-/// Checks one step; the field that an error names is the step's.
+/// Validates one step. Errors name the field within the step.
 pub(crate) fn check_step(step: &Step) -> Result<(), InvalidField> {
     let options = &step.options;
     if let Some(seconds) = options.timeout_s {
@@ -44,7 +44,7 @@ pub(crate) fn check_step(step: &Step) -> Result<(), InvalidField> {
     Ok(())
 }
 
-/// Kernels are named like directories.
+/// Kernel names are directory names in the image.
 pub(crate) fn check_kernel_name(name: &str) -> Result<(), InvalidField> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     if (1..=64).contains(&name.len()) && name.bytes().all(is_letter) {
@@ -71,7 +71,7 @@ fn paths_of(tool: &StepTool) -> Vec<(&'static str, &str)> {
     }
 }
 
-/// Permission bits from an octal text.
+/// Parses permission bits in octal.
 pub(crate) fn parse_mode(mode: &str) -> Result<u32, InvalidField> {
     match u32::from_str_radix(mode, 8) {
         Ok(bits) if bits <= 0o777 => Ok(bits),

@@ -1,9 +1,9 @@
-//! Makes a data folder from a backup. All is unpacked aside and checked against the digests before anything is put in
-//! place.
+//! Creates a data folder from a backup. Everything is unpacked into a temporary folder and checked against the
+//! digests before it is moved into place.
 //!
-//! The sandboxes of jobs that ran when the backup was made are not in it, and may still belong to the server that it
-//! was made of. So each such job is given the name of a sandbox that never was: the next server finds it missing, and
-//! the rule for a lost sandbox applies.
+//! The sandboxes of jobs that ran at the time of the backup are not part of it, and may still belong to the original
+//! server. So each such job gets the id of a sandbox that never existed: the next server finds it missing and handles
+//! it as a lost sandbox.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,15 +23,15 @@ use crate::folder::{DATABASE, DataFolder};
 use crate::ids::JobId;
 use crate::store::{SqliteStore, Store, check_copy, jobs_in_copy, keys_of_heads};
 
-/// Where things are unpacked, in the folder that is being made.
+/// The folder for unpacking, inside the new data folder.
 const ASIDE: &str = "restore.partial";
-/// The longest list of files that is read.
+/// Maximum size of the manifest.
 const MAX_MANIFEST_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// Makes a data folder from a backup. On failure the folder is as empty as before.
+/// Creates a data folder from a backup. On failure the folder is as empty as before.
 ///
 /// # Errors
-/// The folder is in use or not empty, the archive is damaged or of an unknown form, or the disk is full.
+/// The folder is in use or not empty, the archive is damaged or has an unknown format, or the disk is full.
 pub async fn restore(archive: &Path, data: &Path) -> Result<BackupReport, OrchestratorError> {
     check_empty(data)?;
     let folder = DataFolder::open(data)?;
@@ -59,7 +59,7 @@ fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
         return Ok(());
     }
     if is_broken_off(data, &names) {
-        // Whoever restores there now keeps others out.
+        // Fails if another process is restoring into this folder.
         let _alone = DataFolder::open(data)?;
         for name in [ASIDE, "jobs"] {
             match fs::remove_dir_all(data.join(name)) {
@@ -74,7 +74,7 @@ fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
         }
         return Ok(());
     }
-    // A folder in use deserves the stronger word.
+    // If the folder is in use, return that error instead.
     if data.join("lock").exists() {
         drop(DataFolder::open(data)?);
     }
@@ -84,7 +84,8 @@ fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
     )))
 }
 
-/// Whether there is nothing but what a restore leaves that was killed: the database is put in place last.
+/// Whether the folder contains only the leftovers of a killed restore. The database is moved into place last, so it
+/// is missing.
 fn is_broken_off(data: &Path, names: &[String]) -> bool {
     let is_begun = names.iter().any(|name| name == ASIDE);
     let has_jobs = fs::read_dir(data.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
@@ -106,7 +107,8 @@ async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<Backup
         .await
         .map_err(|error| OrchestratorError::Backup(format!("unpacking ended unexpectedly: {error}")))??;
     put_in_place(&aside, data)?;
-    // The key itself is not in a backup. What the first server has signed stays good.
+    // The private signing key is not in a backup. Trust the original server's keys, so that its signatures stay
+    // valid.
     let signed_by = match &manifest.audit_keys {
         Some(keys) => keys.clone(),
         None => keys_of_heads(&folder.database())?,
@@ -161,7 +163,7 @@ fn unpack(archive: &Path, aside: &Path) -> Result<Manifest, OrchestratorError> {
     Err(damaged("it ends before its list of files"))
 }
 
-/// The database, or a file in the folder of a job.
+/// Whether the path is the database, or a file in the folder of a job.
 fn is_ours(path: &Path) -> bool {
     let parts: Option<Vec<&str>> = path
         .components()
@@ -227,7 +229,7 @@ fn compare(text: &str, found: &HashMap<String, ManifestFile>) -> Result<Manifest
     Ok(manifest)
 }
 
-/// Jobs first, the database last: what has no database is no data folder.
+/// Moves the jobs first and the database last: a folder without a database is not a data folder.
 fn put_in_place(aside: &Path, data: &Path) -> Result<(), OrchestratorError> {
     let jobs = aside.join("jobs");
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();

@@ -1,8 +1,8 @@
-//! Removes jobs that are over and old, or that take too much room, drafts that were never started, folders of jobs that nobody
-//! knows, and before that what events said, if wanted. Never anything of a job that may still go on.
+//! Removes finished jobs that are too old or take too much space, drafts that were never started, and folders of
+//! unknown jobs. Drops event payloads earlier, if configured. Never touches a job that may still continue.
 //!
-//! What cannot be removed is told and left for the next time; it keeps nothing else from being removed. Jobs are looked at page
-//! by page: a server may have hundreds of thousands.
+//! A failed removal is logged, left for the next run, and does not prevent other removals. Jobs are read page by
+//! page, because a server may have hundreds of thousands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::ids::JobId;
 use crate::state::JobState;
 use crate::store::Removable;
 
-/// How often old jobs are looked for.
+/// How often old jobs are removed.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// How many jobs are looked at in one go.
+/// Number of jobs read per page.
 const PAGE: usize = 1000;
 const DAY_MS: i64 = 86_400_000;
 
-/// Runs until the server goes down. For itself: removing thousands of jobs takes minutes.
+/// Runs until the server shuts down. Has its own task, because removing thousands of jobs takes minutes.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut clock = ClockWatch::new(core.folder.root());
     loop {
@@ -54,7 +54,7 @@ async fn prune(core: &Arc<Core>, clock: &mut ClockWatch) -> Result<(), Orchestra
     Ok(())
 }
 
-/// Jobs that may be removed, oldest first, page by page. None are left when the server goes down.
+/// Pages of removable jobs, oldest first. Ends early when the server shuts down.
 struct Pages<'a> {
     core: &'a Core,
     last: Option<JobId>,
@@ -75,7 +75,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Whether the clock may decide what is old.
+/// Whether the clock can be trusted to decide what is old.
 async fn is_believed(core: &Core, clock: &mut ClockWatch) -> Result<bool, OrchestratorError> {
     let mut newest_ms = None;
     if clock.is_new() {
@@ -85,7 +85,7 @@ async fn is_believed(core: &Core, clock: &mut ClockWatch) -> Result<bool, Orches
         }
     }
     if core.shutdown.is_cancelled() {
-        // Perhaps not all were looked at; the next server does.
+        // Possibly not all jobs were read; the next server process does it.
         return Ok(false);
     }
     Ok(match clock.look(newest_ms) {
@@ -105,7 +105,8 @@ fn before(age: Duration) -> i64 {
     now_ms().saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Removes what has been over, or a draft, since before a moment. How many bytes the folders of the other jobs that are over take.
+/// Removes jobs that finished, and drafts that were created, before `oldest_kept`. Returns the total folder size of
+/// the other finished jobs.
 async fn remove_old(core: &Arc<Core>, oldest_kept: i64) -> Result<u64, OrchestratorError> {
     let mut kept_bytes: u64 = 0;
     let mut pages = Pages::of(core);
@@ -126,7 +127,7 @@ async fn remove_old(core: &Arc<Core>, oldest_kept: i64) -> Result<u64, Orchestra
     Ok(kept_bytes)
 }
 
-/// Removes jobs that are over, oldest first, while folders and database take too much.
+/// Removes finished jobs, oldest first, while folders and database together exceed the limit.
 async fn remove_what_is_too_much(core: &Arc<Core>, mut folders: u64) -> Result<(), OrchestratorError> {
     let most = core.settings().retention_bytes;
     let mut pages = Pages::of(core);
@@ -155,7 +156,7 @@ async fn folder_bytes(core: &Arc<Core>, jobs: Vec<JobId>) -> Vec<u64> {
     walked.await.unwrap_or_default()
 }
 
-/// Whether nobody has anything to do with a job; a draft may have been started since it was listed.
+/// Whether a job is not in use; a draft may have been started since it was listed.
 async fn may_go(core: &Core, found: Removable) -> bool {
     let is_still_draft = async {
         let view = core.store.job(found.job).await;
@@ -164,7 +165,7 @@ async fn may_go(core: &Core, found: Removable) -> bool {
     (!found.is_draft || is_still_draft.await) && !core.live.contains(found.job)
 }
 
-/// Deletes a job with all that it has left in the data folder.
+/// Deletes a job and all its files in the data folder.
 pub(crate) async fn delete(core: &Arc<Core>, job: JobId, by: Actor) -> Result<(), OrchestratorError> {
     core.folder.note_deletion(job);
     core.store.delete(job, by).await?;
@@ -174,7 +175,7 @@ pub(crate) async fn delete(core: &Arc<Core>, job: JobId, by: Actor) -> Result<()
     Ok(())
 }
 
-/// Removes the folders of jobs that are deleted already: the server was killed in between, or the folder could not be removed.
+/// Removes the folders of deleted jobs that are left over because the server was killed or the removal failed.
 async fn finish_deletions(core: &Arc<Core>) {
     for job in core.folder.noted_deletions() {
         if !matches!(core.store.job(job).await, Err(OrchestratorError::NoJob(_))) {
@@ -190,7 +191,7 @@ async fn finish_deletions(core: &Arc<Core>) {
     }
 }
 
-/// Removes a job; whether that could be done.
+/// Removes a job. Returns whether that succeeded.
 async fn remove(core: &Arc<Core>, job: JobId) -> bool {
     let removed = delete(core, job, Actor::named("retention")).await;
     match &removed {
@@ -210,8 +211,9 @@ async fn remove_folder(core: &Arc<Core>, job: JobId) -> Result<(), OrchestratorE
     removed.await.unwrap_or_else(|error| Err(failed(std::io::Error::other(error))))
 }
 
-/// Removes old folders of jobs that are in no database: a job is stored before its folder is made, so nobody will ask for them.
-/// They are kept as long as jobs are, for who has lost the database and wants the results.
+/// Removes old folders of jobs that are not in the database. A job is stored before its folder is created, so such a
+/// folder is never needed again. Folders are kept for as long as jobs are, so that results survive the loss of the
+/// database.
 async fn remove_unknown(core: &Arc<Core>, oldest_kept: i64) -> Result<(), OrchestratorError> {
     let folders = {
         let core = Arc::clone(core);
@@ -224,7 +226,7 @@ async fn remove_unknown(core: &Arc<Core>, oldest_kept: i64) -> Result<(), Orches
         }
         match core.store.job(job).await {
             Err(OrchestratorError::NoJob(_)) if !core.live.contains(job) => {}
-            // Another fault says nothing of whether it is known.
+            // Other errors do not say whether the job is known.
             _ => continue,
         }
         match remove_folder(core, job).await {

@@ -1,4 +1,4 @@
-//! Picks jobs from the queue while there is room, and starts a driver for each.
+//! The scheduler: picks jobs from the queue while there is room, and starts a driver for each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::driver::drive;
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
-/// How long a job stays ours without a sign of life.
+/// How long this server owns a job without renewing its lease.
 pub(crate) const LEASE_MS: i64 = 60_000;
-/// How long to wait when the store does not answer.
+/// Delay before a failed read of the queue is retried.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs until the server goes down.
+/// Runs until the server shuts down.
 pub(crate) async fn run(core: Arc<Core>) {
     loop {
         tokio::select! {
@@ -30,7 +30,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
-    // Each job that is tried while no sandbox can be made would be put back.
+    // Without a backend, every job that is started would go back to the queue.
     if core.draining.is_cancelled() || core.backend_watch.outage().is_some() {
         return Ok(());
     }
@@ -38,7 +38,7 @@ async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     if room == 0 {
         return Ok(());
     }
-    // Those that have to wait stand in the queue and take no place in it.
+    // Jobs that wait for a retry are in the queue; read more, so that they do not hide the others.
     let waiting = core.setbacks.count();
     let ready = |job: &JobId| core.setbacks.may_try(*job);
     let bounded = core.keys.with_running_limit(&core.settings().ceilings);
@@ -52,7 +52,8 @@ async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     Ok(())
 }
 
-/// The same where some keys may not use all the room: their jobs are passed over while they have as many as they may.
+/// Like [`pick`] for servers where some keys have a limit on running jobs: skips the jobs of keys that have reached
+/// it.
 async fn pick_one_by_one(
     core: &Arc<Core>,
     room: usize,
@@ -61,7 +62,7 @@ async fn pick_one_by_one(
     for _ in 0..room {
         let mut full = Vec::new();
         for (key, limit) in bounded {
-            // What was spent does not matter here.
+            // The amount spent does not matter here.
             if core.store.key_use(key.clone(), i64::MAX).await?.running >= *limit {
                 full.push(key.clone());
             }
@@ -74,7 +75,7 @@ async fn pick_one_by_one(
     Ok(())
 }
 
-/// Takes a job over and starts its driver, where nobody has it.
+/// Claims a job and starts its driver, unless it already has an owner.
 pub(crate) async fn start_driver(core: &Arc<Core>, job: JobId) -> Result<(), OrchestratorError> {
     if !core.live.reserve(job) {
         return Ok(());
@@ -90,7 +91,7 @@ pub(crate) async fn start_driver(core: &Arc<Core>, job: JobId) -> Result<(), Orc
     Ok(())
 }
 
-/// A job's place among those that are driven; given free when its driver ends, whatever way.
+/// The job's entry in [`Core::live`]; removed when its driver ends for whatever reason.
 struct Place {
     core: Arc<Core>,
     job: JobId,

@@ -1,6 +1,7 @@
-//! Bare sandboxes: a computer without a task, for as long as somebody uses it.
+//! Bare sandboxes: sandboxes without a task that live for as long as they are used.
 //!
-//! A session is driven like a job: the same log, the same rules after a crash, the same ways in. It has no result.
+//! A bare sandbox has a driver like a job: the same log, the same recovery after a crash, the same access paths. It
+//! has no artifact.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,15 +26,15 @@ use crate::store::{Created, NewRecord};
 use crate::view::JobView;
 use crate::written::{EgressWritten, object};
 
-/// How long a sandbox that says nothing may be idle.
+/// Default idle timeout.
 const DEFAULT_IDLE: Duration = Duration::from_secs(3600);
-/// Sessions end by idleness, not by age.
+/// Bare sandboxes end by idleness, not by age.
 const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// When to try again where there are too many.
+/// Retry delay reported when there are too many sandboxes.
 const RETRY_AFTER_S: u64 = 10;
 /// How long a caller waits for a new sandbox.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a caller waits until everything of an ended one is removed.
+/// How long a caller waits until everything of an ended sandbox is removed.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A sandbox as a caller asks for it.
@@ -84,10 +85,10 @@ pub struct NewSandbox {
 }
 
 impl NewSandbox {
-    /// Checks every field and fills in the defaults.
+    /// Validates every field and fills in the defaults.
     ///
     /// # Errors
-    /// The first field that cannot be accepted.
+    /// The first invalid field.
     pub fn check(self, defaults: &JobDefaults) -> Result<JobSpec, InvalidField> {
         if self.limits.as_ref().is_some_and(|limits| limits.wall_clock_s.is_some()) {
             let problem = "a sandbox ends by `ttl_s`, not by the clock".into();
@@ -117,27 +118,26 @@ impl NewSandbox {
     }
 }
 
-/// Checks how long a sandbox may be idle.
+/// Validates an idle timeout.
 fn check_idle(ttl_s: f64, ceilings: &AppliedCeilings) -> Result<Duration, InvalidField> {
     let idle = check_seconds("ttl_s", ttl_s)?;
     ceilings.check_seconds("ttl_s", "ttl_s", ttl_s, |set| set.ttl_s)?;
     Ok(idle)
 }
 
-/// A sandbox as callers see it.
 #[derive(Debug, Clone)]
 pub struct SandboxView {
-    /// The session.
     pub view: JobView,
-    /// When it ends unless somebody uses it; milliseconds since 1970.
+    /// When the sandbox ends if it is not used; Unix time in milliseconds.
     pub expires_ms: Option<i64>,
 }
 
 impl Orchestrator {
-    /// Makes a sandbox and waits until it runs.
+    /// Creates a sandbox and waits until it runs.
     ///
     /// # Errors
-    /// A field cannot be accepted, or the store fails. A sandbox that could not be made is returned as ended.
+    /// A field is invalid, a limit is reached, or the store fails. If the sandbox could not be created, the returned
+    /// view has ended.
     pub async fn create_sandbox(
         &self,
         new: NewSandbox,
@@ -146,7 +146,7 @@ impl Orchestrator {
         let asked = new.image.clone();
         let mut spec = new.check(&self.rules_for(submitter.as_ref().map(|submitter| &submitter.key)))?;
         spec.image = images::choose(&self.core, asked.as_deref()).await?.image;
-        // Whoever asks waits for it: there is no queue for sandboxes.
+        // The caller waits for the sandbox, because there is no queue for sandboxes.
         if let Some(away) = self.check_limits(&spec).await? {
             return Err(away);
         }
@@ -183,10 +183,10 @@ impl Orchestrator {
         }
     }
 
-    /// A sandbox.
+    /// The view of a sandbox.
     ///
     /// # Errors
-    /// There is none with this id.
+    /// There is no sandbox with this id.
     pub async fn sandbox(&self, id: JobId) -> Result<SandboxView, OrchestratorError> {
         match self.core.store.job(id).await {
             Ok(view) if view.kind == JobKind::Sandbox => Ok(self.with_expiry(self.with_wait(view))),
@@ -202,10 +202,7 @@ impl Orchestrator {
         SandboxView { view, expires_ms }
     }
 
-    /// Sandboxes, newest first.
-    ///
-    /// # Errors
-    /// The store fails.
+    /// Lists sandboxes, newest first.
     pub async fn sandboxes(
         &self,
         filter: JobFilter,
@@ -214,10 +211,10 @@ impl Orchestrator {
         Ok((page.jobs.into_iter().map(|view| self.with_expiry(view)).collect(), page.next))
     }
 
-    /// Sets how long a sandbox may be idle, from now on.
+    /// Changes the idle timeout of a sandbox.
     ///
     /// # Errors
-    /// There is no such sandbox, it has ended, or the time cannot be accepted.
+    /// There is no such sandbox, it has ended, or the timeout is invalid.
     pub async fn extend_sandbox(&self, id: JobId, ttl_s: f64) -> Result<SandboxView, OrchestratorError> {
         let idle = check_idle(ttl_s, &self.own_ceilings())?;
         let sandbox = self.sandbox(id).await?;
@@ -238,10 +235,10 @@ impl Orchestrator {
         self.sandbox(id).await
     }
 
-    /// Ends a sandbox. Succeeds when it has ended already.
+    /// Ends a sandbox. Succeeds if it has already ended.
     ///
     /// # Errors
-    /// There is none with this id.
+    /// There is no sandbox with this id.
     pub async fn end_sandbox(&self, id: JobId) -> Result<(), OrchestratorError> {
         let sandbox = self.sandbox(id).await?;
         if sandbox.view.state.is_over() {
@@ -257,7 +254,7 @@ impl Orchestrator {
                 break;
             }
         }
-        // It counts as living until everything of it is removed.
+        // The sandbox counts towards the limit until everything of it is removed.
         let _ = tokio::time::timeout(END_PATIENCE, self.core.live.has_left(id)).await;
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Jobs whose driver has failed: when another one may try, and when to give up.
+//! Retries for jobs whose driver failed: when a new driver may start, and when the job fails.
 //!
-//! A driver ends early only when the store or the data folder fails, or by a fault of this program. What may pass by itself is
-//! tried again, after waits that grow; what does not ends the job, with the code of the error. A job that somebody has cancelled
-//! is not tried again after a fault: it is over.
+//! A driver ends early only when the store or the data folder fails, or through a bug in the server. Errors that may
+//! be temporary are retried with exponential backoff; other errors fail the job with the error's code. A cancelled
+//! job is not retried after a bug: it ends.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -18,21 +18,20 @@ use crate::event::{EventBody, Fence, Wish};
 use crate::ids::{Generation, JobId};
 use crate::state::JobState;
 
-/// The wait after the first failure; it doubles with each further one.
+/// The delay after the first failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait.
+/// The longest delay.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// The longest wait for what passes as soon as the operator has acted: the job should go on soon after that.
+/// The longest delay for errors that the operator can resolve: the job should continue soon afterwards.
 const LONGEST_SURE_WAIT: Duration = Duration::from_secs(30);
-/// How often what may pass by itself is tried.
+/// How often an error that may be temporary is retried.
 const MOST_TRIES: u32 = 8;
 
-/// What becomes of a job whose driver has failed.
+/// What happens to a job whose driver failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remedy {
-    /// Another driver tries, not before this time has passed.
+    /// A new driver starts after this delay.
     TryAgain(Duration),
-    /// The job ends.
     GiveUp,
 }
 
@@ -40,20 +39,20 @@ pub(crate) enum Remedy {
 struct Setback {
     count: u32,
     not_before: Instant,
-    /// What the operator must give.
+    /// What the operator must do, as an error message.
     waits_for: Option<String>,
-    /// Whether that is a backend that answers.
+    /// Whether the job waits for the backend to answer.
     is_for_backend: bool,
 }
 
-/// The jobs whose driver has failed since the server started.
+/// The jobs whose driver failed since the server started.
 #[derive(Default)]
 pub(crate) struct Setbacks {
     jobs: Mutex<HashMap<JobId, Setback>>,
 }
 
 impl Setbacks {
-    /// A driver has failed.
+    /// Records a driver failure and decides what happens to the job.
     pub(crate) fn add(&self, job: JobId, error: &OrchestratorError) -> Remedy {
         let mut jobs = self.lock();
         let count = jobs.get(&job).map_or(0, |setback| setback.count) + 1;
@@ -70,17 +69,17 @@ impl Setbacks {
         }
     }
 
-    /// Whether a driver may try by now.
+    /// Whether a new driver may start now.
     pub(crate) fn may_try(&self, job: JobId) -> bool {
         self.lock().get(&job).is_none_or(|setback| setback.not_before <= Instant::now())
     }
 
-    /// What jobs wait for that the operator must give.
+    /// What the waiting jobs need from the operator.
     pub(crate) fn waiting(&self) -> Vec<String> {
         self.lock().values().filter_map(|setback| setback.waits_for.clone()).collect()
     }
 
-    /// The backend answers again: those that wait for it may try now, and wait for nothing.
+    /// Lets all jobs that wait for the backend continue, because it answers again.
     pub(crate) fn hurry(&self) {
         for setback in self.lock().values_mut().filter(|setback| setback.is_for_backend) {
             setback.not_before = Instant::now();
@@ -88,12 +87,12 @@ impl Setbacks {
         }
     }
 
-    /// How many jobs have to wait.
+    /// Number of jobs with a failed driver.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// A driver has done its work.
+    /// Forgets the failures of a job whose driver has succeeded.
     pub(crate) fn forget(&self, job: JobId) {
         self.lock().remove(&job);
     }
@@ -103,7 +102,7 @@ impl Setbacks {
     }
 }
 
-/// Decides what becomes of a job that cannot be driven. Its sandbox, where it has one, is the reconcile loop's to end.
+/// Decides what happens to a job whose driver failed. The reconciler removes the job's sandbox if necessary.
 pub(crate) async fn after_failure(
     core: &Arc<Core>,
     job: JobId,
@@ -131,7 +130,7 @@ pub(crate) async fn after_failure(
     }
 }
 
-/// A job that stays in the queue says why, where it does not yet and that can be stored.
+/// Logs why a job stays in the queue, unless its log already says so. Ignores store errors.
 async fn say_why_queued(core: &Core, job: JobId, generation: Generation, error: &OrchestratorError) {
     let Ok(view) = core.store.job(job).await else { return };
     if view.state != JobState::Queued || view.code.is_some() || !error.is_passing() {
@@ -145,7 +144,7 @@ async fn say_why_queued(core: &Core, job: JobId, generation: Generation, error: 
     let _ = core.store.append(job, Fence::Owner(generation), vec![why.into()]).await;
 }
 
-/// Has the queue looked at when a job in it may be tried again.
+/// Notifies the scheduler when the job may be tried again.
 fn look_again(core: &Arc<Core>, wait: Duration) {
     let waiting = Arc::clone(core);
     core.tasks.spawn(async move {
@@ -165,7 +164,7 @@ async fn end(
     let mut events = interrupt_calls(core, job, "the job ended while it ran").await.unwrap_or_default();
     match checkpoint_artifact(core, job).await {
         Ok(artifact) => events.extend(artifact.map(|artifact| EventBody::ArtifactStored(artifact).into())),
-        // Nothing is lost: it is where it was, and the job is tried again.
+        // Nothing is lost: the checkpoint stays where it is, and the job is tried again.
         Err(error) if error.is_passing() => {
             return tracing::error!(%job, %error, "its result cannot be stored");
         }
@@ -174,19 +173,19 @@ async fn end(
     events.push(EventBody::StateChanged { state, code: Some(code), reason: Some(reason) }.into());
     match core.store.append(job, Fence::Owner(generation), events).await {
         Ok(_) => core.setbacks.forget(job),
-        // It stays as it is; the waits have grown to minutes.
+        // The job stays as it is; the retry delay has grown to minutes.
         Err(error) => tracing::error!(%job, %error, "nor can its end be stored"),
     }
 }
 
-/// Whether an error may pass.
+/// Whether an error is temporary.
 #[derive(Debug, PartialEq, Eq)]
 enum Hope {
-    /// It will, when somebody makes room; nothing is lost by waiting.
+    /// It goes away once the operator acts; nothing is lost by waiting.
     Always,
-    /// It may.
+    /// It may go away by itself.
     Some,
-    /// The same would happen again.
+    /// It would happen again.
     None,
 }
 
@@ -203,7 +202,7 @@ fn hope(error: &OrchestratorError) -> Hope {
             | ErrorKind::InvalidData => Hope::None,
             _ => Hope::Some,
         },
-        // Perhaps it met something that was only so at that moment.
+        // The bug may depend on circumstances that were temporary.
         OrchestratorError::Fault { .. } => Hope::Some,
         error if error.is_retryable() => Hope::Some,
         _ => Hope::None,

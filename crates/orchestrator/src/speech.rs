@@ -1,7 +1,8 @@
-//! What the model of a job says while it says it: for who watches, in no log. The whole answer is an event once it is there.
+//! Streams model output to live viewers while it is generated. Nothing here is logged; the complete answer becomes an
+//! event.
 //!
-//! A listener compares what is said with what it has heard, so a slow one loses nothing and holds nobody up, and one
-//! that comes in the middle of an answer hears it from its beginning.
+//! A viewer compares the current snapshot with its own cursor. So a slow viewer loses nothing and delays nobody, and
+//! a viewer that connects in the middle of an answer gets it from the beginning.
 
 use model::ModelEvent;
 use serde::Serialize;
@@ -10,27 +11,27 @@ use tokio::sync::watch;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 
-/// The most that is kept of one answer for showing.
+/// Maximum number of bytes per answer that is kept for viewers.
 const MOST_BYTES: usize = 512 * 1024;
 
-/// An answer as far as it has come.
+/// The answer so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
     turn: u64,
-    /// Counts the tries of one turn: what came of an earlier one is void.
+    /// Number of restarts within the turn; the text of an earlier attempt is void.
     attempt: u32,
     text: String,
     reasoning: String,
 }
 
-/// The mouth of a job: its driver speaks, others listen.
+/// The model output of a job: the driver writes, viewers subscribe.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Speech {
     said: watch::Sender<Said>,
 }
 
 impl Speech {
-    /// Takes in what the model does.
+    /// Applies an event of the model stream.
     pub(crate) fn hear(&self, turn: u64, event: &ModelEvent) {
         match event {
             ModelEvent::Text(text) => self.add(turn, |said| &mut said.text, text),
@@ -43,12 +44,12 @@ impl Speech {
         }
     }
 
-    /// Nothing is being said.
+    /// Clears the snapshot once no answer is being generated.
     pub(crate) fn fall_silent(&self) {
         self.said.send_if_modified(|said| std::mem::take(said) != Said::default());
     }
 
-    /// Hears what is said.
+    /// Subscribes to the snapshot.
     pub(crate) fn listen(&self) -> watch::Receiver<Said> {
         self.said.subscribe()
     }
@@ -66,7 +67,7 @@ impl Speech {
     }
 }
 
-/// How much of an answer a listener has heard.
+/// How much of an answer a viewer has received.
 #[derive(Debug, Clone, Default)]
 pub struct Heard {
     turn: u64,
@@ -75,24 +76,21 @@ pub struct Heard {
     reasoning: usize,
 }
 
-/// What a listener hears next.
+/// The next piece of output for a viewer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Delta {
-    /// The turn that it belongs to.
     pub turn: u64,
-    /// More of the answer's text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// More of what the model thinks.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reasoning: String,
-    /// What was heard of this turn before is void: the answer broke off and is asked for again.
+    /// Text of this turn that was sent before is void: the answer broke off and the model is called again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restarted: bool,
 }
 
 impl Heard {
-    /// What is new in what is said; `None` where nothing is.
+    /// What is new in the snapshot; `None` if nothing is.
     pub fn next(&mut self, said: &Said) -> Option<Delta> {
         let mut restarted = false;
         if (said.turn, said.attempt) != (self.turn, self.attempt) {
@@ -113,7 +111,7 @@ impl Heard {
 }
 
 impl Orchestrator {
-    /// What the model of a job says now; `None` while nobody drives the job.
+    /// Subscribes to the model output of a job; `None` if the job has no driver.
     #[must_use]
     pub fn listen(&self, job: JobId) -> Option<watch::Receiver<Said>> {
         self.core.live.get(job).map(|live| live.speech.listen())

@@ -1,4 +1,4 @@
-//! Where a job stands, and which changes are legal. Pure: the driver does the work and asks here.
+//! The states of a job and the legal transitions. Pure; the driver performs the actions.
 //!
 //! ```text
 //! draft -> queued -> starting -> running <-> paused
@@ -7,9 +7,9 @@
 //!                       +------ collecting -> complete | failed | cancelled
 //! ```
 //!
-//! A job whose sandbox was lost goes back to `starting`, also from `collecting`. One whose sandbox cannot be made now, for want
-//! of room or of an engine that answers, goes back to `queued`. A job may end from every state;
-//! once a sandbox exists the way there leads through `collecting`.
+//! A job that loses its sandbox goes back to `starting`, also from `collecting`. A job whose sandbox cannot be
+//! created now, because the host has no room or the container engine does not answer, goes back to `queued`. A job
+//! can end from every state; once a sandbox exists, it ends through `collecting`.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// Its name, as it is in the API and in the database.
+    /// The name used in the API and in the database.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,50 +76,43 @@ pub enum Outcome {
     Cancelled,
 }
 
-/// What happens to a job.
+/// Input of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Happening {
-    /// All files are there.
+    /// All files of the draft have arrived.
     Submitted,
-    /// The scheduler has picked it.
+    /// The scheduler picked the job.
     Picked,
     /// The guest has answered.
     SandboxReady,
-    /// The sandbox is gone and the work goes on in a new one.
+    /// The sandbox is gone; the job continues in a new one.
     SandboxLost,
-    /// It must wait.
     Paused,
-    /// What it waited for has come; there is a sandbox.
+    /// The reason for the pause is gone, and the sandbox exists.
     Resumed,
-    /// It waits for its turn again, without a sandbox: what it waited for has come, or there was no room to make one.
+    /// The job returns to the queue without a sandbox: the reason for its pause is gone, or there was no room for a
+    /// sandbox.
     Requeued,
-    /// The work is over and there is a sandbox to collect from.
+    /// The work is over, and there is a sandbox to collect from.
     WorkOver,
-    /// It is over and there is nothing (more) to collect.
+    /// The job is over, and there is nothing (more) to collect.
     Ended(Outcome),
 }
 
-/// A change that is not legal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {from:?} cannot take {happening:?}")]
 pub struct IllegalChange {
-    /// Where the job stands.
     pub from: JobState,
-    /// What happened.
     pub happening: Happening,
 }
 
 impl JobState {
-    /// Whether the job is over.
     #[must_use]
     pub fn is_over(self) -> bool {
         matches!(self, Self::Complete | Self::Failed | Self::Cancelled)
     }
 
-    /// The state after something happened.
-    ///
-    /// # Errors
-    /// The change is not legal.
+    /// The state after the transition, or an error if the transition is illegal.
     pub fn after(self, happening: Happening) -> Result<Self, IllegalChange> {
         use Happening as H;
         use JobState as S;
@@ -131,7 +124,7 @@ impl JobState {
             (S::Queued | S::Running, H::Paused) => S::Paused,
             (S::Starting | S::Running | S::Paused, H::WorkOver) => S::Collecting,
             (from, H::Ended(outcome)) if !from.is_over() => match outcome {
-                // Success needs the work to have been collected.
+                // Success requires that the workspace was collected.
                 Outcome::Complete if from != S::Collecting => return Err(IllegalChange { from, happening }),
                 Outcome::Complete => S::Complete,
                 Outcome::Failed => S::Failed,

@@ -1,4 +1,4 @@
-//! The steps of a step job: what a caller may write, checked, with errors that name the field.
+//! The steps of a step job. Parses what a caller submits; errors name the offending field.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,7 +7,6 @@ use utoipa::ToSchema;
 use crate::browser::BrowserInput;
 use crate::desktop::GuiInput;
 
-/// Every tool that a step may name.
 pub const TOOL_NAMES: [&str; 12] = [
     "shell",
     "python",
@@ -162,11 +161,11 @@ pub struct Expectation {
     pub stdout_contains: Option<String>,
 }
 
-/// The names of [`StepOptions`]' fields, which stand beside those of the tool.
+/// The fields of [`StepOptions`]; in JSON they are siblings of the tool's own fields.
 const OPTION_FIELDS: [&str; 5] = ["name", "timeout_s", "continue_on_error", "retry", "expect"];
 
 impl<'de> Deserialize<'de> for Step {
-    /// Splits the fields between tool and options, so that an unknown one is refused by name.
+    /// Splits the fields between tool and options, so that the error for an unknown field names it.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
         let mut fields = Map::<String, Value>::deserialize(deserializer)?;
@@ -192,7 +191,6 @@ impl<'de> Deserialize<'de> for Step {
 }
 
 impl StepTool {
-    /// The tool's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Live ways into a sandbox: a process with its input and output, a connection to a port, figures.
+//! Live access to a sandbox: processes with their input and output, connections to ports, resource usage.
 
 use std::io;
 use std::pin::Pin;
@@ -27,57 +27,53 @@ use crate::last_use::InUse;
 use crate::live::LiveJob;
 use crate::orchestrator::Orchestrator;
 
-/// How a live process talks.
+/// Options of a live process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Talk {
-    /// Gives it a terminal of this size.
+    /// Runs the process on a terminal of this size.
     pub terminal: Option<TerminalSize>,
-    /// Leaves its standard input open; a terminal's always is.
+    /// Leaves stdin open; on a terminal it always is.
     pub keep_stdin_open: bool,
-    /// It waits while whoever follows it does not read. Otherwise it never does, and what is too much is left out.
+    /// Blocks the process while its client does not read. If unset, the process never blocks, and output that exceeds
+    /// the limit is dropped.
     pub waits_for_reader: bool,
 }
 
-/// What a live process does.
+/// Output and end of a live process.
 #[derive(Debug)]
 pub enum LiveUpdate {
-    /// It has printed something.
     Output {
-        /// Where.
         stream: OutputStream,
-        /// What.
         bytes: Bytes,
     },
-    /// The reader was too slow: so many bytes are missing.
+    /// The client read too slowly, and output was dropped.
     Gap {
-        /// How many.
+        /// Number of dropped bytes.
         bytes: u64,
     },
-    /// It has ended; nothing follows.
+    /// The process has ended; nothing follows.
     Ended(CallEnd),
 }
 
-/// A process that somebody talks to. Its parts may be used at the same time; dropping them leaves the process alone.
+/// A process that a client interacts with. Its parts can be used concurrently; dropping them does not affect the
+/// process.
 pub struct LiveExec {
-    /// What it does.
     pub output: LiveOutput,
-    /// What it reads.
     pub input: LiveInput,
-    /// What is done to it.
     pub control: LiveControl,
 }
 
-/// What a live process does, as it happens.
+/// Output and end of a live process, as they happen.
 pub struct LiveOutput {
     follower: CallFollower,
-    /// What was heard and is still to be told.
+    /// An update that was received and not yet returned.
     ahead: Option<ExecUpdate>,
-    /// How it ended, once that is in the log; absent where another writes the log.
+    /// Receives the end once it is logged; `None` if another task follows the call for the log.
     end: Option<oneshot::Receiver<CallEnd>>,
     cover: Cover,
 }
 
-/// Covers the values of secrets in what a live process prints.
+/// Masks secret values in the output of a live process.
 struct Cover {
     redactor: Redactor,
     stdout: RedactedStream,
@@ -93,7 +89,7 @@ impl Cover {
         match stream {
             OutputStream::Stdout => self.stdout.push(bytes),
             OutputStream::Stderr => self.stderr.push(bytes),
-            // Whoever types wants to see each letter at once: nothing is held back.
+            // Nothing is held back on a terminal, because a user who types expects to see each character at once.
             OutputStream::Terminal | OutputStream::Display if self.redactor.finds(&bytes) => {
                 let mut bytes = bytes.to_vec();
                 self.redactor.cover(&mut bytes);
@@ -103,7 +99,7 @@ impl Cover {
         }
     }
 
-    /// What was held back, when nothing follows.
+    /// The bytes that were held back, once no more output follows.
     fn rest(&mut self) -> Option<LiveUpdate> {
         let held = [(OutputStream::Stdout, &mut self.stdout), (OutputStream::Stderr, &mut self.stderr)];
         let (stream, held) = held.into_iter().find(|(_, held)| !held.is_empty())?;
@@ -111,14 +107,14 @@ impl Cover {
     }
 }
 
-/// The standard input of a live process.
+/// The stdin of a live process.
 pub struct LiveInput {
     input: Option<CallInput>,
-    /// What was written, for the log.
+    /// Records what was written, for the log.
     weighed: Option<GivenInput>,
 }
 
-/// Signals for a live process. While it is held the sandbox is in use.
+/// Signals and resizes a live process. The sandbox counts as in use until this is dropped.
 pub struct LiveControl {
     call: String,
     key: CallKey,
@@ -127,9 +123,8 @@ pub struct LiveControl {
     _in_use: InUse,
 }
 
-/// A connection to a port in a sandbox. Reading and writing it are what it is for.
+/// A connection to a port in a sandbox.
 pub struct PortStream {
-    /// The bytes.
     pub stream: Box<dyn ByteStream>,
     _client: GuestClient,
     _in_use: InUse,
@@ -193,10 +188,10 @@ pub struct SandboxStats {
 }
 
 impl Orchestrator {
-    /// Starts a process and stays with it. It stands in the log like every call.
+    /// Starts a process and follows it. Logged like every call.
     ///
     /// # Errors
-    /// The job has no sandbox now, or the request cannot be accepted.
+    /// The job has no sandbox now, or the request is invalid.
     pub async fn open_exec(
         &self,
         id: JobId,
@@ -207,7 +202,7 @@ impl Orchestrator {
         self.open_begun(begun, &request, talk).await
     }
 
-    /// Starts a call that is written down, and talks to it.
+    /// Starts a call whose start is logged, and follows it.
     pub(crate) async fn open_begun(
         &self,
         Begun { live, client, call, mut exec }: Begun,
@@ -223,14 +218,14 @@ impl Orchestrator {
         let key = exec.key.clone();
         let way = if talk.waits_for_reader { Follow::Paced } else { Follow::Live };
         let mut follower = client.exec(exec, way).await?;
-        // Once the guest has said something of the call, others may ask for it.
+        // Once the guest has reported on the call, other links can follow it.
         let ahead = Some(follower.next().await?);
         let (sender, end) = oneshot::channel();
         let (logged, recorder, log_key) = (client.clone(), Arc::clone(&live.recorder), key.clone());
         let (call_ref, timeout_s) = (call.clone(), request.timeout_s.unwrap_or_default());
         let shutdown = self.core.shutdown.clone();
         let (given, actor) = (GivenInput::default(), self.actor().cloned());
-        // What is typed on a terminal is in what it prints.
+        // On a terminal, the input is part of the output.
         let weighed = talk.terminal.is_none().then(|| given.clone());
         self.core.tasks.spawn(async move {
             let mut sink = OutputSink::new(Arc::clone(&recorder), call_ref.clone(), None, Captured::new(0));
@@ -240,7 +235,7 @@ impl Orchestrator {
             };
             let ended = tokio::select! {
                 followed = followed => followed.unwrap_or_else(|error| interrupted(&error.to_string())),
-                // The process goes on, and the next server writes down what became of it.
+                // The process keeps running, and the next server process logs its end.
                 () = shutdown.cancelled() => return,
             };
             Self::note_input(&recorder, &call_ref, &given, actor.as_ref()).await;
@@ -271,14 +266,14 @@ impl Orchestrator {
     /// Connects to a port in the sandbox of a job.
     ///
     /// # Errors
-    /// Nothing listens there, or the job has no sandbox now.
+    /// Nothing listens on the port, or the job has no sandbox now.
     pub async fn open_port(&self, id: JobId, port: u16) -> Result<PortStream, OrchestratorError> {
         let (live, client) = self.reach(id).await?;
         let stream = client.connect_port(port).await?;
         Ok(PortStream::new(stream, client, &live))
     }
 
-    /// The ports that something in the sandbox of a job listens on.
+    /// The ports that processes in the sandbox of a job listen on.
     ///
     /// # Errors
     /// The job has no sandbox now.
@@ -287,7 +282,7 @@ impl Orchestrator {
         Ok(client.ports().await?.into_iter().filter(|port| *port != EGRESS_PORT).collect())
     }
 
-    /// What the sandbox of a job uses.
+    /// The resource usage of the sandbox of a job.
     ///
     /// # Errors
     /// The job has no sandbox now.
@@ -313,7 +308,7 @@ impl Orchestrator {
 }
 
 impl LiveExec {
-    /// Comes back to a process that runs, or has run, from one of its chunks on.
+    /// Reattaches to a process that runs or has ended, starting at chunk `from_sequence`.
     pub(crate) async fn return_to(
         client: GuestClient,
         key: CallKey,
@@ -336,7 +331,7 @@ impl LiveExec {
 }
 
 impl LiveOutput {
-    /// What happens next; after [`LiveUpdate::Ended`] there is nothing more. Cancel safe.
+    /// Returns the next update; nothing follows [`LiveUpdate::Ended`]. Cancel safe.
     ///
     /// # Errors
     /// The link to the sandbox is broken.
@@ -356,7 +351,8 @@ impl LiveOutput {
                 ExecUpdate::Event(ExecEvent::Gap { bytes, .. }) => return Ok(LiveUpdate::Gap { bytes }),
                 ExecUpdate::Event(ExecEvent::Ended(outcome)) => {
                     let plain = plain_end(&outcome);
-                    // Stays here until it is told: whoever asks may stop asking while the log is waited for, and ask again.
+                    // Kept until the end is returned, because the caller may cancel while waiting for the log, and
+                    // call again.
                     self.ahead = Some(ExecUpdate::Event(ExecEvent::Ended(outcome)));
                     if let Some(rest) = self.cover.rest() {
                         return Ok(rest);
@@ -375,10 +371,10 @@ impl LiveOutput {
 }
 
 impl LiveInput {
-    /// Writes; waits while the process does not read.
+    /// Writes to stdin; waits while the process does not read.
     ///
     /// # Errors
-    /// Its input is closed.
+    /// The process has closed its stdin.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), OrchestratorError> {
         match &mut self.input {
             Some(input) => {
@@ -389,7 +385,7 @@ impl LiveInput {
         }
     }
 
-    /// Closes it: the process reads its end.
+    /// Closes stdin, so that the process reads end of file.
     ///
     /// # Errors
     /// The link to the sandbox is broken.
@@ -402,29 +398,29 @@ impl LiveInput {
 }
 
 impl LiveControl {
-    /// The call in the log.
+    /// The id of the call in the log.
     #[must_use]
     pub fn call(&self) -> &str {
         &self.call
     }
 
-    /// Changes the size of its terminal.
+    /// Changes the size of the terminal.
     ///
     /// # Errors
-    /// It has none.
+    /// The process has no terminal.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), OrchestratorError> {
         Ok(self.client.resize(self.key.clone(), size).await?)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
-    /// It has ended.
+    /// The process has ended.
     pub async fn signal(&self, signal: i32) -> Result<(), OrchestratorError> {
         Ok(self.client.signal(self.key.clone(), signal).await?)
     }
 
-    /// Ends it with all its processes.
+    /// Kills the process and its children.
     ///
     /// # Errors
     /// The link to the sandbox is broken.
@@ -432,7 +428,7 @@ impl LiveControl {
         Ok(self.client.kill(self.key.clone()).await?)
     }
 
-    /// The one who talked to it is gone: a terminal hangs up, anything else goes on.
+    /// Called when the client is gone: sends SIGHUP to a process on a terminal, and lets any other process continue.
     pub async fn hang_up(self) {
         const SIGHUP: i32 = 1;
         if self.has_terminal {

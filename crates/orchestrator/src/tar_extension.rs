@@ -1,19 +1,19 @@
-//! The headers of a tar that only say more of the entry after them: long names, PAX. Whoever reads an archive of somebody else
-//! takes its entries raw and lets these be read here: none is taken into memory whatever its length.
+//! The headers of a tar archive that extend the entry after them: GNU long names and PAX. Code that reads an
+//! untrusted archive iterates over raw entries and parses these headers here, so that a long one is never read into
+//! memory.
 
 use std::io::{self, Read};
 
 use tar::{Entry, EntryType, PaxExtensions};
 
-/// The longest of them.
+/// Maximum size of such a header.
 const MAX_EXTENSION_BYTES: u64 = 64 * 1024;
 
-/// Why one of them is not taken.
 #[derive(Debug)]
 pub(crate) enum ExtensionError {
-    /// It claims more than may be.
+    /// The header claims a size above the maximum.
     TooLong(String),
-    /// It cannot be read.
+    /// The header cannot be parsed.
     Unreadable(io::Error),
 }
 
@@ -26,25 +26,24 @@ impl From<ExtensionError> for io::Error {
     }
 }
 
-/// What was said of the entry that follows.
+/// What the extension headers say about the next entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Its name.
     pub(crate) name: Option<Vec<u8>>,
-    /// Where it points.
+    /// Target of a link.
     pub(crate) target: Option<Vec<u8>>,
-    /// Its size; one that is no number is larger than any.
+    /// Size in bytes; `u64::MAX` if the header's value is not a number.
     pub(crate) size: Option<u64>,
 }
 
 impl Told {
-    /// Takes what an entry says of the next one; whether it was such an entry.
+    /// Parses an extension header. Returns `false` if the entry is not one.
     pub(crate) fn hear(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<bool, ExtensionError> {
         match entry.header().entry_type() {
             EntryType::GNULongName => self.name = Some(text(read(entry)?)),
             EntryType::GNULongLink => self.target = Some(text(read(entry)?)),
             EntryType::XHeader => self.hear_records(&read(entry)?)?,
-            // It speaks of the whole archive, and says nothing that is wanted.
+            // A global header applies to the whole archive and contains nothing that is needed.
             EntryType::XGlobalHeader => drop(read(entry)?),
             _ => return Ok(false),
         }
@@ -80,7 +79,7 @@ fn read(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, ExtensionError> {
     Ok(bytes)
 }
 
-/// Up to the end that it has in the archive.
+/// The bytes up to the terminating NUL.
 fn text(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
     bytes

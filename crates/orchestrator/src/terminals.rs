@@ -1,5 +1,5 @@
-//! Shells on terminals that outlive whoever looks at them: a session is a journalled call of the guest, so it is still
-//! there when a browser comes back, and when the server was restarted meanwhile.
+//! Shells on terminals that outlive their viewers. A terminal session is a call that the guest keeps a journal of, so
+//! it is still there after the browser reconnects or the server restarts.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::orchestrator::Orchestrator;
 use crate::request::InvalidField;
 use crate::streams::{LiveExec, Talk};
 
-/// Bash where the image has it.
+/// Uses bash if the image has it.
 const SHELL: &str = "if command -v bash > /dev/null; then exec bash -l; else exec sh; fi";
-/// How many pieces of what was printed last are shown to who comes back.
+/// Number of output chunks that are replayed to a client that reconnects.
 const SHOWN_AGAIN: u64 = 200;
 
 impl Orchestrator {
-    /// Opens a shell in the sandbox of a job. Its session is the name of its call.
+    /// Opens a shell in the sandbox of a job. The session id is the id of its call.
     ///
     /// # Errors
     /// The job has no sandbox now.
@@ -36,7 +36,7 @@ impl Orchestrator {
         self.open_begun(begun, &request, talk).await
     }
 
-    /// Comes back to a shell, with what it printed last.
+    /// Reattaches to a shell, starting with its most recent output.
     ///
     /// # Errors
     /// There is no such session, or the job has no sandbox now.
@@ -61,7 +61,7 @@ impl Orchestrator {
             CallStatus::Unknown | CallStatus::Answered | CallStatus::File(_) => return Err(unknown().into()),
         };
         self.note_deed(id, PersonDeed::to_named(DeedKind::TerminalJoined, session)).await?;
-        // One that has ended keeps the size it had.
+        // Fails if the shell has ended, and then the size does not matter.
         let _ = client.resize(key.clone(), size).await;
         LiveExec::return_to(client, key, printed.saturating_sub(SHOWN_AGAIN), &live).await
     }

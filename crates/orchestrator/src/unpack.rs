@@ -1,5 +1,5 @@
-//! Archives that a job brings with it. They are treated as hostile: links, devices, names that lead out and archives that
-//! grow without end are refused.
+//! Unpacks archives that are uploaded for a job. They are treated as hostile: links, devices, paths that leave the
+//! workspace and decompression bombs are refused.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -17,22 +17,20 @@ use crate::request::workspace_path;
 use crate::tar_extension::{ExtensionError, Told};
 use crate::upload_room::{MAX_FILES, Room, too_large};
 
-/// What headers and padding of a tar may take for each file that there may be.
+/// Maximum overhead of headers and padding in a tar, for each file that is allowed.
 const OVERHEAD_BYTES: u64 = 4096;
 
-/// What an uploaded file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArchiveKind {
-    /// A zip.
     Zip,
-    /// A tar, plain.
+    /// An uncompressed tar.
     Tar,
-    /// A tar, compressed with gzip.
+    /// A tar compressed with gzip.
     TarGz,
 }
 
 impl ArchiveKind {
-    /// The kind that a file name says.
+    /// The kind according to the file name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
@@ -48,12 +46,12 @@ impl ArchiveKind {
     }
 }
 
-/// What may still come out of an archive.
+/// What may still be unpacked from an archive.
 struct Budget {
     room: Room,
-    /// Entries of the archive, whatever becomes of them.
+    /// Remaining entries of the archive, whether or not they are unpacked.
     entries: u64,
-    /// The bytes that there was room for at first.
+    /// The bytes that were free at the start.
     whole: u64,
 }
 
@@ -63,11 +61,11 @@ impl Budget {
         Ok(())
     }
 
-    /// Copies what really comes, whatever the archive claims.
+    /// Copies and counts the actual content, whatever size the archive claims.
     fn copy(&mut self, from: &mut impl Read, to: &mut File) -> Result<(), OrchestratorError> {
         let copied = io::copy(&mut from.take(self.room.bytes.saturating_add(1)), to).map_err(|error| {
             match error.kind() {
-                // What the readers of archives say of content that is damaged.
+                // The errors that the archive readers return for damaged content.
                 io::ErrorKind::InvalidData
                 | io::ErrorKind::InvalidInput
                 | io::ErrorKind::UnexpectedEof
@@ -81,7 +79,7 @@ impl Budget {
     }
 }
 
-/// Unpacks an archive into a folder, where nobody has made a link.
+/// Unpacks an archive into a folder that contains no links.
 pub(crate) fn unpack(
     archive: &Path,
     kind: ArchiveKind,
@@ -102,7 +100,7 @@ fn broken(error: impl std::fmt::Display) -> OrchestratorError {
     file_error(FileErrorCode::Other, format!("the archive cannot be read: {error}"))
 }
 
-/// The same for a tar, which may also be longer than it may become.
+/// Like [`broken`], for a tar, whose reader also fails when the size limit is reached.
 fn broken_tar(error: io::Error, whole: u64) -> OrchestratorError {
     if error.kind() == io::ErrorKind::FileTooLarge { too_large(whole) } else { broken(error) }
 }
@@ -133,7 +131,7 @@ fn unpack_zip(mut file: File, target: &Path, budget: &mut Budget) -> Result<(), 
         return Err(too_many());
     }
     let mut archive = ZipArchive::new(file).map_err(broken)?;
-    // What says itself that it is too large needs no disk to find out.
+    // Refuse an archive that declares itself too large, before writing anything to disk.
     if archive.decompressed_size().is_some_and(|claimed| claimed > u128::from(budget.room.bytes)) {
         return Err(too_large(budget.whole));
     }
@@ -156,7 +154,7 @@ fn unpack_zip(mut file: File, target: &Path, budget: &mut Budget) -> Result<(), 
     Ok(())
 }
 
-/// What comes out of a compressed archive, up to an end: also what is only skipped has to be decompressed.
+/// Limits the output of a decompressor. Skipped entries count too, because they must be decompressed as well.
 struct Capped<R> {
     inner: R,
     left: u64,
@@ -174,8 +172,7 @@ impl<R: Read> Read for Capped<R> {
     }
 }
 
-/// Headers are read one by one, those that only say more of the next entry too: none is taken into memory whatever its
-/// length.
+/// Reads headers one by one, including extension headers, so that a long one is never read into memory.
 fn unpack_tar(reader: impl Read, target: &Path, budget: &mut Budget) -> Result<(), OrchestratorError> {
     let whole = budget.whole;
     let left = whole.saturating_add(MAX_FILES * OVERHEAD_BYTES);
@@ -239,7 +236,7 @@ mod tests {
         unpack(&archive, kind, &folder.path().join("upload"), room).map(|()| folder)
     }
 
-    /// A tar with an empty file of each name.
+    /// A tar with an empty file for each name.
     fn tar_of_empty_files(names: &[String]) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         for name in names {
@@ -336,7 +333,7 @@ mod tests {
         assert!(error.to_string().contains("`link`, which is a link"), "{error}");
     }
 
-    /// A tar that begins with a header of this kind and size, and has nothing of it.
+    /// A tar that consists of only a header of this kind and size.
     fn tar_with_header(kind: EntryType, size: u64) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(kind);
@@ -401,7 +398,7 @@ mod tests {
         }
         let error = unpack_bytes(&packer.finish().unwrap(), ArchiveKind::TarGz, 1000).unwrap_err();
         assert!(error.to_string().contains("more than 200000 entries"), "{error}");
-        // A zip says how many it has: one that claims more is refused before its directory is read.
+        // A zip that claims too many entries is refused before its central directory is read.
         let mut zip = b"PK\x06\x06".to_vec();
         zip.extend([0; 28]);
         zip.extend(5_000_000_u64.to_le_bytes());
@@ -417,7 +414,7 @@ mod tests {
     #[test]
     fn what_is_only_skipped_counts_too() {
         let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        // A directory with content, which nobody asks for.
+        // A directory entry with content, which unpacking skips.
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(EntryType::Directory);
         header.set_path("directory").unwrap();

@@ -1,7 +1,8 @@
-//! What a draft may still take: bytes of its disk, and files and directories of the server's own file system.
+//! Limits on what a draft may still take: bytes of its disk, and files and directories in the server's own file
+//! system.
 //!
-//! Everything that is made in the folder of a draft is made here, one name after another, so that nothing is there that was
-//! not counted: an empty file and each directory on the way to it take an inode of the server as a large file does.
+//! Everything in the folder of a draft is created here, one path component after another, so that all of it is
+//! counted: an empty file and each parent directory use an inode of the server just like a large file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,16 +14,16 @@ use protocol::FileErrorCode;
 use crate::error::OrchestratorError;
 use crate::files::file_error;
 
-/// The most files and directories of a draft, and the most entries of one archive.
+/// Maximum number of files and directories of a draft, and of entries of one archive.
 pub(crate) const MAX_FILES: u64 = 200_000;
-/// The most names that a path in a draft has.
+/// Maximum number of components in a path of a draft.
 pub(crate) const MAX_DEPTH: usize = 128;
-/// The longest name that file systems take.
+/// Maximum length of a file name on common file systems.
 const MAX_NAME_BYTES: usize = 255;
-/// How much of a long name an error repeats.
+/// Number of characters of a long name that an error message repeats.
 const SHOWN_CHARACTERS: usize = 80;
 
-/// What a draft has.
+/// What a draft already uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) bytes: u64,
@@ -31,7 +32,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Counts all that is in a folder.
+    /// Counts everything in a folder.
     pub(crate) fn of(folder: &Path) -> Self {
         let mut used = Self::default();
         used.add_tree(folder);
@@ -51,7 +52,7 @@ impl Used {
     }
 }
 
-/// What is left.
+/// What a draft may still use.
 pub(crate) struct Room {
     pub(crate) bytes: u64,
     /// Files and directories.
@@ -59,18 +60,18 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// What a disk of this size leaves beside what is there already.
+    /// What remains on a disk of this size after subtracting what is used.
     pub(crate) fn beside(used: Used, disk_bytes: u64) -> Self {
         Self { bytes: disk_bytes.saturating_sub(used.bytes), entries: MAX_FILES.saturating_sub(used.entries) }
     }
 
-    /// Makes a directory of the folder and those on the way to it.
+    /// Creates a directory and its parents.
     pub(crate) fn make_directory(&mut self, folder: &Path, path: &str) -> Result<(), OrchestratorError> {
         check_depth(path)?;
         self.make_directories(folder, path.split('/'), path)
     }
 
-    /// Makes a file of the folder and the directories on the way to it, or empties the one that is there.
+    /// Creates a file and its parent directories, or truncates the existing file.
     pub(crate) fn make_file(
         &mut self,
         folder: &Path,
@@ -81,7 +82,7 @@ impl Room {
         create(&target, mode).map_err(|error| place_error(path, error))
     }
 
-    /// Makes the directories on the way to a file and counts the file itself, where it is new; returns where it belongs.
+    /// Creates the parent directories of a file, counts the file if it does not exist, and returns its path.
     pub(crate) fn make_place(&mut self, folder: &Path, path: &str) -> Result<PathBuf, OrchestratorError> {
         check_depth(path)?;
         let parents = path.rsplit_once('/').map(|(parents, _)| parents);
@@ -132,12 +133,12 @@ fn check_depth(path: &str) -> Result<(), OrchestratorError> {
     Err(file_error(FileErrorCode::TooLarge, problem))
 }
 
-/// A new file, or the one that is there without what was in it.
+/// Creates a file, or truncates the existing one.
 pub(crate) fn create(target: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(mode & 0o777).open(target)
 }
 
-/// More bytes than there is room for.
+/// The error for files that exceed the remaining space.
 pub(crate) fn too_large(left: u64) -> OrchestratorError {
     file_error(
         FileErrorCode::TooLarge,
@@ -145,7 +146,7 @@ pub(crate) fn too_large(left: u64) -> OrchestratorError {
     )
 }
 
-/// Why something could not be made or removed in a draft.
+/// Converts an error from creating or removing something in a draft.
 pub(crate) fn place_error(path: &str, error: io::Error) -> OrchestratorError {
     let code = match error.kind() {
         io::ErrorKind::InvalidFilename => {

@@ -1,7 +1,8 @@
-//! Files that a job brings with it: kept in its folder as a draft, put into its workspace when it starts.
+//! Files uploaded for a job: stored in its folder while it is a draft, and copied into its workspace when it starts.
 //!
-//! Only this file, `unpack.rs` and `upload_room.rs` write to that folder and never make a link there, so a path that is checked
-//! once stays inside. What archives may hold is decided by `unpack.rs`, how much there may be by `upload_room.rs`.
+//! Only this file, `unpack.rs` and `upload_room.rs` write to that folder, and they never create links there, so a
+//! path that was checked once stays inside. `unpack.rs` decides what archives may contain, and `upload_room.rs` how
+//! much a draft may contain.
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,13 +35,14 @@ use crate::upload_room::{Room, Used, create, place_error, too_large};
 use crate::view::JobView;
 
 const UPLOAD_LOCKS: usize = 64;
-/// Of so many drafts it is known how much they have; then all are counted anew.
+/// Maximum number of drafts whose usage is cached; beyond that the cache is cleared and drafts are counted again.
 const MOST_COUNTED: usize = 1024;
 
-/// One lock for each draft, shared with others only by chance, and how much is in those that grow file by file.
+/// A lock for each draft, chosen by hash, so that drafts may share one; and the cached usage of drafts.
 pub(crate) struct UploadLocks {
     locks: Vec<Mutex<()>>,
-    /// Taken out while a draft is changed, and put back where all went well: what was broken off is counted anew.
+    /// An entry is removed while its draft changes, and put back on success, so that the draft is counted again after
+    /// a failure.
     counted: std::sync::Mutex<HashMap<JobId, Used>>,
 }
 
@@ -73,10 +75,10 @@ impl UploadLocks {
 }
 
 impl Orchestrator {
-    /// Adds a file to a draft, as a whole or not at all; returns its size.
+    /// Adds a whole file to a draft, or nothing; returns its size.
     ///
     /// # Errors
-    /// The job is no draft, the path leads out, or the files are more than the job's disk holds.
+    /// The job is not a draft, the path leaves the workspace, or the files exceed the job's disk.
     pub async fn upload_file(
         &self,
         id: JobId,
@@ -91,7 +93,7 @@ impl Orchestrator {
         let size = || fs::symlink_metadata(uploads.join(&relative)).map_or(0, |metadata| metadata.len());
         let most = most.saturating_add(size());
         let incoming = Incoming::receive(&self.core.folder.job(id), mode, most, body).await?;
-        // Others may have added files meanwhile, or started the job.
+        // Other requests may have added files or started the job in the meantime.
         let _alone = self.core.uploads.of(id).await;
         let (mut room, used) = self.take_room(id).await?;
         let replaced = size();
@@ -109,7 +111,7 @@ impl Orchestrator {
         Ok(kept)
     }
 
-    /// Makes a directory in a draft.
+    /// Creates a directory in a draft.
     pub(crate) async fn upload_directory(&self, id: JobId, path: &str) -> Result<(), OrchestratorError> {
         self.draft(id).await?;
         let relative =
@@ -123,7 +125,7 @@ impl Orchestrator {
     /// Unpacks an archive into a draft.
     ///
     /// # Errors
-    /// The job is no draft, or the archive cannot be accepted; it says which entry and why.
+    /// The job is not a draft, or the archive is refused; the error names the entry and the reason.
     pub async fn upload_archive(
         &self,
         id: JobId,
@@ -141,10 +143,10 @@ impl Orchestrator {
             .map_err(|error| OrchestratorError::io("unpacking an archive")(io::Error::other(error)))?
     }
 
-    /// Removes a draft with its files: what it was made for has failed.
+    /// Removes a draft with its files, because the request that created it failed.
     ///
     /// # Errors
-    /// The job is no draft.
+    /// The job is not a draft.
     pub async fn discard_draft(&self, id: JobId) -> Result<(), OrchestratorError> {
         self.draft(id).await?;
         let mut news = self.watch(id);
@@ -158,11 +160,11 @@ impl Orchestrator {
     /// Removes a file from a draft.
     ///
     /// # Errors
-    /// The job is no draft, or there is no such file.
+    /// The job is not a draft, or there is no such file.
     pub async fn remove_upload(&self, id: JobId, path: &str) -> Result<(), OrchestratorError> {
         let relative =
             workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))?;
-        // What a job has started with is being read.
+        // Under the lock, because the files of a started job are being read.
         let _alone = self.core.uploads.of(id).await;
         self.draft(id).await?;
         self.core.uploads.counted().remove(&id);
@@ -178,9 +180,9 @@ impl Orchestrator {
     /// Starts a draft.
     ///
     /// # Errors
-    /// The job is no draft.
+    /// The job is not a draft.
     pub async fn start_draft(&self, id: JobId) -> Result<JobView, OrchestratorError> {
-        // No file is half there, and none comes or goes once it has started.
+        // With the lock, no file is half-written, and none is added or removed once the job has started.
         let _alone = self.core.uploads.of(id).await;
         let view = self.draft(id).await?;
         if forms::is_receiving(&view) {
@@ -193,12 +195,12 @@ impl Orchestrator {
         self.begin(&view).await
     }
 
-    /// Lets a draft go on, whatever it waits for.
+    /// Starts a draft, even while its files are being received.
     pub(crate) async fn begin(&self, view: &JobView) -> Result<JobView, OrchestratorError> {
         let id = view.job_id;
         let mut spec = self.core.store.spec(id).await?;
         self.check_model(spec.agent.model.as_deref())?;
-        // What the operator allows may have changed since it was handed in.
+        // The operator's rules may have changed since the job was submitted.
         self.check_policy(&spec)?;
         let submitter = spec.submitter.clone();
         self.bound(&mut spec, submitter.as_ref())?;
@@ -218,7 +220,7 @@ impl Orchestrator {
         self.core.store.job(id).await
     }
 
-    /// A new job that does the same as another one, with the same files.
+    /// Creates a new job with the same specification and files as another one.
     ///
     /// # Errors
     /// There is no such job, or the queue is full.
@@ -229,7 +231,7 @@ impl Orchestrator {
     ) -> Result<Accepted, OrchestratorError> {
         let mut spec = self.core.store.spec(id).await?;
         self.check_model(spec.agent.model.as_deref())?;
-        // What the operator allows now holds for it, not what was allowed then.
+        // The operator's current rules apply, not those of the original job.
         self.check_policy(&spec)?;
         spec.outward.allowance = within(spec.outward.allowance, self.core.settings().defaults.allowance);
         self.bound(&mut spec, submitter.as_ref())?;
@@ -275,15 +277,16 @@ impl Orchestrator {
         Ok(spec.limits.disk_mib.value().saturating_mul(1024 * 1024))
     }
 
-    /// The most that can be received for a draft, as far as it is known how much it has. Once it is there it is looked at closely.
+    /// The most that may be received for a draft, according to the cached usage. Checked exactly once the data has
+    /// arrived.
     async fn most_bytes(&self, id: JobId) -> Result<u64, OrchestratorError> {
         let disk_bytes = self.disk_bytes(id).await?;
         let used = self.core.uploads.counted().get(&id).copied().unwrap_or_default();
         Ok(Room::beside(used, disk_bytes).bytes)
     }
 
-    /// What may still be added to a draft beside what it has, for whoever has its lock and changes it. Counted where that is
-    /// not known: file by file that would be as much work as there are files, each time.
+    /// What may still be added to a draft, for a caller that holds its lock and changes it. Counts the files only if
+    /// the usage is not cached: counting for each added file would take quadratic time.
     async fn take_room(&self, id: JobId) -> Result<(Room, Used), OrchestratorError> {
         let disk_bytes = self.disk_bytes(id).await?;
         let known = self.core.uploads.counted().remove(&id);
@@ -301,7 +304,7 @@ impl Orchestrator {
     }
 }
 
-/// A file that is being received. Removed when it is dropped, whatever the reason.
+/// A file that is being received. Removed on drop unless [`Incoming::keep`] was called.
 struct Incoming {
     path: PathBuf,
     weighed: Weighed,
@@ -330,7 +333,7 @@ impl Incoming {
         Ok(incoming)
     }
 
-    /// Puts it where it belongs; returns its size.
+    /// Moves the file to `target` and returns its size.
     fn keep(self, target: &Path) -> io::Result<u64> {
         fs::rename(&self.path, target)?;
         Ok(self.weighed.bytes())
@@ -357,7 +360,7 @@ fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the files of an upload as tar.
+/// Writes the files of an upload as a tar.
 pub(crate) fn pack(folder: &Path, out: impl Write) -> io::Result<()> {
     let mut builder = tar::Builder::new(out);
     builder.follow_symlinks(false);

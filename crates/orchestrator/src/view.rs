@@ -1,4 +1,4 @@
-//! What people and programs see of a job: computed from its log, one event after another.
+//! The view of a job for people and programs, derived from its log event by event.
 
 use std::collections::BTreeMap;
 
@@ -15,70 +15,61 @@ use crate::outward::EgressView;
 use crate::request::{JobSpec, Work};
 use crate::state::{JobState, Outcome};
 
-/// What is known of a job.
+/// The state of a job as shown by the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
-    /// Which job.
     pub job_id: JobId,
-    /// A job, or a bare sandbox.
     #[serde(default)]
     pub kind: JobKind,
-    /// How long a bare sandbox may be idle, in milliseconds.
+    /// Idle timeout of a bare sandbox in milliseconds.
     #[serde(default)]
     pub idle_ms: Option<i64>,
-    /// Who handed it in; nobody where the server asks for no keys.
+    /// The API key that submitted the job; `None` if the server requires no keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Submitter>,
-    /// For people.
     pub name: Option<String>,
-    /// The task, or nothing for a step job.
+    /// `None` for a step job.
     pub task: Option<String>,
-    /// Higher goes first.
+    /// Higher values run first.
     pub priority: i32,
-    /// For finding it again.
     pub labels: BTreeMap<String, String>,
-    /// Where it stands.
     pub state: JobState,
-    /// Why it waits or ended, for programs.
+    /// Machine-readable reason why the job waits or ended.
     pub code: Option<String>,
-    /// Why it waits or ended, for people.
+    /// Human-readable reason why the job waits or ended.
     pub reason: Option<String>,
-    /// How many steps it has.
     pub step_count: usize,
-    /// How many of them have succeeded.
     pub steps_succeeded: usize,
-    /// The steps; left out in lists.
+    /// Omitted in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepView>,
-    /// What somebody wants of it.
+    /// The pending control request.
     pub wish: Option<Wish>,
-    /// Milliseconds since 1970.
+    /// Unix time in milliseconds.
     pub created_ms: i64,
-    /// When it first got a sandbox.
+    /// When the job first got a sandbox.
     pub started_ms: Option<i64>,
-    /// When it was over.
     pub ended_ms: Option<i64>,
-    /// The sandbox it has now.
+    /// The current sandbox.
     pub sandbox: Option<SandboxId>,
-    /// How many sandboxes it has lost.
+    /// Number of sandboxes that the job has lost.
     pub losses: u32,
-    /// How many steps the last checkpoint holds.
+    /// Number of steps that the last checkpoint contains.
     pub checkpoint_steps: Option<usize>,
-    /// Its result.
     pub artifact: Option<Artifact>,
-    /// How long it has waited for something while it had a sandbox, in milliseconds.
+    /// How long the job was paused, or back in the queue, after its first start, in milliseconds.
     #[serde(default)]
     pub paused_ms: i64,
-    /// Since when it waits; milliseconds since 1970.
+    /// Since when the job has been waiting; Unix time in milliseconds.
     #[serde(default)]
     pub paused_since_ms: Option<i64>,
-    /// Whether somebody wants it to go on.
+    /// Whether a user has asked the job to resume.
     #[serde(default)]
     pub is_resume_wished: bool,
     /// The agent of a task job.
     #[serde(default)]
     pub agent: Option<Box<AgentView>>,
-    /// Connections that people were asked about.
+    /// Connections that need or got a user's decision.
     #[serde(default)]
     pub egress: EgressView,
 }
@@ -129,9 +120,8 @@ pub enum StepStatus {
 /// What an event changed in the view, and so what must be stored again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
-    /// Nothing.
     Nothing,
-    /// Everything but the steps.
+    /// Everything except the steps.
     Header,
     /// The header and these steps.
     Steps(std::ops::Range<usize>),
@@ -185,7 +175,7 @@ impl JobView {
         }
     }
 
-    /// Computes the view of a whole log; `None` when it does not start with the creation.
+    /// Computes the view from a complete log; `None` if the log does not start with the creation of the job.
     #[must_use]
     pub fn of_log(job_id: JobId, events: &[Event]) -> Option<Self> {
         let first = events.first()?;
@@ -197,7 +187,7 @@ impl JobView {
         Some(view)
     }
 
-    /// Takes one more event in.
+    /// Applies an event.
     pub fn apply(&mut self, event: &Event) -> Changed {
         if self.egress.apply(&event.body) {
             return Changed::Header;
@@ -224,7 +214,7 @@ impl JobView {
             }
             EventBody::Wished { wish } => {
                 self.is_resume_wished = false;
-                // A job that is to end is not kept waiting.
+                // A job that is being cancelled is not paused.
                 if self.wish != Some(Wish::Cancel) {
                     self.wish = Some(*wish);
                 }
@@ -276,7 +266,7 @@ impl JobView {
         Changed::Header
     }
 
-    /// How the job ends, or will end: a code in `collecting` says that it is not a success.
+    /// How the job ends or will end. In state `collecting`, a code means that the job does not succeed.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self.code.as_deref() {
@@ -286,19 +276,19 @@ impl JobView {
         }
     }
 
-    /// What the caller should know or do, while the job waits for something.
+    /// What the caller should know or do while the job waits.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         if matches!(self.state, JobState::Paused | JobState::Queued) { self.reason.clone() } else { None }
     }
 
-    /// Time that a job waits does not count against its deadline.
+    /// Adds up waiting time, which does not count against the job's deadline.
     fn count_pause(&mut self, time_ms: i64) {
         if let Some(since) = self.paused_since_ms.take() {
             self.paused_ms += time_ms.saturating_sub(since).max(0);
         }
         match self.state {
-            // One that has begun is back in the queue because no sandbox could be made for it.
+            // A job that has started and is queued again has no sandbox because none could be created.
             JobState::Paused | JobState::Queued if self.started_ms.is_some() => {
                 self.paused_since_ms = Some(time_ms);
                 if self.state == JobState::Queued {
@@ -340,12 +330,12 @@ impl JobView {
     }
 }
 
-/// The step that a call carries out, from 0.
+/// The step that a call runs, counted from 0.
 pub(crate) fn step_of_call(call: &str) -> Option<usize> {
     call.strip_prefix("step-")?.parse::<usize>().ok()?.checked_sub(1)
 }
 
-/// The call that carries out a step.
+/// The call that runs a step.
 #[must_use]
 pub fn call_of_step(index: usize) -> String {
     format!("step-{}", index + 1)

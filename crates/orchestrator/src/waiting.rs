@@ -1,5 +1,6 @@
-//! Waiting for what only the operator can give: a database that can be written, room on the disk, an engine that runs. A job that waits
-//! stands still and keeps its sandbox, for as long as it takes; `/readyz` and the job say what for.
+//! Waiting for the operator to act: a database that can be written, free disk space, a running container engine. A
+//! waiting job stalls and keeps its sandbox for as long as it takes; `/readyz` and the job's view say what it waits
+//! for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +10,12 @@ use tokio::time::Instant;
 
 use crate::error::OrchestratorError;
 
-/// The pause before the second try; it grows by as much with each further one.
+/// The delay before the first retry; each further retry adds the same amount.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
+/// The longest delay.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What one job waits for now, and how long it has waited.
+/// What a job waits for now, and how long it has waited in total.
 #[derive(Default)]
 pub(crate) struct Waiting {
     now: watch::Sender<Now>,
@@ -22,7 +23,7 @@ pub(crate) struct Waiting {
 
 #[derive(Default)]
 struct Now {
-    /// How many tasks of the job wait.
+    /// Number of the job's tasks that wait.
     tasks: usize,
     since: Option<Instant>,
     cause: Option<Arc<OrchestratorError>>,
@@ -30,12 +31,12 @@ struct Now {
 }
 
 impl Waiting {
-    /// For something that is tried until it succeeds.
+    /// For an operation that is retried until it succeeds.
     pub(crate) fn tries(&self) -> Tries<'_> {
         Tries { waiting: self, count: 0 }
     }
 
-    /// For something that comes without a try; the job waits until the answer is dropped.
+    /// For a condition that ends without a retry; the job waits until the returned guard is dropped.
     pub(crate) fn wait_for(&self, error: &OrchestratorError) -> Waits<'_> {
         self.enter(error.passing().map(Arc::new));
         Waits { waiting: self }
@@ -59,12 +60,12 @@ impl Waiting {
         });
     }
 
-    /// What is waited for: the error that says so.
+    /// The error that the job waits for; `None` if it does not wait.
     pub(crate) fn cause(&self) -> Option<OrchestratorError> {
         self.now.borrow().cause.as_ref().and_then(|cause| cause.passing())
     }
 
-    /// Returns once something is waited for that keeps the log from being written: the error that says what.
+    /// Waits until the job waits for something that prevents writes to the log, and returns that error.
     pub(crate) async fn begun(&self) -> OrchestratorError {
         let is_about_the_log = |cause: &OrchestratorError| {
             !cause.is_backend_away() && !matches!(cause, OrchestratorError::HostDiskFull { .. })
@@ -72,7 +73,7 @@ impl Waiting {
         self.begun_for(is_about_the_log).await
     }
 
-    /// Returns once the backend is waited for: the error that says why.
+    /// Waits until the job waits for the backend, and returns that error.
     pub(crate) async fn begun_for_backend(&self) -> OrchestratorError {
         self.begun_for(OrchestratorError::is_backend_away).await
     }
@@ -86,32 +87,32 @@ impl Waiting {
         cause.unwrap_or(OrchestratorError::StoreBusy)
     }
 
-    /// How long it has waited altogether.
+    /// How long the job has waited in total.
     pub(crate) fn total(&self) -> Duration {
         let now = self.now.borrow();
         now.before + now.since.map(|since| since.elapsed()).unwrap_or_default()
     }
 }
 
-/// Tries of one thing. While this lives after a failure, the job waits.
+/// Retries of one operation. From the first failure until this is dropped, the job waits.
 pub(crate) struct Tries<'a> {
     waiting: &'a Waiting,
     count: u32,
 }
 
 impl Tries<'_> {
-    /// How often it has failed.
+    /// Number of failures.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// It has failed; returns when it is time for another try.
+    /// Records a failure and sleeps until the next try.
     pub(crate) async fn pause(&mut self, error: &OrchestratorError) {
         self.begin(error);
         tokio::time::sleep(FIRST_PAUSE.saturating_mul(self.count).min(LONGEST_PAUSE)).await;
     }
 
-    /// It has failed, and somebody else tells when it is time for another try.
+    /// Records a failure when the caller decides itself when to try again.
     pub(crate) fn begin(&mut self, error: &OrchestratorError) {
         let cause = error.passing().map(Arc::new);
         if self.count == 0 {
@@ -131,7 +132,7 @@ impl Drop for Tries<'_> {
     }
 }
 
-/// While this lives, the job waits.
+/// The job waits until this is dropped.
 pub(crate) struct Waits<'a> {
     waiting: &'a Waiting,
 }

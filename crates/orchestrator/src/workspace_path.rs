@@ -1,18 +1,20 @@
-//! Paths in the workspace as callers write them: the one place where the host checks their text.
+//! Validates workspace paths in requests: the only place where the host checks them.
 //!
-//! The guest resolves them once more, by descriptors (`guest/files/resolve.rs`); this is for good messages and for drafts.
+//! The guest resolves paths again with file descriptors (`guest/files/resolve.rs`); this check exists for better
+//! error messages and for drafts.
 
-/// Folders that are not looked into where a workspace is compared or searched: what tools make there is much, and nobody
-/// reads it.
+/// Folders that are skipped when a workspace is compared or searched, because tools create many files there that
+/// nobody reads.
 pub(crate) const UNLISTED: [&str; 8] =
     [".caisson", ".git", "node_modules", "target", ".venv", "venv", "__pycache__", ".cache"];
 
-/// A path relative to the workspace. `/workspace/...` and `/app/...` are understood; what leads out is refused.
+/// Returns a path relative to the workspace. Accepts `/workspace/...` and `/app/...`; rejects paths that leave the
+/// workspace.
 ///
-/// This is the polite check with the better message; the guest enforces it again when it opens the path.
+/// The guest enforces this again when it opens the path.
 ///
 /// # Errors
-/// What is wrong with the path.
+/// A description of what is wrong with the path.
 pub fn workspace_path(path: &str) -> Result<String, String> {
     if path.contains('\0') {
         return Err("has a NUL character".into());

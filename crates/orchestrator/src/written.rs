@@ -1,4 +1,4 @@
-//! How some parts of a request are written: what the reader of JSON would take beyond it, and what the API's document says of it.
+//! How some parts of a request are deserialized, where serde would accept too much, and their OpenAPI schemas.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use utoipa::openapi::schema::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-/// Reads an object, or nothing. Left to itself the reader would take a list as the fields in their order.
+/// Deserializes an object or null. By default, serde also accepts an array as the fields in order.
 pub(crate) fn object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -21,7 +21,7 @@ where
     deserializer.deserialize_any(ObjectOrNothing(PhantomData))
 }
 
-/// Reads an object, and nothing else.
+/// Deserializes an object, and rejects null and everything else.
 pub(crate) fn only_object<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -48,7 +48,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectOrNothing<T> {
     }
 }
 
-/// A policy of outgoing connections as a job writes it: a word, or a list of rules.
+/// The schema of an egress policy in a request: a word, or a list of rules.
 pub(crate) struct EgressWritten;
 
 impl PartialSchema for EgressWritten {

@@ -1,5 +1,5 @@
-//! The directories of a finished job, read from its output.zip. Whatever a job has called its files, a listing takes a bounded
-//! room: what comes last by its name is dropped while it is made.
+//! Directory listings of a finished job, read from its output.zip. A listing takes bounded memory, whatever the job's
+//! files are called: the last names in sort order are dropped while it is built.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,24 +13,24 @@ use crate::driver::is_own;
 use crate::error::OrchestratorError;
 use crate::files::{FileItem, FileListing, MAX_LISTED, file_error};
 
-/// What all names and targets of one listing may take.
+/// Maximum total size of the names and link targets of a listing.
 const MAX_LISTED_BYTES: usize = 8 * 1024 * 1024;
-/// The longest target of a link.
+/// Maximum length of a link target.
 const MAX_LINK_BYTES: u64 = 4096;
 
-/// Opens the result of a job.
+/// Opens the output.zip of a job.
 pub(crate) fn open_zip(path: &Path) -> Result<ZipArchive<File>, OrchestratorError> {
     let file = File::open(path).map_err(OrchestratorError::io("opening output.zip"))?;
     ZipArchive::new(file)
         .map_err(|error| OrchestratorError::io("reading output.zip")(io::Error::other(error)))
 }
 
-/// What is below a directory, to a depth, in the order of names.
+/// The entries below a directory down to `depth`, sorted by name.
 pub(crate) fn list_zip(zip: &Path, path: String, depth: u32) -> Result<FileListing, OrchestratorError> {
     list(zip, path, depth, Room { entries: MAX_LISTED as usize, bytes: MAX_LISTED_BYTES })
 }
 
-/// What a listing may take.
+/// Limits of a listing.
 #[derive(Clone, Copy)]
 struct Room {
     entries: usize,
@@ -53,7 +53,7 @@ fn list(zip: &Path, path: String, depth: u32, room: Room) -> Result<FileListing,
         if rest.is_empty() || is_own(name) || rest.split('/').count() > depth as usize {
             continue;
         }
-        // What would be dropped at once is not even looked at.
+        // Skip entries that would be dropped at once.
         if truncated && listed.last_key_value().is_none_or(|(last, _)| name >= last.as_str()) {
             continue;
         }

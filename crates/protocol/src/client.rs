@@ -1,4 +1,4 @@
-//! The host's side of the requests: greeting, processes, ports, figures.
+//! The host's side of the link: the version handshake, processes, ports, kernels and statistics.
 
 use crate::error::ProtocolError;
 use crate::exec::{CallKey, CallStatus, Exec, ExecEvent, ExecUpdate, Follow, TerminalSize};
@@ -8,19 +8,19 @@ use crate::message::{GuestStats, Hello, Reply, Request, Welcome};
 use crate::stream::{ByteStream, Incoming, MessageStream};
 use crate::version::{OLDEST_VERSION, VERSION, settle};
 
-/// Speaks to one guest. Cheap to clone.
+/// A client for one guest. Cheap to clone.
 #[derive(Clone)]
 pub struct GuestClient {
     link: Link,
-    /// What both sides have settled on.
+    /// The negotiated link version.
     version: u16,
 }
 
 impl GuestClient {
-    /// Starts a link on a byte stream and greets the guest.
+    /// Starts a link on `stream` and negotiates the version with the guest.
     ///
     /// # Errors
-    /// The stream broke, or the two share no version.
+    /// The stream failed, or host and guest have no version in common.
     pub async fn connect(stream: impl ByteStream) -> Result<(Self, Welcome, IncomingStreams), ProtocolError> {
         let (link, incoming) = Link::start(stream, Side::Host);
         let mut client = Self { link, version: OLDEST_VERSION };
@@ -38,7 +38,6 @@ impl GuestClient {
         Ok((client, welcome, incoming))
     }
 
-    /// The link below.
     #[must_use]
     pub fn link(&self) -> &Link {
         &self.link
@@ -62,28 +61,19 @@ impl GuestClient {
         }
     }
 
-    /// Checks that the guest answers.
-    ///
-    /// # Errors
-    /// It does not.
+    /// Checks that the guest responds.
     pub async fn ping(&self) -> Result<(), ProtocolError> {
         self.order(&Request::Ping).await
     }
 
-    /// Starts a call, or follows it where the guest knows its key.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Starts a call, or follows it if the guest already knows its key.
     pub async fn exec(&self, exec: Exec, follow: Follow) -> Result<CallFollower, ProtocolError> {
         let follow = follow.for_version(self.version);
         let stream = self.begin(&Request::Exec { exec, follow }).await?;
         Ok(CallFollower { stream })
     }
 
-    /// Follows a call from a sequence number.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Follows a call, starting at a sequence number.
     pub async fn follow(
         &self,
         key: CallKey,
@@ -95,10 +85,7 @@ impl GuestClient {
         Ok(CallFollower { stream })
     }
 
-    /// What became of a call?
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Returns the state or the result of a call.
     pub async fn call_status(&self, key: CallKey) -> Result<CallStatus, ProtocolError> {
         match self.ask(&Request::CallStatus { key }).await? {
             Reply::Call(status) => Ok(status),
@@ -106,15 +93,12 @@ impl GuestClient {
         }
     }
 
-    /// Opens a call's standard input; see [`CallInput`].
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Opens the standard input of a call.
     pub async fn input(&self, key: CallKey) -> Result<CallInput, ProtocolError> {
         Ok(CallInput { stream: self.begin(&Request::Input { key }).await? })
     }
 
-    /// Sends a signal to a call's process group.
+    /// Sends a signal to the process group of a call.
     ///
     /// # Errors
     /// The call is unknown or has ended.
@@ -122,7 +106,7 @@ impl GuestClient {
         self.order(&Request::Signal { key, signal }).await
     }
 
-    /// Ends a call and all its processes; returns when it has ended.
+    /// Kills a call with all its processes. Returns when the call has ended.
     ///
     /// # Errors
     /// The call is unknown.
@@ -130,7 +114,7 @@ impl GuestClient {
         self.order(&Request::Kill { key }).await
     }
 
-    /// Changes the size of a call's terminal.
+    /// Resizes the terminal of a call.
     ///
     /// # Errors
     /// The call is unknown or has no terminal.
@@ -138,18 +122,15 @@ impl GuestClient {
         self.order(&Request::Resize { key, size }).await
     }
 
-    /// Lets the guest drop a call's output.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Allows the guest to drop the output of a call.
     pub async fn forget(&self, key: CallKey) -> Result<(), ProtocolError> {
         self.order(&Request::Forget { key }).await
     }
 
-    /// Connects to a port on the sandbox's loopback.
+    /// Connects to a port on the sandbox's loopback interface.
     ///
     /// # Errors
-    /// Nothing listens there.
+    /// Nothing listens on the port.
     pub async fn connect_port(&self, port: u16) -> Result<impl ByteStream + use<>, ProtocolError> {
         let mut stream = self.begin(&Request::Connect { port }).await?;
         match refuse(stream.receive_message::<Reply>().await?)? {
@@ -158,10 +139,7 @@ impl GuestClient {
         }
     }
 
-    /// The ports that something in the sandbox listens on.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Lists the ports that processes in the sandbox listen on.
     pub async fn ports(&self) -> Result<Vec<u16>, ProtocolError> {
         match self.ask(&Request::Ports).await? {
             Reply::Ports { ports } => Ok(ports),
@@ -169,10 +147,7 @@ impl GuestClient {
         }
     }
 
-    /// The kernels of the image, and which of them run.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Lists the kernels of the image and their states.
     pub async fn kernels(&self) -> Result<Vec<KernelStatus>, ProtocolError> {
         match self.ask(&Request::Kernels).await? {
             Reply::Kernels { kernels } => Ok(kernels),
@@ -180,18 +155,15 @@ impl GuestClient {
         }
     }
 
-    /// Interrupts or restarts a kernel that runs.
+    /// Interrupts or restarts a running kernel.
     ///
     /// # Errors
-    /// It does not run.
+    /// The kernel is not running.
     pub async fn kernel(&self, name: String, action: KernelAction) -> Result<(), ProtocolError> {
         self.order(&Request::Kernel { name, action }).await
     }
 
-    /// Figures of the sandbox as the guest sees them.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Returns the sandbox statistics that the guest can see.
     pub async fn stats(&self) -> Result<GuestStats, ProtocolError> {
         match self.ask(&Request::Stats).await? {
             Reply::Stats(stats) => Ok(stats),
@@ -211,13 +183,12 @@ pub(crate) fn unexpected(reply: &Reply) -> ProtocolError {
     ProtocolError::Unexpected(format!("an answer of the wrong kind: {reply:?}").chars().take(200).collect())
 }
 
-/// Follows one call.
 pub struct CallFollower {
     stream: MessageStream,
 }
 
 impl CallFollower {
-    /// What happens next; after [`ExecEvent::Ended`] there is nothing more. Cancel safe.
+    /// Waits for the next update. [`ExecEvent::Ended`] is the last one. Cancel safe.
     ///
     /// # Errors
     /// The link is broken or the call is unknown.
@@ -239,21 +210,18 @@ impl CallFollower {
     }
 }
 
-/// Writes to a call's standard input.
+/// A writer for the standard input of a call.
 pub struct CallInput {
     stream: MessageStream,
 }
 
 impl CallInput {
-    /// Writes; waits while the process does not read.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Writes `data`; waits while the process does not read.
     pub async fn write(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         self.stream.send_data(data).await
     }
 
-    /// Closes the input: the process reads its end.
+    /// Closes standard input, so that the process reads end of file.
     ///
     /// # Errors
     /// The call is unknown or has ended.

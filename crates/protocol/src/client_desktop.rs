@@ -1,4 +1,4 @@
-//! The host's side of the requests about the desktop.
+//! The host's side of the desktop requests.
 
 use bytes::{Bytes, BytesMut};
 
@@ -9,14 +9,14 @@ use crate::exec::CallKey;
 use crate::message::{Reply, Request};
 use crate::stream::{ByteStream, Incoming, MessageStream};
 
-/// The largest image that the host takes: a guest that sends more is lying.
+/// The largest image that the host accepts. It limits what a compromised guest can make the host buffer.
 pub const MAX_IMAGE_BYTES: usize = 32 * 1024 * 1024;
 
 impl GuestClient {
-    /// Starts the desktop where needed; returns when there is a window manager.
+    /// Starts the desktop if it is not running. Returns when the window manager is up.
     ///
     /// # Errors
-    /// It could not be started, or the link is broken.
+    /// The desktop could not be started, or the link is broken.
     pub async fn start_desktop(&self, desktop: DesktopSpec) -> Result<(), ProtocolError> {
         match self.ask(&Request::Desktop { desktop, order: DesktopOrder::Start }).await? {
             Reply::Done => Ok(()),
@@ -24,10 +24,10 @@ impl GuestClient {
         }
     }
 
-    /// Connects to the desktop's VNC server, which is started where needed.
+    /// Connects to the desktop's VNC server. Starts the desktop if it is not running.
     ///
     /// # Errors
-    /// It could not be started, or the link is broken.
+    /// The desktop could not be started, or the link is broken.
     pub async fn open_vnc(&self, desktop: DesktopSpec) -> Result<impl ByteStream + use<>, ProtocolError> {
         let mut stream = self.begin(&Request::Desktop { desktop, order: DesktopOrder::OpenVnc }).await?;
         match refuse(stream.receive_message::<Reply>().await?)? {
@@ -36,7 +36,8 @@ impl GuestClient {
         }
     }
 
-    /// Does something on the desktop, once where there is a key; the image where the answer announces one.
+    /// Performs an action on the desktop. With a key, the guest performs it only once. Returns the reply and the
+    /// bytes of the image that it announces, if any.
     ///
     /// # Errors
     /// The action failed ([`ProtocolError::Gui`]), or the link is broken.

@@ -10,10 +10,10 @@ use crate::message::{Reply, Request};
 use crate::stream::{Incoming, MessageStream};
 
 impl GuestClient {
-    /// Does a file operation; with a key the guest does it once.
+    /// Performs a file operation. With a key, the guest performs it only once.
     ///
     /// # Errors
-    /// The operation was refused, or the link is broken.
+    /// The guest refused the operation, or the link is broken.
     pub async fn file(
         &self,
         key: Option<CallKey>,
@@ -25,7 +25,7 @@ impl GuestClient {
     /// Streams a file out of the sandbox.
     ///
     /// # Errors
-    /// There is no such file, or the link is broken.
+    /// The file does not exist, or the link is broken.
     pub async fn download(
         &self,
         path: String,
@@ -42,17 +42,11 @@ impl GuestClient {
     }
 
     /// Streams a file into the sandbox.
-    ///
-    /// # Errors
-    /// The link is broken.
     pub async fn upload(&self, path: String, mode: Option<u32>) -> Result<FileUpload, ProtocolError> {
         Ok(FileUpload { stream: self.begin(&Request::Upload { path, mode }).await? })
     }
 
-    /// Streams a directory of the workspace out as tar.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Streams a directory of the workspace out of the sandbox as a tar archive.
     pub async fn pack(
         &self,
         path: String,
@@ -63,18 +57,12 @@ impl GuestClient {
         Ok(FileDownload { stream, confirmed: Confirmation::Awaited, left_out: Vec::new() })
     }
 
-    /// Streams a tar into a directory of the workspace.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Streams a tar archive into a directory of the workspace.
     pub async fn unpack(&self, path: String) -> Result<FileUpload, ProtocolError> {
         Ok(FileUpload { stream: self.begin(&Request::Unpack { path }).await? })
     }
 
     /// Watches a directory of the workspace.
-    ///
-    /// # Errors
-    /// The link is broken.
     pub async fn watch(&self, path: String) -> Result<WatchFollower, ProtocolError> {
         Ok(WatchFollower { stream: self.begin(&Request::Watch { path }).await? })
     }
@@ -88,14 +76,14 @@ fn file_reply(reply: Reply) -> Result<FileReply, ProtocolError> {
     }
 }
 
-/// Whether the other side says at the end that all went well.
+/// Whether the guest sends a final reply after the data.
 #[derive(PartialEq, Eq)]
 enum Confirmation {
     None,
     Awaited,
 }
 
-/// Bytes that come out of a sandbox.
+/// A stream of bytes out of a sandbox.
 pub struct FileDownload {
     stream: MessageStream,
     confirmed: Confirmation,
@@ -103,16 +91,16 @@ pub struct FileDownload {
 }
 
 impl FileDownload {
-    /// What a pack has left out; known after its end.
+    /// The paths that a pack left out. Known only after the end of the stream.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// The next bytes, or `None` at the end. Cancel safe.
+    /// Returns the next bytes, or `None` at the end. Cancel safe.
     ///
     /// # Errors
-    /// The link is broken, or reading failed inside.
+    /// The link is broken, or the guest could not read the file.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ProtocolError> {
         match self.stream.receive().await? {
             Incoming::Data(bytes) => Ok(Some(bytes)),
@@ -134,40 +122,36 @@ impl FileDownload {
     }
 }
 
-/// Bytes that go into a sandbox.
+/// A stream of bytes into a sandbox.
 pub struct FileUpload {
     stream: MessageStream,
 }
 
 impl FileUpload {
-    /// Sends more bytes.
-    ///
-    /// # Errors
-    /// The link is broken.
     pub async fn write(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         self.stream.send_data(data).await
     }
 
-    /// Ends the upload; the file is there when this returns.
+    /// Ends the upload. When this returns, the file is in place.
     ///
     /// # Errors
-    /// The upload was refused, or the link is broken.
+    /// The guest refused the upload, or the link is broken.
     pub async fn finish(mut self) -> Result<FileReply, ProtocolError> {
         self.stream.send_data_end().await?;
         file_reply(refuse(self.stream.receive_message::<Reply>().await?)?)
     }
 }
 
-/// Changes below a watched directory; dropping it ends the watch.
+/// A stream of changes below a watched directory. Dropping it ends the watch.
 pub struct WatchFollower {
     stream: MessageStream,
 }
 
 impl WatchFollower {
-    /// The next change. Cancel safe.
+    /// Waits for the next change. Cancel safe.
     ///
     /// # Errors
-    /// The link is broken, or there is no such directory.
+    /// The link is broken, or the directory does not exist.
     pub async fn next(&mut self) -> Result<WatchChange, ProtocolError> {
         match self.stream.receive().await? {
             Incoming::Message(bytes) => match serde_json::from_slice::<WatchChange>(&bytes) {

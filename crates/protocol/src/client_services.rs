@@ -1,4 +1,4 @@
-//! The host's side of the requests about services.
+//! The host's side of the service requests.
 
 use crate::client::{GuestClient, refuse, unexpected};
 use crate::error::ProtocolError;
@@ -7,10 +7,11 @@ use crate::service::{Endpoint, ServiceName, ServiceOrder, ServiceSpec, ServiceSt
 use crate::stream::ByteStream;
 
 impl GuestClient {
-    /// Connects to an endpoint of a service, which is started where needed and in use as long as the stream is open.
+    /// Starts a service if it is not running and connects to one of its endpoints. The service counts as in use while
+    /// the stream is open.
     ///
     /// # Errors
-    /// It could not be started, with its last lines; or the link is broken.
+    /// The service could not be started (the message includes its last lines of output), or the link is broken.
     pub async fn open_service(
         &self,
         service: ServiceSpec,
@@ -24,34 +25,31 @@ impl GuestClient {
         }
     }
 
-    /// Starts a service where needed; returns when it is ready.
+    /// Starts a service if it is not running. Returns when it is ready.
     ///
     /// # Errors
-    /// It could not be started, with its last lines; or the link is broken.
+    /// The service could not be started (the message includes its last lines of output), or the link is broken.
     pub async fn start_service(&self, service: ServiceSpec) -> Result<(), ProtocolError> {
         self.order_service(ServiceOrder::Start { service }).await
     }
 
-    /// Stops a service; returns when it has ended.
+    /// Stops a service. Returns when it has ended.
     ///
     /// # Errors
-    /// It is unknown, or the link is broken.
+    /// The service is unknown, or the link is broken.
     pub async fn stop_service(&self, name: ServiceName) -> Result<(), ProtocolError> {
         self.order_service(ServiceOrder::Stop { name }).await
     }
 
-    /// Stops a service and starts it again; returns when it is ready.
+    /// Stops and starts a service. Returns when it is ready.
     ///
     /// # Errors
-    /// It is unknown or could not be started; or the link is broken.
+    /// The service is unknown or could not be started, or the link is broken.
     pub async fn restart_service(&self, name: ServiceName) -> Result<(), ProtocolError> {
         self.order_service(ServiceOrder::Restart { name }).await
     }
 
-    /// All services that were ever started, by name.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Lists every service that was ever started, sorted by name.
     pub async fn services(&self) -> Result<Vec<ServiceStatus>, ProtocolError> {
         match self.ask(&Request::Service { order: ServiceOrder::Status }).await? {
             Reply::Services { services } => Ok(services),
@@ -59,10 +57,10 @@ impl GuestClient {
         }
     }
 
-    /// The newest output of a service.
+    /// Returns the newest output of a service.
     ///
     /// # Errors
-    /// It is unknown, or the link is broken.
+    /// The service is unknown, or the link is broken.
     pub async fn service_log(&self, name: ServiceName) -> Result<String, ProtocolError> {
         match self.ask(&Request::Service { order: ServiceOrder::Log { name } }).await? {
             Reply::ServiceLog { text } => Ok(text),

@@ -1,7 +1,7 @@
-//! Messages about the desktop: an X server that speaks VNC, a window manager, and what is done on them.
+//! Messages about the desktop: an X server with built-in VNC, a window manager, and the actions performed on them.
 //!
-//! The guest composes it of two services; the host says how large the screen is. Actions are carried out in the guest
-//! over X11, without a further process.
+//! The guest runs the desktop as two services; the host chooses the screen size. The guest performs actions over X11
+//! without spawning a process.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::exec::CallKey;
 
-/// What programs find the desktop by.
+/// The value of `DISPLAY` for programs in the sandbox.
 pub const DISPLAY: &str = ":1";
-/// The longest text of one `type` action, in characters.
+/// The most characters in one `type` action.
 pub const MAX_TYPED: usize = 20_000;
 /// The longest wait of one action, in seconds.
 pub const MAX_WAIT_S: f64 = 600.0;
 
-/// How the desktop shall be. One that runs keeps what it was started with.
+/// Settings of the desktop. A running desktop keeps the settings it was started with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesktopSpec {
-    /// Pixels.
+    /// In pixels.
     pub width: u16,
-    /// Pixels.
+    /// In pixels.
     pub height: u16,
-    /// The environment of the window manager and of what is launched; `DISPLAY` is added.
+    /// The environment of the window manager and of launched programs. The guest adds `DISPLAY`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Stopped when nobody looks at it, nothing was done on it and no window is open for so long.
+    /// Stops the desktop after this time without viewers, actions and open windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
-    /// Recorded into `.caisson/desktop.apng` of the workspace.
+    /// Records the desktop to `.caisson/desktop.apng` in the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recording: Option<Recording>,
 }
@@ -45,21 +45,21 @@ pub enum Recording {
     Video,
 }
 
-/// What to do with the desktop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "order")]
 pub enum DesktopOrder {
-    /// Starts it where needed. Answer when there is a window manager: [`crate::Reply::Done`].
+    /// Starts the desktop if it is not running. The guest replies [`crate::Reply::Done`] when the window manager is
+    /// up.
     Start,
-    /// Connects to its VNC server, starting it where needed. Answer: [`crate::Reply::Done`], then raw bytes both ways.
+    /// Connects to the VNC server and starts the desktop if it is not running. The guest replies
+    /// [`crate::Reply::Done`], then raw bytes flow both ways.
     OpenVnc,
-    /// Does something on it, once where there is a key. Answer: [`crate::Reply::Gui`]; where it announces an image, data
-    /// frames with the image and `DataEnd` follow.
+    /// Performs an action. With a key, the guest performs it only once. The guest replies [`crate::Reply::Gui`]; if
+    /// the reply announces an image, the guest sends it in data frames, followed by `DataEnd`.
     Act {
-        /// Names the call where it must be done once.
+        /// Identifies the call if the action must be performed only once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<CallKey>,
-        /// What to do.
         action: GuiAction,
     },
 }
@@ -216,7 +216,6 @@ pub enum WindowChoice {
 }
 
 impl GuiAction {
-    /// The name of the action.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -257,62 +256,57 @@ pub struct WindowInfo {
     pub is_active: bool,
 }
 
-/// An image that follows an answer.
+/// Describes an image that follows a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageInfo {
-    /// Pixels.
+    /// In pixels.
     pub width: u32,
-    /// Pixels.
+    /// In pixels.
     pub height: u32,
-    /// Bytes of the PNG.
+    /// Size of the PNG in bytes.
     pub bytes: u64,
 }
 
-/// What came of an action.
+/// The result of a successful action.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuiReply {
-    /// The windows, where they were asked for.
+    /// Set if the action lists windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<Vec<WindowInfo>>,
-    /// The window that was meant.
+    /// The window that the action applied to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Box<WindowInfo>>,
-    /// The process that was launched.
+    /// The process that the action launched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The picture that follows.
+    /// Describes the screenshot that follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageInfo>,
 }
 
-/// Why an action failed, for programs.
+/// Error code of a failed action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuiErrorCode {
-    /// Something about the action itself: a place off the screen, an unknown key, no such window.
+    /// The action itself is invalid: coordinates off the screen, an unknown key, no such window.
     BadInput,
     /// The desktop could not be started or has ended.
     NoDesktop,
-    /// What was waited for did not come.
+    /// The window to wait for did not appear in time.
     Timeout,
 }
 
-/// Why an action failed.
+/// A failed action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct GuiError {
-    /// For programs.
     pub code: GuiErrorCode,
-    /// For people.
     pub message: String,
 }
 
-/// Result of an action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuiResult {
-    /// It was done.
     Ok(GuiReply),
-    /// It was not.
     Error(GuiError),
 }

@@ -1,68 +1,64 @@
-//! What a kernel shows beside text: results, pictures, tables, errors.
+//! Output of a kernel besides text: results, images, tables, errors.
 //!
-//! A record is a byte that occurs in no JSON text, the JSON, and a line end, as in RFC 7464. So who follows a call may
-//! come in the middle, after a gap, and still finds where the next record starts.
+//! A record is a byte that cannot occur in JSON text, then the JSON, then a newline, as in RFC 7464. A reader that
+//! starts in the middle or after a gap can therefore find the start of the next record.
 
 use bytes::BytesMut;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The longest record; the guest shortens what would be longer.
+/// The longest record. The guest shortens longer ones.
 pub const MAX_DISPLAY_BYTES: usize = 6 * 1024 * 1024;
 const START: u8 = 0x1e;
 const END: u8 = b'\n';
 
-/// What is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DisplayKind {
-    /// The value of the cell's last expression.
+    /// The value of the last expression of the cell.
     Result,
-    /// Something that the code wanted to be shown.
+    /// Data that the code displayed explicitly.
     Data,
-    /// A new form of something that was shown before under the same `display_id`.
+    /// Replaces data that was displayed earlier with the same `display_id`.
     Update,
-    /// What was shown so far is to be cleared.
+    /// Clears all output displayed so far.
     Clear,
-    /// The exception that has ended the cell.
+    /// The exception that ended the cell.
     Error,
 }
 
-/// An exception.
+/// An exception raised by the code of a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellError {
-    /// Its type.
+    /// The type of the exception.
     pub name: String,
-    /// What it says.
     pub message: String,
-    /// As the kernel prints it, colours included.
+    /// As printed by the kernel, including color codes.
     pub traceback: Vec<String>,
 }
 
-/// One thing that is shown.
+/// One display record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Display {
-    /// What it is.
     pub kind: DisplayKind,
-    /// The same thing in several forms, by media type; binary ones are base64.
+    /// The same content in several formats, keyed by media type. Binary formats are base64.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub data: Map<String, Value>,
-    /// What the kernel says about the forms.
+    /// The kernel's metadata about `data`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// Names it for updates.
+    /// The identifier that [`DisplayKind::Update`] refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_id: Option<String>,
-    /// The kernel's number of the cell.
+    /// The kernel's execution counter for the cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_count: Option<u64>,
-    /// The exception, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CellError>,
 }
 
 impl Display {
-    /// What somebody sees who reads text alone.
+    /// The content as plain text.
     #[must_use]
     pub fn text(&self) -> String {
         if let Some(error) = &self.error {
@@ -80,7 +76,7 @@ impl Display {
         if names.is_empty() { String::new() } else { format!("({})", names.join(", ")) }
     }
 
-    /// Something without content.
+    /// Creates an empty record.
     #[must_use]
     pub fn new(kind: DisplayKind) -> Self {
         Self {
@@ -93,7 +89,7 @@ impl Display {
         }
     }
 
-    /// The record, or `None` where it would be too long.
+    /// Encodes the record, or returns `None` if it would be longer than [`MAX_DISPLAY_BYTES`].
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut record = vec![START];
@@ -103,7 +99,7 @@ impl Display {
     }
 }
 
-/// The text without control sequences of terminals.
+/// Removes terminal control sequences from a text.
 #[must_use]
 pub fn plain_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -114,7 +110,7 @@ pub fn plain_text(text: &str) -> String {
             continue;
         }
         match rest.next() {
-            // A control sequence ends with a letter or a sign, an operating system command with a bell.
+            // A CSI sequence ends with a byte from 0x40 to 0x7e, an OSC sequence with BEL.
             Some('[') => {
                 while rest.next_if(|next| !('\x40'..='\x7e').contains(next)).is_some() {}
                 rest.next();
@@ -126,15 +122,15 @@ pub fn plain_text(text: &str) -> String {
     out
 }
 
-/// Puts records together again.
+/// Reassembles display records from a byte stream.
 #[derive(Debug, Default)]
 pub struct DisplayReader {
-    /// Empty, or a record from its start.
+    /// Empty, or the beginning of a record.
     partial: BytesMut,
 }
 
 impl DisplayReader {
-    /// Takes bytes and gives back the records that are whole. What is no record is left out.
+    /// Consumes bytes and returns the records that are now complete. Skips bytes that belong to no record.
     pub fn take(&mut self, bytes: &[u8]) -> Vec<Display> {
         let mut found = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == END) {
@@ -159,13 +155,13 @@ impl DisplayReader {
         found
     }
 
-    /// Whether a record has begun and its end has not come.
+    /// Whether the reader has the beginning of a record but not its end.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.partial.is_empty()
     }
 
-    /// Something is missing between what came and what will come.
+    /// Discards a partial record because bytes are missing from the stream.
     pub fn skip(&mut self) {
         self.partial.clear();
     }

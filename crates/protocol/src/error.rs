@@ -1,56 +1,42 @@
-//! What can go wrong on the link.
+//! Errors of the link and of requests on it.
 
 use crate::file::FileError;
 
-/// A failure of the link or of a request on it.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
-    /// The byte stream below failed.
+    /// The underlying byte stream failed.
     #[error("reading from or writing to the link")]
     Io(#[from] std::io::Error),
-    /// The multiplexer gave up: the other side is gone or broke the rules.
+    /// The multiplexer has stopped: the other side is gone or violated the protocol.
     #[error("the link is closed")]
     Closed,
-    /// A message was not what was expected here.
+    /// The other side sent a message that is not valid at this point.
     #[error("the other side sent {0}")]
     Unexpected(String),
-    /// A frame or message was longer than allowed.
+    /// A frame, message or image exceeded its size limit.
     #[error("the other side sent a {what} of {size} bytes, at most {limit} are allowed")]
     TooLarge {
-        /// Frame or message.
+        /// `frame`, `message` or `image`.
         what: &'static str,
-        /// Its announced size.
         size: usize,
-        /// The most that is allowed.
         limit: usize,
     },
     /// A message was not valid JSON for its type.
     #[error("decoding a message")]
     Decode(#[source] serde_json::Error),
-    /// A message could not be encoded.
     #[error("encoding a message")]
     Encode(#[source] serde_json::Error),
-    /// The two sides share no version.
+    /// Host and guest have no version in common.
     #[error(
         "the guest speaks link versions {guest_oldest} to {guest_newest}, this server {host_oldest} to {host_newest}"
     )]
-    Version {
-        /// Newest version of the guest.
-        guest_newest: u16,
-        /// Oldest version of the guest.
-        guest_oldest: u16,
-        /// Newest version of the host.
-        host_newest: u16,
-        /// Oldest version of the host.
-        host_oldest: u16,
-    },
-    /// A file request was refused.
+    Version { guest_newest: u16, guest_oldest: u16, host_newest: u16, host_oldest: u16 },
+    /// The guest refused a file request.
     #[error(transparent)]
     File(#[from] FileError),
     /// An action on the desktop failed.
     #[error(transparent)]
     Gui(#[from] crate::desktop::GuiError),
-    /// The guest refused the request.
     #[error("the guest refused: {0}")]
     Refused(String),
 }

@@ -1,106 +1,84 @@
 //! Messages about files.
 //!
-//! Every path is relative to the workspace and stays inside it: the guest resolves it so that neither `..` nor a
-//! symbolic link leads out, also while something swaps them.
+//! Every path is relative to the workspace. The guest resolves paths so that neither `..` nor a symbolic link can
+//! lead outside, even if another process swaps path components meanwhile.
 
 use serde::{Deserialize, Serialize};
 
-/// What to do with files. One message is the whole operation, so it can be journalled and done once.
+/// A file operation. One message holds the whole operation, so that the guest can journal it and perform it only
+/// once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "operation")]
 pub enum FileOperation {
-    /// Reads a text or binary file; the answer carries at most `limit_bytes`, as base64 where it is not UTF-8.
+    /// Reads a text or binary file. The reply contains at most `limit_bytes`, as base64 if they are not UTF-8.
     Read {
-        /// The file.
         path: String,
-        /// First byte.
+        /// The offset of the first byte.
         offset: u64,
         /// Most bytes to return, at most 8 MiB.
         limit_bytes: u64,
     },
-    /// Replaces a file as a whole, atomically, making parent directories.
+    /// Replaces the whole file atomically. Creates parent directories.
     Write {
-        /// The file.
         path: String,
-        /// Its new content.
         content: String,
-        /// Permission bits, 0o644 when absent or those of the file that is replaced.
+        /// Permission bits. If absent, the mode of the replaced file, or 0o644 for a new one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<u32>,
     },
-    /// Replaces one occurrence of a text, refused when there is none or more than one.
+    /// Replaces one occurrence of a text. Refused unless the text occurs exactly once.
     Edit {
-        /// The file.
         path: String,
         /// The text to find.
         old: String,
-        /// What to put in its place.
+        /// The replacement.
         new: String,
     },
-    /// Describes one path without following a final link.
-    Stat {
-        /// The path.
-        path: String,
-    },
-    /// Lists a directory, or a tree.
+    /// Returns metadata of one path. Does not follow a final symbolic link.
+    Stat { path: String },
+    /// Lists a directory or a tree.
     List {
-        /// The directory.
         path: String,
-        /// How many levels, 1 for the directory alone.
+        /// How many levels; 1 for the directory alone.
         depth: u32,
         /// Most entries to return.
         limit: u32,
-        /// Names of directories that are listed and not entered, wherever they are.
+        /// Names of directories to list but not to enter, at any depth.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         skip: Vec<String>,
     },
-    /// Moves a file or directory; refused when the target exists.
-    Move {
-        /// From.
-        from: String,
-        /// To.
-        to: String,
-    },
-    /// Removes a file, or a directory with all that is in it.
+    /// Moves a file or directory. Refused if the target exists.
+    Move { from: String, to: String },
+    /// Removes a file, or a directory with its contents.
     Remove {
-        /// The path.
         path: String,
-        /// Directories that are not empty need this.
+        /// Required to remove a directory that is not empty.
         recursive: bool,
     },
-    /// Makes a directory and its parents.
-    MakeDirectory {
-        /// The path.
-        path: String,
-    },
+    /// Creates a directory and its parents.
+    MakeDirectory { path: String },
 }
 
-/// What kind of thing a path is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
-    /// A symbolic link.
     Symlink,
     /// A device, socket or pipe.
     Other,
 }
 
-/// Facts about one path.
+/// Metadata of one path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStat {
-    /// Kind.
     pub kind: FileKind,
-    /// Size in bytes.
+    /// In bytes.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
-    /// Last change, milliseconds since 1970.
+    /// Modification time in milliseconds since the Unix epoch.
     pub modified_ms: i64,
-    /// Where a link points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_target: Option<String>,
 }
@@ -108,104 +86,92 @@ pub struct FileStat {
 /// An entry of a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Path relative to the workspace; bytes that are not UTF-8 are replaced.
+    /// Relative to the workspace. Bytes that are not UTF-8 are replaced.
     pub path: String,
-    /// Facts.
     #[serde(flatten)]
     pub stat: FileStat,
 }
 
-/// What a file operation gives back.
+/// The result of a successful file operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "reply")]
 pub enum FileReply {
-    /// Content of a file.
     Content {
-        /// Text, or base64 where `base64` says so.
+        /// Text, or base64 if `base64` is set.
         content: String,
-        /// Whether `content` is base64.
         base64: bool,
-        /// Size of the whole file.
+        /// Size of the whole file in bytes.
         size: u64,
     },
-    /// Done; so many bytes are in the file now.
+    /// The file was written.
     Written {
-        /// Size.
+        /// The new size of the file in bytes.
         size: u64,
     },
-    /// Facts about a path.
     Stat(FileStat),
-    /// A listing.
     Entries {
         /// Sorted by path.
         entries: Vec<FileEntry>,
-        /// Whether there were more than the limit.
+        /// Whether there were more entries than the limit.
         truncated: bool,
     },
-    /// All is packed, but for these, which could not be read or are too large; at most 1,000 names.
+    /// The archive is complete except for `left_out`.
     Packed {
-        /// Paths relative to what was packed.
+        /// At most 1,000 paths that could not be read or were too large, relative to the packed directory.
         left_out: Vec<String>,
     },
-    /// Done.
     Done,
 }
 
-/// Why a file operation was refused; stable words for programs.
+/// Error code of a file operation. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileErrorCode {
-    /// The path leads out of the workspace, is absolute, or is empty.
+    /// The path leads outside the workspace, is absolute, or is empty.
     OutsideWorkspace,
-    /// The path has a NUL byte, or it or one of its names is too long.
+    /// The path contains a NUL byte, or the path or one of its components is too long.
     BadPath,
-    /// There is nothing there.
     NotFound,
-    /// Something is there already.
+    /// The target already exists.
     Exists,
-    /// A directory where a file was expected.
+    /// The path is a directory where a file is required.
     IsDirectory,
-    /// Something else where a directory was expected.
+    /// The path is not a directory where one is required.
     NotDirectory,
-    /// A pipe, socket or device where a file was expected.
+    /// The path is a pipe, socket or device where a file is required.
     NotFile,
-    /// Symbolic links that lead to each other, or too many of them.
+    /// A loop of symbolic links, or too many of them.
     LinkLoop,
-    /// A directory with content and no `recursive`.
+    /// The directory is not empty and `recursive` is not set.
     NotEmpty,
-    /// The text to replace is not in the file.
+    /// The text to replace does not occur in the file.
     NoMatch,
-    /// The text to replace is in the file more than once.
+    /// The text to replace occurs more than once in the file.
     ManyMatches,
-    /// A file that is not UTF-8 where text was needed.
+    /// The file is not UTF-8 where text is required.
     NotText,
     /// Permission denied.
     Denied,
-    /// No space left.
+    /// No space left on the disk.
     DiskFull,
     /// Larger than the operation allows.
     TooLarge,
-    /// Anything else.
     Other,
 }
 
-/// A refused file operation.
+/// A failed file operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct FileError {
-    /// For programs.
     pub code: FileErrorCode,
-    /// For people: what was being done to which path, and why not.
+    /// Names the operation, the path and the reason.
     pub message: String,
 }
 
-/// Done or refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "result")]
 pub enum FileResult {
-    /// Done.
     Ok(FileReply),
-    /// Refused.
     Error(FileError),
 }
 
@@ -230,8 +196,8 @@ impl From<Result<FileReply, FileError>> for FileResult {
 /// A change in a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchChange {
-    /// Path relative to the workspace.
+    /// Relative to the workspace.
     pub path: String,
-    /// What happened: `created`, `modified`, `removed`, or `overflow` when changes were lost.
+    /// `created`, `modified`, `removed`, or `overflow` if changes were lost.
     pub change: String,
 }

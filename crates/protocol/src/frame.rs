@@ -1,37 +1,36 @@
-//! Frames: the unit on one stream of the link.
+//! Frames, the unit of transfer on a stream of the link.
 //!
-//! A frame is a kind (one byte), a length (four bytes, big endian) and at most 64 KiB of payload. A JSON message
-//! longer than that is cut into parts. Decoding is pure and refuses lengths before it allocates.
+//! A frame has a kind (one byte), a length (four bytes, big endian) and a payload of at most 64 KiB. A longer JSON
+//! message is split into several frames. Decoding does no I/O and checks the length before it allocates memory.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::error::ProtocolError;
 use crate::exec::{OutputChunk, OutputStream};
 
-/// Bytes before the payload.
+/// Size of the frame header.
 pub const HEADER_BYTES: usize = 5;
 /// The longest payload of one frame.
 pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
-/// The longest JSON message, all parts together.
+/// The longest JSON message, in all its frames together.
 pub const MAX_MESSAGE_BYTES: usize = 24 * 1024 * 1024;
-/// Stream and sequence number before the bytes of an output frame.
+/// Stream and sequence number, which precede the bytes of an output frame.
 const OUTPUT_HEADER_BYTES: usize = 9;
-/// The most output bytes that fit one frame.
+/// The most output bytes that fit in one frame.
 pub const MAX_OUTPUT_BYTES: usize = MAX_PAYLOAD_BYTES - OUTPUT_HEADER_BYTES;
 
-/// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// A part of a JSON message; more parts follow.
+    /// A part of a JSON message. More parts follow.
     MessagePart = 1,
     /// The last or only part of a JSON message.
     MessageEnd = 2,
-    /// Raw bytes: file contents, standard input.
+    /// Raw bytes: file contents or standard input.
     Data = 3,
     /// The end of raw bytes.
     DataEnd = 4,
-    /// Output of a process with stream and sequence number.
+    /// Output of a process, with its stream and sequence number.
     Output = 5,
 }
 
@@ -48,17 +47,15 @@ impl FrameKind {
     }
 }
 
-/// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What the payload is.
     pub kind: FrameKind,
     /// At most [`MAX_PAYLOAD_BYTES`].
     pub payload: Bytes,
 }
 
 impl Frame {
-    /// Appends the frame to `out`.
+    /// Appends a frame to `out`.
     pub fn encode(kind: FrameKind, payload: &[u8], out: &mut BytesMut) {
         debug_assert!(payload.len() <= MAX_PAYLOAD_BYTES);
         out.reserve(HEADER_BYTES + payload.len());
@@ -67,10 +64,10 @@ impl Frame {
         out.put_slice(payload);
     }
 
-    /// Takes one frame from the front of `input`, or `None` when it is not complete yet.
+    /// Takes one frame from the front of `input`. Returns `None` if it is not complete yet.
     ///
     /// # Errors
-    /// An unknown kind or a length over the limit; the stream is then of no more use.
+    /// An unknown kind, or a length over the limit. The stream is then unusable.
     pub fn decode(input: &mut BytesMut) -> Result<Option<Self>, ProtocolError> {
         if input.len() < HEADER_BYTES {
             return Ok(None);
@@ -89,7 +86,7 @@ impl Frame {
     }
 }
 
-/// Appends output of a process as one frame. `bytes` must fit [`MAX_OUTPUT_BYTES`].
+/// Appends a chunk of output as one frame. `chunk.bytes` must not exceed [`MAX_OUTPUT_BYTES`].
 pub fn encode_output(chunk: &OutputChunk, out: &mut BytesMut) {
     let mut payload = BytesMut::with_capacity(OUTPUT_HEADER_BYTES + chunk.bytes.len());
     payload.put_u8(chunk.stream as u8);
@@ -98,10 +95,10 @@ pub fn encode_output(chunk: &OutputChunk, out: &mut BytesMut) {
     Frame::encode(FrameKind::Output, &payload, out);
 }
 
-/// Reads the payload of an output frame.
+/// Decodes the payload of an output frame.
 ///
 /// # Errors
-/// A payload too short or with an unknown stream.
+/// The payload is too short or names an unknown stream.
 pub fn decode_output(mut payload: Bytes) -> Result<OutputChunk, ProtocolError> {
     if payload.len() < OUTPUT_HEADER_BYTES {
         return Err(ProtocolError::Unexpected(format!("an output frame of {} bytes", payload.len())));

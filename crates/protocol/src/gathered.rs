@@ -1,7 +1,7 @@
-//! Gathers what is written until somebody says that it is time to send.
+//! A write buffer that ignores flushes until the link's driver sends everything at once.
 //!
-//! yamux asks for each frame to be sent before it looks for the next. An answer and the end of its stream would be two calls
-//! to the system, and the other side would be woken twice.
+//! yamux flushes every frame before it looks for the next one. A reply and the end of its stream would take two
+//! system calls and wake the other side twice.
 
 use std::io;
 use std::pin::Pin;
@@ -15,12 +15,12 @@ use crate::stream::ByteStream;
 
 type Shared<T> = Arc<Mutex<BufWriter<Compat<T>>>>;
 
-/// A byte stream that keeps what is written, up to a buffer's size, for [`Rest::poll_send`].
+/// A byte stream that buffers writes, up to the size of the buffer, until [`Rest::poll_send`] sends them.
 pub(crate) struct Gathered<T> {
     stream: Shared<T>,
 }
 
-/// The other handle of a [`Gathered`]: sends what it keeps.
+/// The other handle of a [`Gathered`]. Sends the buffered bytes.
 pub(crate) struct Rest<T> {
     stream: Shared<T>,
 }
@@ -33,13 +33,13 @@ impl<T: ByteStream> Gathered<T> {
 }
 
 impl<T: ByteStream> Rest<T> {
-    /// Sends what was written; pending while the other side takes no more, and the caller is woken when it does.
+    /// Sends the buffered bytes. Pending while the other side accepts no more; wakes the caller when it does.
     pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *lock(&self.stream)).poll_flush(cx)
     }
 }
 
-/// Both handles are with one task, so nobody ever waits here.
+/// One task owns both handles, so the lock is never contended.
 fn lock<T>(stream: &Shared<T>) -> MutexGuard<'_, BufWriter<Compat<T>>> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -55,7 +55,7 @@ impl<T: ByteStream> AsyncWrite for Gathered<T> {
         Pin::new(&mut *lock(&self.stream)).poll_write(cx, bytes)
     }
 
-    /// Not yet: there may be more to say.
+    /// Does nothing: more writes may follow before [`Rest::poll_send`].
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -86,7 +86,7 @@ mod tests {
         assert!(rest.poll_send(&mut context).is_ready());
         assert_eq!(theirs.read(&mut buffer).await.unwrap(), 7);
         assert_eq!(&buffer[..7], b"one two");
-        // More than the buffer holds is not kept.
+        // A write larger than the buffer goes out immediately.
         gathered.write_all(&[b'x'; 40]).await.unwrap();
         assert_eq!(theirs.read(&mut buffer).await.unwrap(), 40);
     }

@@ -1,64 +1,54 @@
-//! Messages about kernels: processes that keep the variables of the code that they were given.
+//! Messages about kernels: processes that run code and keep its variables.
 
 use serde::{Deserialize, Serialize};
 
 /// Code for a live kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Which kernel.
     pub kernel: KernelChoice,
-    /// The code.
     pub code: String,
-    /// Run with the code as standard input where the image has no such kernel; without it that is a failure.
+    /// The program to run with the code as standard input if the image has no such kernel. If absent, the call fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Vec<String>>,
 }
 
-/// Which kernel is meant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelChoice {
     /// The image's kernel for a language, in lower case.
     Language(String),
-    /// The kernel of this name.
     Name(String),
 }
 
-/// What can be done to a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelAction {
-    /// Ends what it does now; its variables stay.
+    /// Stops the current computation. The variables remain.
     Interrupt,
-    /// Ends it and starts it anew, without variables.
+    /// Ends the kernel and starts it again without its variables.
     Restart,
 }
 
-/// Where a kernel stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelState {
-    /// The image has it; it is started at its first cell.
+    /// The image provides the kernel. Its first cell starts it.
     NotStarted,
-    /// It does not answer yet.
+    /// The kernel does not respond yet.
     Starting,
-    /// It waits for code.
+    /// The kernel waits for code.
     Idle,
-    /// It runs code.
+    /// The kernel runs code.
     Busy,
 }
 
-/// One kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStatus {
-    /// By which it is called.
     pub name: String,
-    /// For people.
     pub display_name: String,
     /// In lower case.
     pub language: String,
-    /// Where it stands.
     pub state: KernelState,
-    /// How many cells it was given since it was started.
+    /// How many cells the kernel has run since its last start.
     pub cells: u64,
 }

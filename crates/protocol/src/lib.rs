@@ -1,11 +1,11 @@
 //! The link between the orchestrator and the guest inside a sandbox.
 //!
-//! One byte stream carries many streams ([`Link`]); each stream carries one request and its answer as frames
-//! ([`frame`]). Messages are JSON so that an older guest and a newer host understand each other; bulk data is raw.
-//! [`GuestClient`] is the host's side of every request. The guest's side is in the crate `guest`.
+//! One byte stream carries many streams ([`Link`]). Each stream carries one request and its reply as frames
+//! ([`frame`]). Messages are JSON, so that an older guest and a newer host understand each other. Bulk data is raw.
+//! [`GuestClient`] implements the host's side of every request; the crate `guest` implements the guest's side.
 //!
 //! A stream that the host opens starts with a [`Request`]. A stream that the guest opens starts with a
-//! [`GuestRequest`]; the only one is an outgoing connection of something that runs in the sandbox.
+//! [`GuestRequest`]. Its only kind is an outgoing connection of a process in the sandbox.
 
 mod client;
 mod client_desktop;

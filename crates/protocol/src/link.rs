@@ -1,7 +1,7 @@
-//! Many streams over one byte stream.
+//! Multiplexes streams over one byte stream.
 //!
-//! yamux gives each stream its own flow control, so a slow reader stalls nobody else. A task owns the connection and
-//! is the only one to touch it; [`Link`] asks it for streams.
+//! yamux gives each stream its own flow control, so a slow reader blocks no other stream. One task owns the yamux
+//! connection; [`Link`] sends it requests to open streams.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -16,24 +16,22 @@ use crate::error::ProtocolError;
 use crate::gathered::{Gathered, Rest};
 use crate::stream::{ByteStream, MessageStream};
 
-/// The most streams at once. Going over it ends the link, so each side keeps well below.
+/// The most concurrent streams. Exceeding it ends the link, so each side stays well below.
 const MAX_STREAMS: usize = 2048;
-/// Streams opened by the other side and not yet taken.
+/// The most streams that the other side may open before this side accepts them.
 const MAX_WAITING: usize = 256;
-/// What is read or written at once of small frames; larger ones go past the buffers.
+/// Size of the read and write buffers. They combine small frames; larger frames bypass them.
 const BUFFER_BYTES: usize = 4096;
 
-/// Which end of the link this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The orchestrator.
     Host,
-    /// Inside the sandbox.
+    /// The process inside the sandbox.
     Guest,
 }
 
-/// Opens streams on a link. Cheap to clone; the link ends when the other side goes,
-/// [`Link::close`] is called, or the last clone is dropped.
+/// A handle that opens streams on a link. Cheap to clone. The link ends when the other side disconnects, when
+/// [`Link::close`] is called, or when the last clone is dropped.
 #[derive(Clone)]
 pub struct Link {
     commands: mpsc::Sender<oneshot::Sender<MessageStream>>,
@@ -41,16 +39,16 @@ pub struct Link {
     close: Arc<watch::Sender<bool>>,
 }
 
-/// Why a link has ended.
+/// Why a link ended.
 #[derive(Debug, Clone)]
 pub enum LinkEnd {
-    /// This side wanted it, or nobody held it any more.
+    /// This side closed the link or dropped its last handle.
     Ours,
-    /// The other side has closed it.
+    /// The other side closed the link.
     Theirs,
-    /// The byte stream below failed.
+    /// The underlying byte stream failed.
     Io(Arc<io::Error>),
-    /// One of the sides broke the rules.
+    /// One side violated the yamux protocol.
     Rules(Arc<yamux::ConnectionError>),
 }
 
@@ -75,20 +73,20 @@ impl From<yamux::ConnectionError> for LinkEnd {
     }
 }
 
-/// The streams that the other side opens.
+/// The streams opened by the other side.
 pub struct IncomingStreams {
     streams: mpsc::Receiver<MessageStream>,
 }
 
 impl IncomingStreams {
-    /// The next stream, or `None` when the link has ended.
+    /// Waits for the next stream. Returns `None` when the link has ended.
     pub async fn next(&mut self) -> Option<MessageStream> {
         self.streams.recv().await
     }
 }
 
 impl Link {
-    /// Starts a link on a byte stream, with a task on the current runtime.
+    /// Starts a link on a byte stream, driven by a task on the current runtime.
     pub fn start(stream: impl ByteStream, side: Side) -> (Self, IncomingStreams) {
         let mut config = yamux::Config::default();
         config.set_max_num_streams(MAX_STREAMS);
@@ -117,10 +115,6 @@ impl Link {
         (Self { commands, end, close: Arc::new(close) }, IncomingStreams { streams })
     }
 
-    /// Opens a stream.
-    ///
-    /// # Errors
-    /// The link has ended.
     pub async fn open(&self) -> Result<MessageStream, ProtocolError> {
         let (reply, stream) = oneshot::channel();
         self.commands.send(reply).await.map_err(|_| ProtocolError::Closed)?;
@@ -130,17 +124,16 @@ impl Link {
     /// Waits until the link has ended.
     pub async fn closed(&self) -> LinkEnd {
         let mut end = self.end.clone();
-        // A runtime that ends takes the link with it.
+        // If the runtime shuts down, the link ends without a reason.
         end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone()).unwrap_or(LinkEnd::Ours)
     }
 
-    /// Whether the link has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.end.borrow().is_some() || self.end.has_changed().is_err()
     }
 
-    /// Ends the link; open streams break.
+    /// Ends the link and breaks its open streams.
     pub fn close(&self) {
         let _ = self.close.send(true);
     }
@@ -148,7 +141,7 @@ impl Link {
 
 struct Driver<T> {
     connection: yamux::Connection<BufReader<Gathered<T>>>,
-    /// What yamux has written and nobody has sent yet.
+    /// Sends what yamux has written into the buffer.
     rest: Rest<T>,
     commands: mpsc::Receiver<oneshot::Sender<MessageStream>>,
     waiting: Option<oneshot::Sender<MessageStream>>,
@@ -159,23 +152,26 @@ impl<T: ByteStream> Driver<T> {
     async fn run(mut self, mut close_wish: watch::Receiver<bool>) -> LinkEnd {
         tokio::select! {
             biased;
-            // Polled first: what was said before the wish goes out as far as the other side takes it at once. A longer goodbye
-            // would be yamux's own, which leaves whoever reads from a stream of ours waiting for ever.
+            // Polled first, so that data written before the close request goes out as far as the other side accepts
+            // it immediately. A graceful yamux close would take longer and leave readers of this side's streams
+            // waiting forever.
             end = poll_fn(|cx| self.poll_and_send(cx)) => end,
             () = async { drop(close_wish.wait_for(|wish| *wish).await) } => LinkEnd::Ours,
         }
     }
 
-    /// Ready when the connection has ended. Whatever there was to say goes out at once, and wakes the other side once.
+    /// Ready when the connection has ended. Sends all pending output at once, so that it wakes the other side once.
     fn poll_and_send(&mut self, cx: &mut Context<'_>) -> Poll<LinkEnd> {
-        // First what was left: a reader that uses up its whole turn must not delay it for ever.
+        // Send leftover output first. Otherwise a reader that uses up its whole cooperative budget could delay it
+        // forever.
         let before = self.rest.poll_send(cx);
         let polled = self.poll(cx);
         let error = match (before, self.rest.poll_send(cx)) {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => error,
             _ => return polled,
         };
-        // The other side has closed. What it sent before that has arrived by now and is read first.
+        // The other side has closed the connection. Whatever it sent before that has arrived by now, so read it
+        // first.
         let polled = if polled.is_pending() { self.poll(cx) } else { polled };
         match polled {
             Poll::Pending => Poll::Ready(LinkEnd::Io(error.into())),
@@ -203,7 +199,8 @@ impl<T: ByteStream> Driver<T> {
                 }
             }
             match self.connection.poll_next_inbound(cx) {
-                // A full queue drops the stream, which resets it: the other side opens faster than we serve.
+                // If the queue is full, drop the stream, which resets it: the other side opens streams faster than
+                // this side accepts them.
                 Poll::Ready(Some(Ok(stream))) => drop(self.incoming.try_send(MessageStream::new(stream))),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(error.into()),
                 Poll::Ready(None) => return Poll::Ready(LinkEnd::Theirs),

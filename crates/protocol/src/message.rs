@@ -1,4 +1,4 @@
-//! The first message of each stream, and the small answers.
+//! The first message of each stream, and the replies.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,203 +8,147 @@ use crate::file::{FileOperation, FileResult};
 use crate::kernel::{KernelAction, KernelStatus};
 use crate::service::{ServiceOrder, ServiceStatus};
 
-/// The host's greeting.
+/// The host's side of the version handshake.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Newest version that the host speaks.
     pub newest_version: u16,
-    /// Oldest version that the host speaks.
     pub oldest_version: u16,
 }
 
-/// The guest's answer to the greeting.
+/// The guest's reply to [`Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Newest version that the guest speaks.
     pub newest_version: u16,
-    /// Oldest version that the guest speaks.
     pub oldest_version: u16,
-    /// Changes when the guest was started anew; calls of an earlier life are lost.
+    /// Changes when the guest restarts. Calls of an earlier boot are lost.
     pub boot_id: String,
-    /// The guest's build, for the log.
+    /// The version of the guest's build, for the log.
     pub build: String,
 }
 
-/// What the host asks on a stream that it opens.
+/// The first message on a stream that the host opens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "request")]
 pub enum Request {
-    /// Settles the version. Answer: [`Reply::Welcome`].
+    /// Negotiates the link version. Reply: [`Reply::Welcome`].
     Hello(Hello),
-    /// Answer: [`Reply::Done`].
+    /// Reply: [`Reply::Done`].
     Ping,
-    /// Starts a call, or follows it where the key is known. Answer: output frames and
-    /// [`crate::ExecEvent`] messages until `Ended`.
-    Exec {
-        /// The process.
-        exec: Exec,
-        /// Which output is wanted.
-        follow: Follow,
-    },
-    /// Follows a call from a sequence number. Same answer as `Exec`; an unknown key is refused.
+    /// Starts a call, or follows it if the key is known. Reply: output frames and [`crate::ExecEvent`] messages, up
+    /// to `Ended`.
+    Exec { exec: Exec, follow: Follow },
+    /// Follows a call from a sequence number. Replies like `Exec`. Refused if the key is unknown.
     Follow {
-        /// The call.
         key: CallKey,
-        /// First chunk wanted.
+        /// The first chunk to send.
         from_sequence: u64,
-        /// Which output is wanted.
         follow: Follow,
     },
-    /// What became of a call? Answer: [`Reply::Call`].
-    CallStatus {
-        /// The call.
-        key: CallKey,
-    },
-    /// Data frames go to the call's standard input; `DataEnd` closes it. Answer at the end: [`Reply::Done`].
-    Input {
-        /// The call.
-        key: CallKey,
-    },
-    /// Sends a signal to the call's process group. Answer: [`Reply::Done`].
-    Signal {
-        /// The call.
-        key: CallKey,
-        /// Signal number.
-        signal: i32,
-    },
-    /// Ends the call: SIGTERM, the call's grace, then SIGKILL, to the whole tree. Answer when it has ended.
-    Kill {
-        /// The call.
-        key: CallKey,
-    },
-    /// Changes the size of the call's terminal. Answer: [`Reply::Done`].
-    Resize {
-        /// The call.
-        key: CallKey,
-        /// New size.
-        size: TerminalSize,
-    },
-    /// The host has the result in its log: the guest may drop the output. The key stays used.
-    Forget {
-        /// The call.
-        key: CallKey,
-    },
-    /// A file operation; with a key it is journalled and done once. Answer: [`Reply::File`].
+    /// Queries the state or result of a call. Reply: [`Reply::Call`].
+    CallStatus { key: CallKey },
+    /// Writes data frames to the call's standard input; `DataEnd` closes it. Reply after that: [`Reply::Done`].
+    Input { key: CallKey },
+    /// Sends a signal to the call's process group. Reply: [`Reply::Done`].
+    Signal { key: CallKey, signal: i32 },
+    /// Ends the call and its whole process tree: SIGTERM, the call's grace period, then SIGKILL. Reply when the call
+    /// has ended: [`Reply::Done`].
+    Kill { key: CallKey },
+    /// Resizes the call's terminal. Reply: [`Reply::Done`].
+    Resize { key: CallKey, size: TerminalSize },
+    /// Allows the guest to drop the output, because the host has the result in its log. The key stays used.
+    Forget { key: CallKey },
+    /// Performs a file operation. With a key, the guest journals it and performs it only once. Reply:
+    /// [`Reply::File`].
     File {
-        /// Names the call where the operation changes something.
+        /// Identifies the call if the operation changes something.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<CallKey>,
-        /// The operation.
         operation: FileOperation,
     },
-    /// Streams a file: [`Reply::File`] with a stat, then data frames, then `DataEnd`.
+    /// Streams a file out: [`Reply::File`] with a stat, then data frames, then `DataEnd`.
     Download {
-        /// The file.
         path: String,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Most bytes, all when absent.
+        /// Most bytes to send; all if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         length: Option<u64>,
     },
-    /// Streams a file in: data frames, `DataEnd`; it appears as a whole or not at all. Answer: [`Reply::File`].
+    /// Streams a file in: data frames, then `DataEnd`. The file appears complete or not at all. Reply:
+    /// [`Reply::File`].
     Upload {
-        /// The file.
         path: String,
-        /// Permission bits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<u32>,
     },
-    /// The workspace, or a directory in it, as a tar stream: data frames, `DataEnd`, then [`Reply::File`] `Packed`.
-    /// Excluded paths, devices and sockets are left out; links stay links.
+    /// Streams the workspace or a directory in it as a tar archive: data frames, `DataEnd`, then [`Reply::File`] with
+    /// `Packed`. Leaves out excluded paths, devices and sockets. Keeps symbolic links as links.
     Pack {
-        /// The directory, empty for the whole workspace.
+        /// Empty for the whole workspace.
         path: String,
-        /// Paths relative to `path`.
+        /// Relative to `path`.
         exclude: Vec<String>,
-        /// Files that claim to be larger are left out: a file with holes may claim any size.
+        /// Leaves out files with a larger apparent size: a sparse file can claim any size.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_file_bytes: Option<u64>,
     },
-    /// Unpacks a tar stream into the workspace: data frames, `DataEnd`. Answer: [`Reply::File`].
+    /// Unpacks a tar archive into the workspace: data frames, then `DataEnd`. Reply: [`Reply::File`].
     Unpack {
-        /// The directory, empty for the whole workspace.
+        /// Empty for the whole workspace.
         path: String,
     },
     /// Reports changes below a directory as [`crate::WatchChange`] messages until the stream is closed.
     Watch {
-        /// The directory, empty for the whole workspace.
+        /// Empty for the whole workspace.
         path: String,
     },
-    /// Connects to a port on the sandbox's loopback. Answer: [`Reply::Done`], then raw bytes both ways.
-    Connect {
-        /// The port.
-        port: u16,
-    },
-    /// Answer: [`Reply::Stats`].
+    /// Connects to a port on the sandbox's loopback interface. Reply: [`Reply::Done`], then raw bytes both ways.
+    Connect { port: u16 },
+    /// Reply: [`Reply::Stats`].
     Stats,
-    /// What listens on the sandbox's loopback. Answer: [`Reply::Ports`].
+    /// Lists the ports with a listener on the sandbox's loopback interface. Reply: [`Reply::Ports`].
     Ports,
-    /// Which kernels the image has, and which of them run. Answer: [`Reply::Kernels`].
+    /// Lists the kernels of the image and their states. Reply: [`Reply::Kernels`].
     Kernels,
-    /// Does something to a kernel that runs. Answer: [`Reply::Done`].
-    Kernel {
-        /// Its name.
-        name: String,
-        /// What.
-        action: KernelAction,
-    },
-    /// Something about the desktop; the order says what is answered.
-    Desktop {
-        /// How it shall be.
-        desktop: DesktopSpec,
-        /// What to do.
-        order: DesktopOrder,
-    },
-    /// Something about a service; the order says what is answered.
-    Service {
-        /// What to do.
-        order: ServiceOrder,
-    },
+    /// Interrupts or restarts a running kernel. Reply: [`Reply::Done`].
+    Kernel { name: String, action: KernelAction },
+    /// A request about the desktop. [`DesktopOrder`] defines the reply.
+    Desktop { desktop: DesktopSpec, order: DesktopOrder },
+    /// A request about a service. [`ServiceOrder`] defines the reply.
+    Service { order: ServiceOrder },
 }
 
-/// What the guest asks on a stream that it opens.
+/// The first message on a stream that the guest opens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "request")]
 pub enum GuestRequest {
-    /// Something in the sandbox has connected to the egress entrance; raw bytes of the proxy protocol follow.
+    /// A process in the sandbox has connected to the egress port. Raw bytes of the proxy protocol follow.
     Egress,
 }
 
-/// Small answers.
+/// Replies to a [`Request`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Reply {
-    /// The greeting.
     Welcome(Welcome),
-    /// Done, nothing to say.
+    /// Success without a result.
     Done,
-    /// What became of a call.
+    /// The state or result of a call.
     Call(CallStatus),
-    /// Result of a file operation.
     File(FileResult),
-    /// Figures.
     Stats(GuestStats),
-    /// What listens, in ascending order.
+    /// The ports that have a listener.
     Ports {
-        /// Port numbers.
+        /// In ascending order.
         ports: Vec<u16>,
     },
-    /// Kernels by name.
     Kernels {
-        /// Each with its state.
+        /// Sorted by name.
         kernels: Vec<KernelStatus>,
     },
-    /// Result of an action on the desktop.
     Gui(GuiResult),
-    /// Services, by name.
     Services {
-        /// Facts.
+        /// Sorted by name.
         services: Vec<ServiceStatus>,
     },
     /// The newest output of a service.
@@ -212,24 +156,23 @@ pub enum Reply {
         /// Bytes that are not UTF-8 are replaced.
         text: String,
     },
-    /// Not done; the text says why.
+    /// The guest did not perform the request, for this reason.
     Refused {
-        /// For people.
         message: String,
     },
 }
 
-/// Figures that the guest can see.
+/// Sandbox statistics that the guest can see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestStats {
-    /// Processes in the sandbox.
+    /// Number of processes in the sandbox.
     pub processes: u32,
-    /// Calls that run.
+    /// Number of running calls.
     pub running_calls: u32,
     /// Free bytes on the workspace's disk.
     pub disk_free_bytes: u64,
     /// Size of the workspace's disk.
     pub disk_total_bytes: u64,
-    /// Open outgoing connections.
+    /// Number of open outgoing connections.
     pub egress_connections: u32,
 }

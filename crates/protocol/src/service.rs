@@ -1,28 +1,29 @@
-//! Messages about services: programs that the guest keeps running for others, such as the X server or a notebook server.
+//! Messages about services: long-running programs that the guest supervises, such as the X server or a notebook
+//! server.
 //!
-//! A service starts at its first use, is kept while someone uses it, stops when nobody has for a while, and is started
-//! again when it crashes. The host defines it: what it sends with [`ServiceOrder::Open`] is taken when the service is
-//! started; one that runs keeps the definition it was started with.
+//! A service starts on first use, runs while it is in use, stops after an idle time, and restarts after a crash. The
+//! host defines it. The guest applies the definition in [`ServiceOrder::Open`] when it starts the service; a running
+//! service keeps the definition it was started with.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Names a service: 1 to 32 lower-case letters, digits and `-`.
+/// The name of a service: 1 to 32 lower-case letters, digits and `-`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ServiceName(String);
 
-/// A text that cannot name a service.
+/// The error for an invalid service name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the name of a service is 1 to 32 lower-case letters, digits and `-`")]
 pub struct BadServiceName;
 
 impl ServiceName {
-    /// Checks a name.
+    /// Validates a name.
     ///
     /// # Errors
-    /// It has other characters, none, or too many.
+    /// The name is empty, too long, or contains other characters.
     pub fn new(name: impl Into<String>) -> Result<Self, BadServiceName> {
         let name = name.into();
         let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -33,7 +34,7 @@ impl ServiceName {
         }
     }
 
-    /// A name that stands in the source; characters that are not allowed become `-`, so that it cannot fail.
+    /// Creates a name from a literal. Replaces invalid characters with `-`, so it cannot fail.
     #[must_use]
     pub fn fixed(name: &'static str) -> Self {
         Self::new(name).unwrap_or_else(|_| {
@@ -45,7 +46,6 @@ impl ServiceName {
         })
     }
 
-    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -72,13 +72,13 @@ impl std::fmt::Display for ServiceName {
     }
 }
 
-/// Where a service listens.
+/// An address of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Endpoint {
-    /// A unix socket, by absolute path.
+    /// The absolute path of a Unix socket.
     Unix(String),
-    /// A TCP port on the sandbox's loopback.
+    /// A TCP port on the sandbox's loopback interface.
     Port(u16),
 }
 
@@ -92,32 +92,31 @@ pub enum Readiness {
     Accepts(Endpoint),
     /// When the file exists.
     File(String),
-    /// When it has printed a line with this text.
+    /// When it has printed a line that contains this text.
     Printed(String),
 }
 
-/// Defines a service.
+/// The definition of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceSpec {
-    /// Its name; one service of a name runs at a time.
+    /// At most one service of a name runs at a time.
     pub name: ServiceName,
-    /// The program, found through `PATH` of the environment, and its arguments. It runs as the agent's user.
+    /// The program, looked up in the `PATH` of `environment`, and its arguments. It runs as the agent's user.
     pub program: Vec<String>,
-    /// The whole environment; the guest adds nothing but `CAISSON_CALL`.
+    /// The whole environment. The guest adds only `CAISSON_CALL`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Working directory, absolute. `/workspace` when absent.
+    /// Absolute path of the working directory; `/workspace` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
-    /// When it is ready.
     pub ready: Readiness,
-    /// How long a start may take.
+    /// How long the service may take to become ready.
     #[serde(default = "default_start_ms")]
     pub start_timeout_ms: u64,
-    /// Stopped when nobody has used it for so long; never when absent.
+    /// Stops the service after this time without users. If absent, it never stops for being idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
-    /// Services that must run before it, and for as long as it does.
+    /// Services that must be running before this one starts and while it runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requires: Vec<ServiceSpec>,
 }
@@ -126,77 +125,58 @@ fn default_start_ms() -> u64 {
     30_000
 }
 
-/// What to do with a service.
+/// A request about a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "order")]
 pub enum ServiceOrder {
-    /// Starts it where needed, waits until it is ready and connects to the endpoint. Answer: [`crate::Reply::Done`],
-    /// then raw bytes both ways. The service is in use as long as the stream is open.
+    /// Starts the service if it is not running, waits until it is ready and connects to the endpoint. Reply:
+    /// [`crate::Reply::Done`], then raw bytes both ways. The service is in use while the stream is open.
     Open {
-        /// The service.
         service: ServiceSpec,
-        /// Where to connect: its own endpoint or one of a service that it requires.
+        /// An endpoint of the service itself or of a service that it requires.
         endpoint: Endpoint,
     },
-    /// Starts it where needed and waits until it is ready. Answer: [`crate::Reply::Done`].
-    Start {
-        /// The service.
-        service: ServiceSpec,
-    },
-    /// Answer: [`crate::Reply::Services`], all that were ever started, by name.
+    /// Starts the service if it is not running and waits until it is ready. Reply: [`crate::Reply::Done`].
+    Start { service: ServiceSpec },
+    /// Lists every service that was ever started, sorted by name. Reply: [`crate::Reply::Services`].
     Status,
-    /// Stops it; those who use it are cut off. Answer when it has ended: [`crate::Reply::Done`].
-    Stop {
-        /// The service.
-        name: ServiceName,
-    },
-    /// Stops it and starts it again. Answer when it is ready: [`crate::Reply::Done`].
-    Restart {
-        /// The service.
-        name: ServiceName,
-    },
-    /// The newest output. Answer: [`crate::Reply::ServiceLog`].
-    Log {
-        /// The service.
-        name: ServiceName,
-    },
+    /// Stops the service and disconnects its users. Reply when it has ended: [`crate::Reply::Done`].
+    Stop { name: ServiceName },
+    /// Stops and starts the service. Reply when it is ready: [`crate::Reply::Done`].
+    Restart { name: ServiceName },
+    /// Returns the newest output. Reply: [`crate::Reply::ServiceLog`].
+    Log { name: ServiceName },
 }
 
-/// Where a service stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceState {
-    /// It does not run.
     Stopped,
-    /// It was started and is not ready.
+    /// Started, but not ready.
     Starting,
-    /// It is ready.
+    /// Ready.
     Running,
-    /// It has crashed and will be started again.
+    /// Crashed; the guest will start it again.
     Restarting,
-    /// It is being ended.
     Stopping,
-    /// It could not be started; the next use tries again.
+    /// Could not be started. The next use tries again.
     Failed,
 }
 
-/// Facts about a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    /// Its name.
     pub name: ServiceName,
-    /// Where it stands.
     pub state: ServiceState,
-    /// Its process inside the sandbox, while there is one.
+    /// The process ID inside the sandbox, if the service is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Who uses it now.
+    /// Number of users at the moment.
     pub users: u32,
-    /// How often it was started.
+    /// How often the guest has started the service.
     pub starts: u32,
-    /// How often it has ended without being told to.
+    /// How often the service ended without a request to stop.
     pub crashes: u32,
-    /// Why it failed or crashed last.
+    /// The reason of the last failure or crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

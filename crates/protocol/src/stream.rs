@@ -1,4 +1,4 @@
-//! One stream of the link: messages, raw data and output as frames, or plain bytes after [`MessageStream::into_raw`].
+//! One stream of the link: messages, raw data and output in frames, or plain bytes after [`MessageStream::into_raw`].
 
 use std::io;
 use std::pin::Pin;
@@ -14,26 +14,25 @@ use crate::error::ProtocolError;
 use crate::exec::OutputChunk;
 use crate::frame::{self, Frame, FrameKind, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES};
 
-/// Any byte stream that can carry a link, or that comes out of one.
+/// A byte stream that can carry a link, or one that a link carries.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 
 /// What arrived on a stream.
 #[derive(Debug)]
 pub enum Incoming {
-    /// A whole JSON message.
+    /// A complete JSON message.
     Message(Bytes),
     /// Raw data.
     Data(Bytes),
     /// The end of raw data.
     DataEnd,
-    /// Output of a process.
     Output(OutputChunk),
     /// The other side has closed the stream.
     Closed,
 }
 
-/// One stream of the link.
+/// One stream of a link, for frames.
 pub struct MessageStream {
     inner: Compat<yamux::Stream>,
     received: BytesMut,
@@ -73,10 +72,7 @@ impl MessageStream {
         Ok(())
     }
 
-    /// Sends raw data, in as many frames as it needs.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Sends raw data, split into frames.
     pub async fn send_data(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         for chunk in data.chunks(MAX_PAYLOAD_BYTES) {
             Frame::encode(FrameKind::Data, chunk, &mut self.outgoing);
@@ -86,18 +82,12 @@ impl MessageStream {
     }
 
     /// Marks the end of raw data.
-    ///
-    /// # Errors
-    /// The link is broken.
     pub async fn send_data_end(&mut self) -> Result<(), ProtocolError> {
         Frame::encode(FrameKind::DataEnd, &[], &mut self.outgoing);
         self.flush_outgoing().await
     }
 
     /// Sends output of a process.
-    ///
-    /// # Errors
-    /// The link is broken.
     pub async fn send_output(&mut self, chunk: &OutputChunk) -> Result<(), ProtocolError> {
         frame::encode_output(chunk, &mut self.outgoing);
         self.flush_outgoing().await
@@ -109,10 +99,10 @@ impl MessageStream {
         Ok(())
     }
 
-    /// Waits for what comes next. Cancel safe: what was read stays buffered.
+    /// Waits for the next frame or message. Cancel safe: bytes already read stay buffered.
     ///
     /// # Errors
-    /// The link is broken or the other side broke the rules.
+    /// The link is broken or the other side violated the protocol.
     pub async fn receive(&mut self) -> Result<Incoming, ProtocolError> {
         loop {
             while let Some(frame) = Frame::decode(&mut self.received)? {
@@ -149,7 +139,7 @@ impl MessageStream {
         }
     }
 
-    /// Waits for a message of the given type; anything else is an error.
+    /// Waits for a message of type `T`.
     ///
     /// # Errors
     /// The link is broken, or something else arrived.
@@ -161,35 +151,28 @@ impl MessageStream {
         }
     }
 
-    /// Closes our half; the other side sees the end after what was sent.
-    ///
-    /// # Errors
-    /// The link is broken.
+    /// Closes this side's half of the stream. The other side reads everything sent before it sees the end.
     pub async fn close(&mut self) -> Result<(), ProtocolError> {
         self.inner.shutdown().await?;
         Ok(())
     }
 
-    /// The stream as plain bytes from here on; what was read ahead comes first.
+    /// Turns the stream into plain bytes. Bytes that are already buffered come first.
     #[must_use]
     pub fn into_raw(self) -> RawStream {
         RawStream { inner: self.inner, ahead: self.received }
     }
 }
 
-/// Decodes a message.
-///
-/// # Errors
-/// It is not what the type wants.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ProtocolError> {
     serde_json::from_slice(bytes).map_err(ProtocolError::Decode)
 }
 
 impl Incoming {
-    /// Decodes a message; anything else is an error.
+    /// Decodes a message of type `T`.
     ///
     /// # Errors
-    /// It is not a message of that type.
+    /// `self` is not a message of that type.
     pub fn into_message<T: DeserializeOwned>(self) -> Result<T, ProtocolError> {
         match self {
             Self::Message(bytes) => decode(&bytes),
@@ -199,7 +182,7 @@ impl Incoming {
     }
 }
 
-/// A stream of the link that carries plain bytes.
+/// A stream of a link, as plain bytes.
 pub struct RawStream {
     inner: Compat<yamux::Stream>,
     ahead: BytesMut,

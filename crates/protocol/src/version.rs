@@ -1,11 +1,11 @@
-//! Which versions of the link this build speaks.
+//! The link versions that this build supports.
 
-/// The version that this build prefers.
+/// The newest version that this build supports.
 pub const VERSION: u16 = 2;
-/// The oldest version that this build still speaks.
+/// The oldest version that this build supports.
 pub const OLDEST_VERSION: u16 = 1;
 
-/// The version both sides will use: the lower of the two newest, or `None` when one side no longer speaks it.
+/// The version that both sides will use: the lower of the two newest, or `None` if one side no longer supports it.
 #[must_use]
 pub fn settle(host_newest: u16, host_oldest: u16, guest_newest: u16, guest_oldest: u16) -> Option<u16> {
     let version = host_newest.min(guest_newest);

@@ -1,4 +1,4 @@
-//! What stands on the wire about kernels; the rule of `messages.rs` holds here too.
+//! The wire format of messages about kernels. The rule in `messages.rs` applies here too.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! How links end, and what becomes of those who wait.
+//! How links end and how that affects pending reads.
 
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use protocol::frame::{Frame, FrameKind};
 use protocol::{Incoming, Link, Reply, Side};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Generous: without the mend this would wait for ever.
+/// A generous limit: a regression would wait forever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -23,7 +23,7 @@ async fn who_reads_from_a_stream_is_told_when_its_own_side_closes_the_link() {
     let mut serving = guest_streams.next().await.unwrap();
     assert!(matches!(serving.receive().await, Ok(Incoming::Data(bytes)) if bytes == "the beginning"));
     let reading = tokio::spawn(async move { serving.receive().await });
-    // Until it waits for more.
+    // Give the task a chance to wait for more data.
     tokio::task::yield_now().await;
     guest.close();
     let told = tokio::time::timeout(PATIENCE, reading).await.expect("it waits for ever").unwrap();
@@ -46,7 +46,7 @@ async fn what_was_said_before_the_end_arrives() {
     assert!(matches!(serving.receive().await, Ok(Incoming::Data(bytes)) if bytes == "the last words"));
 }
 
-/// A peer that has closed the connection after it sent something, which arrives only when writing to the peer has failed.
+/// A peer that sent data and then closed the connection. The data becomes readable only after a write has failed.
 struct ClosedPeer {
     sent: Vec<u8>,
     has_write_failed: bool,
@@ -83,7 +83,7 @@ async fn a_refusal_is_read_although_the_peer_has_closed() {
     let refusal = serde_json::to_vec(&Reply::Refused { message: "too old".into() }).unwrap();
     let mut message = BytesMut::new();
     Frame::encode(FrameKind::MessageEnd, &refusal, &mut message);
-    // A yamux header: version 0, data, the flags ACK and FIN, stream 1, the length.
+    // A yamux header: version 0, type data, flags ACK and FIN, stream 1, then the length.
     let mut sent = vec![0, 0, 0, 6, 0, 0, 0, 1];
     sent.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
     sent.extend_from_slice(&message);

@@ -1,5 +1,5 @@
-//! What stands on the wire. An older guest must understand a newer host: a change here needs a new link version,
-//! unless it only adds a field with a default.
+//! The wire format. An older guest must understand a newer host: a change here needs a new link version, unless it
+//! only adds a field with a default.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

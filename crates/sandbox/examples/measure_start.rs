@@ -1,4 +1,5 @@
-//! Prints how long a sandbox takes from `create` until its guest has answered an exec of `true`, and what it costs.
+//! Prints how long a sandbox takes from `create` until its guest has answered an exec of `true`, and the resources it
+//! uses.
 //!
 //! `measure_start DIRECTORY COUNT LAUNCHER GUEST`
 
@@ -58,7 +59,7 @@ async fn main() -> Result<()> {
     together(&backend, &spec, 100).await
 }
 
-/// Starts many sandboxes at once and prints the time for each.
+/// Starts many sandboxes at once and prints the time per sandbox.
 async fn together(backend: &Arc<NamespaceBackend>, spec: &SandboxSpec, count: u32) -> Result<()> {
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();

@@ -1,11 +1,13 @@
-//! Work that nobody waits for, on a thread that stays: a new one for each small thing would cost more than the thing.
+//! A background thread for work that nobody waits for. Spawning a thread for each small task would cost more than the
+//! task.
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that does one thing after the other. It starts with the first and ends with the last clone of this. Clones share it.
+/// Runs queued work in order on one thread. The thread starts with the first task and ends when the last clone is
+/// dropped. Clones share the thread.
 #[derive(Clone)]
 pub(crate) struct Background {
     name: &'static str,
@@ -13,16 +15,16 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// No thread yet. `name` is what people see of it.
+    /// Does not start the thread yet. `name` is the thread name.
     pub(crate) fn new(name: &'static str) -> Self {
         Self { name, thread: Arc::default() }
     }
 
-    /// Does something later, after all that was asked for before. It must not panic.
+    /// Queues `work` behind everything queued before. `work` must not panic.
     pub(crate) fn later(&self, work: impl FnOnce() + Send + 'static) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let work: Work = Box::new(work);
-        // It is gone only where some work has panicked.
+        // Sending fails only if earlier work panicked and took the thread down.
         let unsent = match thread.as_ref() {
             Some(sender) => sender.send(work).err().map(|error| error.0),
             None => Some(work),
@@ -58,7 +60,7 @@ mod tests {
         assert_eq!(done.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(done.iter().all(|(_, thread)| *thread == done[0].1), "one thread does them all");
         background.later(|| panic!("on purpose"));
-        // The thread is going; what it takes with it is lost, and what comes later is not.
+        // The thread is terminating. Work queued until then is lost; work queued afterwards starts a new thread.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         loop {
             let sender = sender.clone();

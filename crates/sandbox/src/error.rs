@@ -1,4 +1,4 @@
-//! What can go wrong with a sandbox.
+//! Errors of sandbox backends.
 
 use std::io::ErrorKind;
 
@@ -10,12 +10,12 @@ pub enum SandboxError {
     /// The host lacks something that every sandbox needs.
     #[error("{what}; {remedy}")]
     HostUnfit {
-        /// What is missing.
         what: String,
         /// What the operator can do.
         remedy: String,
     },
-    /// What runs the sandboxes does not answer now. Those that it runs may live on; the same call succeeds once it answers again.
+    /// The engine or host service behind the backend does not answer. Its sandboxes may still be running, and the
+    /// same call succeeds once it answers again.
     #[error("{what}; {remedy}")]
     Unavailable {
         /// What does not answer.
@@ -23,77 +23,59 @@ pub enum SandboxError {
         /// What the operator can do.
         remedy: String,
     },
-    /// A limit was asked for that this host cannot enforce.
+    /// A required limit that this host cannot enforce.
     #[error("this host cannot enforce the {limit} limit that was asked for: {why}")]
-    LimitUnenforceable {
-        /// Which one.
-        limit: LimitKind,
-        /// Why not.
-        why: String,
-    },
-    /// A limit is outside what is possible.
+    LimitUnenforceable { limit: LimitKind, why: String },
+    /// A limit outside the allowed range.
     #[error("the {limit} limit {value} is not possible: {allowed}")]
     LimitOutOfRange {
-        /// Which one.
         limit: LimitKind,
-        /// What was asked for.
+        /// The requested value.
         value: u64,
-        /// What is allowed.
+        /// The allowed range.
         allowed: String,
     },
-    /// More isolation was asked for than this backend gives.
+    /// The spec requires more isolation than this backend provides.
     #[error("{asked:?} isolation was asked for, this backend gives {given:?}")]
-    TooWeak {
-        /// Asked for.
-        asked: Isolation,
-        /// Given.
-        given: Isolation,
-    },
-    /// The disks of all sandboxes together could take more room than the host has, and the operator does not allow that.
+    TooWeak { asked: Isolation, given: Isolation },
+    /// The disks of all sandboxes together could take more room than the host has, and the operator does not allow
+    /// that.
     #[error(
         "the disks of sandboxes could take {promised_mib} MiB more, the host's disk has {free_mib} MiB free, and `sandbox.disk_overcommit` is off"
     )]
     Overcommitted {
-        /// What the disks could still take, the new one among them.
+        /// How much more the disks could take, including the new one.
         promised_mib: u64,
-        /// What the host has, without the reserve.
+        /// The free space of the host, without the reserve.
         free_mib: u64,
     },
     /// There is no such image.
     #[error("there is no image {0}")]
     NoImage(String),
-    /// There is no such sandbox, or it has ended.
+    /// The sandbox does not exist or has ended.
     #[error("sandbox {id} is not running: {why}")]
-    NotRunning {
-        /// Which.
-        id: SandboxId,
-        /// Why not.
-        why: String,
-    },
+    NotRunning { id: SandboxId, why: String },
     /// Setting up a sandbox failed at a step.
     #[error("setting up sandbox {id}: {step}")]
     Setup {
-        /// Which.
         id: SandboxId,
         /// What was being done.
         step: String,
-        /// The cause, where there is one.
         #[source]
         source: Option<std::io::Error>,
     },
     /// Something outside the sandbox failed.
     #[error("{doing}")]
     Io {
-        /// What was being done to what.
+        /// The operation and its object.
         doing: String,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl SandboxError {
-    /// Whether it failed for want of room on the host's disk. Programs that the backend runs say it in words alone.
+    /// Whether the cause is a full host disk. Programs that the backend runs report that only as text.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         if matches!(self, Self::Overcommitted { .. }) {
@@ -104,13 +86,13 @@ impl SandboxError {
             || source.to_string().to_lowercase().contains("no space left on device")
     }
 
-    /// Whether what runs the sandboxes does not answer now.
+    /// Whether the engine or host service behind the backend does not answer at the moment.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
 
-    /// Whether the same call may succeed later without anyone changing anything.
+    /// Whether the same call may succeed later without anybody changing anything.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

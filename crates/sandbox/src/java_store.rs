@@ -1,22 +1,22 @@
-//! The trusted certificates in the form that Java reads: it knows no bundle of PEM, and has a store of its own.
+//! The trusted certificates as a Java keystore: Java does not read PEM bundles, it has its own format.
 //!
-//! The format is JKS, version 2: every Java since 1.2 reads it, and it is small enough to be written here.
+//! The format is JKS, version 2: every Java since 1.2 reads it, and it is simple enough to write here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest as _, Sha1};
 
-/// Where the store is in every sandbox, from its root; `egress::environment` is told of it.
+/// Path of the store in every sandbox, relative to its root. `egress::environment` uses the same path.
 pub(crate) const STORE: &str = "etc/ssl/certs/java/cacerts";
 
 const MAGIC: u32 = 0xFEED_FEED;
 const VERSION: u32 = 2;
 const TRUSTED_CERTIFICATE: u32 = 2;
-/// The one that everybody's store of authorities has. It guards nothing: it is part of the digest at the end.
+/// The default password of every Java trust store. It protects nothing: it is part of the digest at the end.
 const PASSWORD: &str = "changeit";
 const SALT: &[u8] = b"Mighty Aphrodite";
 
-/// A store with every certificate of a bundle. What is no certificate is left out.
+/// Builds a store with every certificate of a bundle. Skips blocks that are not certificates.
 pub(crate) fn java_store(bundle: &str) -> Vec<u8> {
     let certificates: Vec<Vec<u8>> =
         blocks(bundle).iter().filter_map(|block| STANDARD.decode(block).ok()).collect();
@@ -27,7 +27,7 @@ pub(crate) fn java_store(bundle: &str) -> Vec<u8> {
     for (index, certificate) in certificates.iter().enumerate() {
         store.extend(TRUSTED_CERTIFICATE.to_be_bytes());
         text(&mut store, &format!("authority-{index}"));
-        // When it was added; nobody asks.
+        // The creation time, which nothing reads.
         store.extend(0_u64.to_be_bytes());
         text(&mut store, "X.509");
         store.extend(length(certificate.len()).to_be_bytes());
@@ -39,7 +39,7 @@ pub(crate) fn java_store(bundle: &str) -> Vec<u8> {
     store
 }
 
-/// The certificates of a bundle, each as the letters between its first and its last line.
+/// The certificates of a bundle, each as the base64 text between its first and last line.
 pub(crate) fn blocks(bundle: &str) -> Vec<String> {
     bundle
         .split("-----BEGIN CERTIFICATE-----")
@@ -53,7 +53,7 @@ fn length(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Short and without characters of more than a byte.
+/// Writes a string, which must be short ASCII.
 fn text(store: &mut Vec<u8>, text: &str) {
     store.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
     store.extend(text.as_bytes());

@@ -1,5 +1,5 @@
-//! Whether the limits that a sandbox asks for can be had: the one way in which every backend decides it. A backend only
-//! says which of them it cannot enforce, and why.
+//! Validates the limits that a sandbox asks for, in the same way for every backend. A backend only reports which
+//! limits it cannot enforce, and why.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,50 +10,51 @@ const MEBIBYTE: u64 = 1 << 20;
 const MEMORY_MIB: (u64, u64) = (16, 1 << 24);
 const CPU_MILLIS: (u64, u64) = (10, 1_024_000);
 const PIDS: (u64, u64) = (8, 1 << 22);
-/// The kernel's own bound of `fs.nr_open`; hosts have less.
+/// The kernel's upper bound for `fs.nr_open`; hosts are configured lower.
 const OPEN_FILES: (u64, u64) = (64, 1 << 30);
 const DISK_MIB: (u64, u64) = (16, 1 << 24);
-/// From here on `fs.file-max` is as good as none: the memory of a machine ends before.
+/// From this value on, `fs.file-max` counts as unlimited: a machine runs out of memory earlier.
 const NO_FILE_MAX: u64 = 1 << 40;
 
-/// A limit that does not hold, with the reason.
+/// A limit that is not enforced, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Unenforced {
     pub(crate) limit: LimitKind,
     pub(crate) why: String,
 }
 
-/// Checked limits.
+/// Validated limits.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) memory_bytes: u64,
     pub(crate) cpu_millis: u64,
     pub(crate) pids: u64,
     pub(crate) open_files: u64,
-    /// `None` when the disk has no limit.
+    /// `None` if the disk is not limited.
     pub(crate) disk_mib: Option<u64>,
     pub(crate) unenforced: Vec<Unenforced>,
 }
 
-/// What a host offers for limits.
+/// The limits that a host supports.
 pub(crate) trait Obstacles {
-    /// Why a limit cannot be enforced; `None` when it can.
+    /// Why a limit cannot be enforced; `None` if it can.
     fn obstacle(&self, kind: LimitKind) -> Option<String>;
 
-    /// The most open files that a process can have.
+    /// The maximum number of open files per process.
     fn most_open_files(&self) -> u64;
 
-    /// The most open files that all processes of a sandbox can have together; `None` where the host has no such number.
+    /// The maximum number of open files of all processes of a sandbox together; `None` if the host has no such limit.
     fn most_open_files_together(&self) -> Option<u64> {
         None
     }
 
-    /// The limits that are really enforced.
+    /// The limits that are enforced.
     fn enforced(&self) -> Vec<LimitKind> {
         LimitKind::ALL.into_iter().filter(|kind| self.obstacle(*kind).is_none()).collect()
     }
 
-    /// Checks what a sandbox asks for: what it named must hold, what it left open may be weaker, by name.
+    /// Validates the limits of a spec: a required limit must be enforceable, a default may be weaker and is then
+    /// listed in `unenforced`.
     fn plan(&self, asked: &Limits) -> Result<Plan, SandboxError> {
         let mut unenforced = Vec::new();
         let mut check = |kind, limit: Limit, range: (u64, u64)| -> Result<u64, SandboxError> {
@@ -69,11 +70,12 @@ pub(crate) trait Obstacles {
         let cpu_millis = check(LimitKind::Cpu, asked.cpu_millis, CPU_MILLIS)?;
         let pids = check(LimitKind::Pids, asked.pids, PIDS)?;
         let disk_mib = check(LimitKind::Disk, asked.disk_mib, DISK_MIB)?;
-        // The kernel limits those of a process alone; of a sandbox it limits the processes.
+        // The kernel limits open files only per process; per sandbox it limits the number of processes. So each
+        // process gets a share.
         let share = self.most_open_files_together().map(|all| (all / pids).max(OPEN_FILES.0));
         let most = self.most_open_files().min(share.unwrap_or(u64::MAX));
         let open_files = match asked.open_files {
-            // A default above what the host can give means that.
+            // A default above the host's maximum means that maximum.
             Limit::Default(value) => value.min(most),
             Limit::Required(value) => value,
         };
@@ -88,7 +90,7 @@ pub(crate) trait Obstacles {
     }
 }
 
-/// The least and the most that a limit may be anywhere.
+/// The minimum and maximum of a limit on any host.
 #[must_use]
 pub fn allowed_range(kind: LimitKind) -> (u64, u64) {
     match kind {
@@ -107,7 +109,7 @@ fn in_range(limit: LimitKind, value: u64, (least, most): (u64, u64)) -> Result<u
     Err(SandboxError::LimitOutOfRange { limit, value, allowed: format!("{least} to {most} are allowed") })
 }
 
-/// Half of the open files that this host lets all processes have. systemd lifts that limit; memory is what limits open files then.
+/// Half of the host's limit on open files of all processes. systemd lifts that limit; then memory limits open files.
 pub(crate) fn open_files_together() -> Option<u64> {
     let most: u64 = std::fs::read_to_string("/proc/sys/fs/file-max").ok()?.trim().parse().ok()?;
     (most < NO_FILE_MAX).then_some(most / 2)
@@ -117,10 +119,10 @@ pub(crate) fn open_files_together() -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A host that cannot do one thing.
+    /// A host that cannot enforce one kind of limit.
     struct Without(Option<LimitKind>);
 
-    /// A host whose processes share few open files.
+    /// A host with a low limit on open files of all processes.
     struct FewFiles;
 
     impl Obstacles for FewFiles {

@@ -1,4 +1,4 @@
-//! Calls for one sandbox come one after another, also where one of them was dropped.
+//! Serializes calls per sandbox, including calls whose future was dropped.
 
 use std::io;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use crate::error::SandboxError;
 use crate::spec::SandboxId;
 
-/// Sandboxes share locks only by chance.
+/// Sandboxes share a lock only if their ids hash to the same one.
 const LOCKS: usize = 256;
 
-/// The locks of all sandboxes of a backend. Clones are the same locks.
+/// The locks of all sandboxes of a backend. Clones share the same locks.
 #[derive(Clone)]
 pub(crate) struct Locks(Arc<[Arc<Mutex<()>>]>);
 
-/// One call's turn at a sandbox.
+/// The lock on a sandbox, held for one call.
 pub(crate) struct Turn {
     held: OwnedMutexGuard<()>,
 }
@@ -25,7 +25,7 @@ impl Locks {
         Self((0..LOCKS).map(|_| Arc::default()).collect())
     }
 
-    /// Waits until no other call is at work on the sandbox.
+    /// Waits until no other call works on the sandbox.
     pub(crate) async fn turn(&self, id: SandboxId) -> Turn {
         let index = usize::try_from(id.as_u128() % LOCKS as u128).unwrap_or(0);
         Turn { held: Arc::clone(&self.0[index]).lock_owned().await }
@@ -33,8 +33,8 @@ impl Locks {
 }
 
 impl Turn {
-    /// Does work that cannot be stopped in the middle: where nobody waits for it any more it goes on, and the next call
-    /// for the sandbox waits for it.
+    /// Runs work that must not be interrupted. If the caller is dropped, the work goes on, and the next call for the
+    /// sandbox waits for it.
     pub(crate) async fn see_through(
         self,
         work: impl Future<Output = Result<(), SandboxError>> + Send + 'static,

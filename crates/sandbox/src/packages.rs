@@ -1,11 +1,10 @@
-//! How this host installs a package: advice must be something that can be typed here.
+//! Package installation commands for this host's distribution, so that advice can be pasted into its shell.
 
 use std::fs;
 
-/// Where a host says what it is.
 const OS_RELEASE: &str = "/etc/os-release";
 
-/// The command that installs a package, by its name on Debian and its like and on Fedora and its like.
+/// The command that installs a package, given its name on Debian-like and on Fedora-like distributions.
 pub(crate) fn install(on_debian: &str, on_fedora: &str) -> String {
     install_on(&fs::read_to_string(OS_RELEASE).unwrap_or_default(), on_debian, on_fedora)
 }
@@ -18,7 +17,7 @@ fn install_on(os_release: &str, on_debian: &str, on_fedora: &str) -> String {
     }
 }
 
-/// Whether the host is, or calls itself like, one whose packages are installed by dnf.
+/// Whether the distribution uses dnf, by its id or the ids it says it is like.
 fn is_like_fedora(os_release: &str) -> bool {
     let fields = os_release.lines().filter_map(|line| line.trim().split_once('='));
     fields

@@ -1,4 +1,4 @@
-//! What a sandbox shall be, and what is seen of it.
+//! The specification of a sandbox, and what a backend observes of it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,25 +9,25 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Names a sandbox: a UUIDv7 in lower case, good as a file name, a DNS label and a Kubernetes name.
+/// The id of a sandbox: a UUIDv7 in lower case, valid as a file name, a DNS label and a Kubernetes name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SandboxId(Uuid);
 
 impl SandboxId {
-    /// A new id, later than all before.
+    /// Generates an id that sorts after all earlier ones.
     #[must_use]
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// When it was made, since 1970, where the id tells.
+    /// The creation time since 1970, if the id contains it.
     #[must_use]
     pub(crate) fn made_at(self) -> Option<Duration> {
         let (seconds, nanoseconds) = self.0.get_timestamp()?.to_unix();
         Some(Duration::new(seconds, nanoseconds))
     }
 
-    /// The id as a number, for spreading over slots.
+    /// The id as a number, for spreading sandboxes over slots.
     #[must_use]
     pub fn as_u128(self) -> u128 {
         self.0.as_u128()
@@ -47,7 +47,6 @@ impl FromStr for SandboxId {
     }
 }
 
-/// A kind of infrastructure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
@@ -57,20 +56,19 @@ pub enum BackendKind {
     Docker,
 }
 
-/// How strongly a sandbox is sealed, weakest first. A job gets what it asked for or better, never less.
+/// Isolation levels, weakest first. A job gets the level it asked for or a stronger one, never a weaker one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Landlock and seccomp alone.
+    /// Landlock and seccomp only.
     Landlock,
     /// Linux namespaces, Landlock and seccomp.
     Namespaces,
-    /// A virtual machine.
     MicroVm,
 }
 
 impl fmt::Display for Isolation {
-    /// As it is written in requests and settings.
+    /// The spelling in requests and settings.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Landlock => "landlock",
@@ -84,26 +82,25 @@ impl fmt::Display for Isolation {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Image {
-    /// The host's `/usr` and what it needs, read-only, with a clean `/etc`.
+    /// The host's `/usr` and its dependencies, read-only, with a clean `/etc`.
     Host,
     /// A root file system in this directory.
     Directory(std::path::PathBuf),
-    /// An image that the backend knows by this name; `default` is the agent's computer.
+    /// An image that the backend knows by this name; `default` is the agent's standard image.
     Named(String),
 }
 
-/// How much, and whether the job insists.
+/// The value of a limit, and whether the job requires it to be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// A default: where the host cannot enforce it, the sandbox is made all the same and says so.
+    /// A default: if the host cannot enforce it, the sandbox is created anyway and reports it as unenforced.
     Default(u64),
-    /// Asked for: where the host cannot enforce it, the sandbox is refused.
+    /// Required: if the host cannot enforce it, creating the sandbox fails.
     Required(u64),
 }
 
 impl Limit {
-    /// The number.
     #[must_use]
     pub fn value(self) -> u64 {
         match self {
@@ -118,18 +115,17 @@ impl Limit {
 pub enum LimitKind {
     /// Memory of all processes together.
     Memory,
-    /// Processor time.
+    /// CPU time.
     Cpu,
     /// Processes and threads.
     Pids,
     /// Open files of one process.
     OpenFiles,
-    /// What can be written to disk.
+    /// Data written to disk.
     Disk,
 }
 
 impl LimitKind {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Memory, Self::Cpu, Self::Pids, Self::OpenFiles, Self::Disk];
 }
 
@@ -145,12 +141,11 @@ impl fmt::Display for LimitKind {
     }
 }
 
-/// What a sandbox may use.
+/// Resource limits of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Mebibytes of memory.
     pub memory_mib: Limit,
-    /// Thousandths of a processor.
+    /// Thousandths of a CPU.
     pub cpu_millis: Limit,
     /// Processes and threads.
     pub pids: Limit,
@@ -172,42 +167,36 @@ impl Default for Limits {
     }
 }
 
-/// What a sandbox shall be.
+/// What to create: image, isolation, limits, certificates and labels of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSpec {
-    /// Root file system.
     pub image: Image,
-    /// The least isolation that is acceptable.
+    /// The minimum acceptable isolation.
     pub isolation: Isolation,
-    /// What it may use.
     pub limits: Limits,
-    /// Certificates (PEM) that the sandbox trusts beside the image's own. Shared: all that a host trusts are a quarter of
-    /// a megabyte.
+    /// Certificates (PEM) that the sandbox trusts in addition to the image's own. In an `Arc` because the
+    /// certificates that a host trusts take a quarter of a megabyte.
     pub extra_ca: Arc<[String]>,
-    /// A certificate (PEM) that this sandbox trusts and no other.
+    /// A certificate (PEM) that only this sandbox trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_ca: Option<String>,
-    /// For finding it again and for people: `job`, `server`.
+    /// For finding the sandbox again and for operators: `job`, `server`.
     pub labels: BTreeMap<String, String>,
 }
 
-/// What is seen of a sandbox from outside.
+/// The state of a sandbox as observed from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// Where it stands.
     pub phase: Phase,
-    /// What it uses and has used.
     pub usage: Usage,
     /// Limits of the spec that are not enforced, with the reason.
     pub unenforced: Vec<(LimitKind, String)>,
 }
 
-/// Where a sandbox stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// There is none.
+    /// There is no such sandbox.
     Missing,
-    /// Being made.
     Starting,
     /// The guest runs.
     Running,
@@ -218,86 +207,82 @@ pub enum Phase {
 /// How a sandbox ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// For programs.
+    /// Machine-readable reason.
     pub reason: EndedReason,
-    /// For people.
+    /// Human-readable description.
     pub detail: String,
 }
 
-/// Why a sandbox ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedReason {
-    /// The kernel ended the guest because the sandbox's memory was used up.
+    /// The kernel killed the guest because the sandbox ran out of memory.
     OutOfMemory,
-    /// The guest or the launcher was killed or has crashed.
+    /// The guest or the launcher was killed or crashed.
     Lost,
     /// The sandbox could not be set up.
     NotStarted,
-    /// Something that was written to its disk did not reach it.
+    /// Data written to the sandbox's disk did not reach storage.
     WorkspaceDamaged,
 }
 
-/// The file system of the host that holds the disks of sandboxes, and those of its disks that take room there only as they are
-/// filled.
+/// The host file system that holds the disks of sandboxes, and those of its disks that are sparse files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostDisk {
-    /// What can still be written to it.
     pub free_bytes: u64,
-    /// The disks of sandboxes that run.
+    /// The disks of running sandboxes.
     pub disks: Vec<SparseDisk>,
 }
 
-/// The disk of a sandbox that takes room on the host only as it is filled.
+/// A sandbox's disk that allocates space on the host only as it fills up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SparseDisk {
-    /// Whose it is.
     pub sandbox: SandboxId,
-    /// How much more room it can take.
+    /// How much more space it can allocate.
     pub unallocated_bytes: u64,
-    /// What its sandbox has written and the kernel has not stored yet.
+    /// Dirty data that its sandbox has written and the kernel has not stored yet.
     pub unwritten_bytes: u64,
 }
 
 /// Whether a disk holds everything that was written to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiskState {
-    /// It does.
+    /// All data was stored.
     Whole,
-    /// It does not, and never will; for people.
+    /// Data was lost for good; holds a human-readable description.
     Damaged(String),
 }
 
-/// What a sandbox uses.
+/// Resource usage of a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Bytes of memory now.
+    /// Current memory.
     pub memory_bytes: u64,
-    /// The most bytes of memory so far.
+    /// Peak memory.
     pub memory_peak_bytes: u64,
-    /// Processor time so far.
+    /// CPU time so far.
     pub cpu_micros: u64,
-    /// Processes and threads now.
+    /// Current number of processes and threads.
     pub pids: u64,
-    /// How often the kernel has ended a process because the memory was used up.
+    /// Number of processes that the kernel killed because memory ran out.
     pub oom_kills: u64,
-    /// How often a process could not be made because of the limit.
+    /// Number of forks that failed because of the limit.
     pub pids_refused: u64,
 }
 
-/// What a backend can do on this host.
+/// What a backend supports on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// The best isolation.
+    /// The strongest isolation available.
     pub isolation: Isolation,
-    /// Limits that are really enforced.
+    /// Limits that are enforced.
     pub enforced: Vec<LimitKind>,
-    /// Each thing that was looked at, for `doctor`.
+    /// All checks, for `doctor`.
     pub checks: Vec<Check>,
 }
 
 impl Capabilities {
-    /// Limits that sandboxes go without here.
+    /// Limits that are not enforced for sandboxes on this host.
     pub fn unenforced(&self) -> Vec<LimitKind> {
         LimitKind::ALL.into_iter().filter(|kind| !self.enforced.contains(kind)).collect()
     }
@@ -306,24 +291,21 @@ impl Capabilities {
 /// One line of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What was looked at, a few words.
+    /// What was checked, in a few words.
     pub name: String,
-    /// How it stands.
     pub state: CheckState,
-    /// What was found.
     pub found: String,
-    /// What would change it, as a command where there is one.
+    /// How to fix it, as a command if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// How a check stands.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckState {
-    /// Good.
     Good,
-    /// Works, but something is weaker than it could be.
+    /// Works, but weaker than it could be.
     Weaker,
     /// Does not work.
     Missing,

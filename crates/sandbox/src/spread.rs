@@ -1,19 +1,19 @@
-//! Keeping the folders of one directory apart on the disk.
+//! Spreads the subdirectories of one directory over the disk.
 
 use std::path::Path;
 
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags, open};
 
-/// Asks an ext4 to lay the folders that are made in a directory far apart; elsewhere this does nothing.
+/// Asks ext4 to place the subdirectories of a directory far apart; does nothing on other file systems.
 ///
-/// Before an ext4 makes a file it looks at every one that was deleted near by in the last seconds, and sandboxes come and
-/// go by the hundred: what is made beside them took a third of a job's processor time.
+/// Before ext4 creates an inode, it looks at every inode that was deleted nearby within the last seconds. Sandboxes
+/// come and go by the hundred, and creating files next to them took a third of a job's CPU time.
 pub fn spread_children(directory: &Path) {
     let spread = || -> rustix::io::Result<()> {
         let directory = open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         ioctl_setflags(&directory, ioctl_getflags(&directory)? | IFlags::TOPDIR)
     };
-    // Only speed depends on it.
+    // Ignored: affects only speed.
     let _ = spread();
 }
 

@@ -1,4 +1,4 @@
-//! The Docker backend, on a real engine.
+//! Tests of the Docker backend on a real engine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -12,7 +12,7 @@ use sandbox::{
     SandboxSpec,
 };
 
-/// Engine and server see the same files: sockets, and sized disks.
+/// Engine and server see the same files: links through sockets, and sized disks.
 mod shared {
     use super::Host;
 
@@ -35,8 +35,9 @@ mod by_relay {
     }
 }
 
-/// An engine that is reached over a network and sees nothing of the server's files. Disks have no limit there: that test is left
-/// out, and `what_an_engine_far_away_cannot_do_is_named` says so. The engine is on this host, so its control groups are found.
+/// An engine that is reached over a network and does not see the server's files. Disks have no limit there, so that
+/// test is excluded; `what_an_engine_far_away_cannot_do_is_named` checks that this is reported. The engine does run
+/// on this host, so its cgroups can be read.
 mod apart {
     use super::Host;
 
@@ -47,8 +48,8 @@ mod apart {
     }
 }
 
-/// The engine does not end a relay's connection when the process that owned the container was killed; the host's pings
-/// find that out. What the engine says of the container is right all the same.
+/// The engine does not close a relay's connection when the process that owned the container was killed; the server's
+/// pings detect that. The engine still reports the container's state correctly.
 #[tokio::test]
 async fn a_killed_owner_is_seen_as_lost_through_a_relay_too() {
     let host = Host::apart();
@@ -188,7 +189,7 @@ async fn restart_removes_containers_of_interrupted_image_builds() {
     let labels = serde_json::json!({ "caisson.server": &server });
     let name = |key: &str| format!("caisson-image-{server}-{key}");
 
-    // Nobody asks for that image again: it goes when the engine is first asked, and before a server ends.
+    // Nobody requests that image again. It is removed when the engine is first contacted, and before a server exits.
     Engine::make_container(&name("other"), &labels);
     host.restarted().preflight().await.unwrap();
     assert!(!Engine::has_container(&name("other")));
@@ -196,7 +197,7 @@ async fn restart_removes_containers_of_interrupted_image_builds() {
     host.backend.settle().await.unwrap();
     assert!(!Engine::has_container(&name("other")));
 
-    // The engine comes to make it only later, when the next server is about to make it too.
+    // The engine finishes the first request only now, while the next server requests the same container.
     Engine::ask("DELETE", &format!("/images/{image}?force=true")).expect("the image is there");
     let key = image.strip_prefix(&format!("caisson-prepared:{server}-")).unwrap();
     let left = Engine::make_container(&name(key), &serde_json::json!({}));
@@ -241,11 +242,10 @@ async fn an_engine_that_is_missing_stopped_or_closed_is_told_apart() {
         assert!(error.to_string().contains(words), "{error}");
     };
     say("there is no Docker engine", true).await;
-    // A socket at which nobody listens any more.
+    // A socket that nobody listens on.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     say("is stopped", true).await;
     std::fs::remove_file(&socket).unwrap();
-    // An old engine.
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
     tokio::spawn(async move {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};

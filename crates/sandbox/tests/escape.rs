@@ -1,4 +1,4 @@
-//! Trying to get out of a namespace sandbox of root.
+//! Escape attempts from a namespace sandbox of a root server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! Trying to get out of a container.
+//! Escape attempts from a container.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! Sandboxes whose disks lie on a small file system of the host that gets full.
+//! Sandboxes whose disks are on a small file system of the host that fills up.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod namespace_host;
@@ -15,10 +15,10 @@ use sandbox::{Backend as _, DiskState, SandboxError, SandboxId};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-/// Takes the content of a file out of memory, so that what is read comes from the disk.
+/// Drops a file from the page cache, so that the next read comes from the disk.
 const FORGET: &str = "dd if=lost iflag=nocache count=0 status=none";
 
-/// A file system of its own, of this size.
+/// A separate file system of this size.
 struct SmallDisk {
     folder: TempDir,
 }
@@ -54,7 +54,7 @@ impl Drop for SmallDisk {
 
 fn host_on(disk: &Path) -> Host {
     let mut host = Host::with(&program("caisson-launcher"), &program("caisson-guest"), disk);
-    // Nothing else takes room on the disk.
+    // Nothing else may use space on the disk.
     host.config.ready_disks = 0;
     host.backend = NamespaceBackend::new(host.config.clone()).unwrap();
     host
@@ -71,7 +71,7 @@ async fn data_that_did_not_reach_the_disk_is_told_for_ever_and_to_every_server()
     assert_eq!(host.backend.disk_state(id).await.unwrap(), DiskState::Whole);
 
     disk.fill();
-    // The program is told that all is well.
+    // The write succeeds from the program's point of view.
     guest.expect("head -c 20000000 /dev/zero | tr '\\0' x > lost").await;
     let restarted = host.restarted();
     let damaged = restarted.sync_disk(id).await.unwrap();
@@ -80,7 +80,7 @@ async fn data_that_did_not_reach_the_disk_is_told_for_ever_and_to_every_server()
     std::fs::remove_file(disk.filler()).unwrap();
     let found = guest.expect(&format!("{FORGET}; tr -d '\\0' < lost | wc -c")).await;
     assert!(found.parse::<u64>().unwrap() < 20_000_000, "nothing was lost: the test shows nothing");
-    // Whatever can be written now: what was lost stays lost.
+    // Even if there is room again: lost data stays lost.
     for backend in [&host.backend as &dyn sandbox::Backend, &*restarted] {
         assert!(matches!(backend.sync_disk(id).await.unwrap(), DiskState::Damaged(_)));
         assert!(matches!(backend.disk_state(id).await.unwrap(), DiskState::Damaged(_)));

@@ -1,7 +1,8 @@
-//! Sandboxes without namespaces: of root, who gives each a user of its own, and of an ordinary user, who has none to give.
+//! Sandboxes without namespaces: of root, which gives each sandbox a separate user, and of an ordinary user, which
+//! cannot.
 //!
-//! The backend is told to use no namespaces; everything else is the real thing. A test of an ordinary user starts itself
-//! again as that user, see `ordinary_user_host`.
+//! The backend is configured not to use namespaces; everything else is real. A test of an ordinary user re-executes
+//! itself as that user, see `ordinary_user_host`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -23,8 +24,8 @@ use sandbox::{
     SandboxId, SandboxSpec,
 };
 
-/// Left out: `connections_used_up_leave_the_guest_alone`. Its script waits for connections that the guest makes in its stead and is not
-/// done within the time of a command; the guest answers and a neighbour works meanwhile.
+/// Excludes `connections_used_up_leave_the_guest_alone`. Its script waits for connections that the guest makes on its
+/// behalf, and exceeds the time limit of a command; meanwhile the guest answers and another sandbox works.
 macro_rules! tests {
     ($($name:ident)*) => {
         mod as_root {
@@ -58,23 +59,24 @@ tests! {
     descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone
 }
 
-/// The promises of every backend that hold here too. Left out, each with its reason:
+/// The conformance tests that apply here too. Excluded, with reasons:
 ///
-/// - `a_sandbox_runs_commands_and_is_gone_after_destroy`, `the_image_is_read_only_to_the_agent`: there is no `/workspace`
-///   and no `/app`, and `/tmp` is the host's (`commands_run_and_nothing_is_left`, `the_host_is_out_of_reach`);
+/// - `a_sandbox_runs_commands_and_is_gone_after_destroy`, `the_image_is_read_only_to_the_agent`: there is no
+///   `/workspace` and no `/app`, and `/tmp` is the host's (`commands_run_and_nothing_is_left`,
+///   `the_host_is_out_of_reach`);
 /// - `a_sandbox_is_observed_and_listed`: not every limit is enforced (`limits_that_do_not_hold_are_named`);
 /// - `the_disk_is_limited`: it is not;
-/// - `processes_are_limited`: the kernel counts a user's processes and tells nobody of refusals
+/// - `processes_are_limited`: the kernel counts processes per user and does not report refused forks
 ///   (`limits_that_do_not_hold_are_named`);
-/// - `there_is_no_network_but_loopback`: the host's is seen, though not reached (`there_is_no_other_way_out`);
-/// - `outgoing_connections_come_to_the_host_and_nowhere_else`: those to other addresses do too
+/// - `there_is_no_network_but_loopback`: the host's network is visible but unreachable (`there_is_no_other_way_out`);
+/// - `outgoing_connections_come_to_the_host_and_nowhere_else`: connections to other addresses also reach the host
 ///   (`every_connection_leads_to_the_entrance`);
-/// - `commands_run_as_the_agent_without_rights`, `the_guest_runs_as_another_user`: the job has another id, or the server's
-///   (`the_host_is_out_of_reach`).
+/// - `commands_run_as_the_agent_without_rights`, `the_guest_runs_as_another_user`: the job has another id, or the
+///   server's (`the_host_is_out_of_reach`).
 ///
-/// Where the server is not root there are no control groups, so `memory_is_limited_and_the_guest_survives`,
-/// `the_processor_is_limited` and `a_frozen_sandbox_stands_still_and_goes_on` hold for root alone, and
-/// `limits_that_are_impossible_are_refused` for another reason: a limit of memory cannot be insisted on at all.
+/// If the server is not root there are no cgroups, so `memory_is_limited_and_the_guest_survives`,
+/// `the_processor_is_limited` and `a_frozen_sandbox_stands_still_and_goes_on` apply to root only. So does
+/// `limits_that_are_impossible_are_refused`, for another reason: a memory limit cannot be required at all.
 macro_rules! promises {
     (of root: $($of_root:ident)*; of all: $($of_all:ident)*) => {
         mod promises_of_root {
@@ -127,7 +129,7 @@ async fn start(host: &Host) -> (SandboxId, Guest) {
     (id, Guest::of(&host.backend, id).await)
 }
 
-/// Ends a sandbox; also waits until its files are deleted.
+/// Ends a sandbox, and waits until its files are deleted.
 async fn end(host: &Host, id: SandboxId) {
     remove(host, id).await;
     let places = [
@@ -185,7 +187,7 @@ async fn files_of_every_kind_are_removed(host: Host) {
     end(&host, id).await;
 }
 
-/// Whatever a process does to its parents, its session and its limits.
+/// Whatever a process does to its parents, its session and its limits, it cannot escape being killed.
 async fn nothing_runs_away(host: Host) {
     let (id, guest) = start(&host).await;
     let script = r#"
@@ -210,7 +212,7 @@ for _ in range(3):
 print("left")
 "#;
     assert_eq!(guest.run_program(&["/usr/bin/python3", "-c", script]).await.stdout, "left\n");
-    // Faster than it is killed, if it were killed one by one.
+    // Forks faster than processes could be killed one by one.
     guest.expect("setsid sh -c 'bomb() { sleep 0.01; bomb & bomb & }; for i in 1 2; do bomb & done' > /dev/null 2>&1 &").await;
     end(&host, id).await;
 }
@@ -239,7 +241,7 @@ async fn a_killed_guest_takes_everything_with_it(host: Host) {
     while !matches!(host.backend.observe(id).await.unwrap().phase, Phase::Ended(_)) {
         tokio::task::yield_now().await;
     }
-    // The launcher has ended them before it wrote down the end.
+    // The launcher killed them before it recorded the end.
     assert_eq!(launcher::mark::processes(launcher::mark::of(id.as_u128())), Vec::<i32>::new());
     end(&host, id).await;
 }
@@ -260,7 +262,7 @@ async fn limits_that_do_not_hold_are_named(host: Host) {
     }
 }
 
-/// Where each sandbox has a user of its own the kernel counts its processes.
+/// If each sandbox has a separate user, the kernel counts its processes.
 async fn conformance_of_processes(host: &Host) {
     let asked = SandboxSpec { limits: Limits { pids: Limit::Required(32), ..spec().limits }, ..spec() };
     let id = SandboxId::generate();
@@ -328,7 +330,7 @@ print(call({pidfd_getfd}, os.pidfd_open(server), 0, 0), call({keyctl}, 0, -3, 1)
     end(&host, id).await;
 }
 
-/// What docs/isolation.md and SECURITY.md tell of as not stopped: no more than that, and no less.
+/// Checks exactly what docs/isolation.md and SECURITY.md list as not prevented: no more and no less.
 async fn what_is_not_kept_out_is_what_is_said(host: Host) {
     let own = host.directory.path().join("own");
     std::fs::write(&own, "mine").unwrap();
@@ -374,7 +376,7 @@ for signal in [9, 15, 19, 2, 1, 17]:
         pidfd_getfd = libc::SYS_pidfd_getfd,
     );
     refused(&guest, &script, &["EPERM", "EACCES", "ENOENT"]).await;
-    // What one call has started another may end.
+    // A process started by one call may be killed by another.
     guest.expect("sleep 1000 > /dev/null 2>&1 & echo $! > pid").await;
     guest.expect("kill $(cat pid)").await;
     assert_eq!(guest.expect("echo alive").await, "alive");

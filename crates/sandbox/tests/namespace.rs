@@ -1,4 +1,4 @@
-//! The namespace backend keeps the promises of every backend, and some of its own.
+//! Conformance tests of the namespace backend, and tests of its own guarantees.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -20,7 +20,7 @@ use sandbox::conformance::{Guest, make, remove, spec};
 use sandbox::namespace::NamespaceBackend;
 use sandbox::{Backend, CheckState, EndedReason, Image, Limit, LimitKind, Phase, SandboxError, SandboxId};
 
-/// What `ls -A` says of four empty directories.
+/// The output of `ls -A` for four empty directories.
 const EMPTY: &str = "/app:\n\n/tmp:\n\n/var/tmp:\n\n/workspace:";
 
 sandbox::conformance_suite!(Host::new());
@@ -134,7 +134,7 @@ fn names(directory: &Path) -> BTreeSet<OsString> {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
 }
 
-/// A program and the libraries that it needs, at the same paths below another root.
+/// Copies a program and its shared libraries to the same paths below another root.
 fn copy_with_libraries(program: &str, root: &Path) {
     let output = Command::new("ldd").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -173,7 +173,7 @@ async fn a_sandbox_of_an_earlier_version_is_told_to_be_lost_and_ended() {
     assert_eq!(ended.reason, EndedReason::Lost);
     assert!(ended.detail.contains("earlier version"), "{}", ended.detail);
     remove(&host, id).await;
-    // Asked of the process itself: one that has ended has a folder in /proc until its parent looks.
+    // Checked with a pidfd: a process that has ended has a directory in /proc until its parent reaps it.
     let ended = poll(&mut [PollFd::new(&launcher, PollFlags::IN)], Some(&Timespec::default())).unwrap();
     assert_eq!(ended, 1, "the launcher lives on");
 }
@@ -199,7 +199,7 @@ async fn a_launcher_that_stood_ready_and_died_is_replaced_and_its_sandboxes_live
 
 #[tokio::test]
 async fn a_sandbox_that_does_nothing_gives_the_memory_of_its_programs_back() {
-    // What stays is what they need to wait; right after a command it is 2,800 and 1,200.
+    // The memory that guest and launcher keep while idle; right after a command it is 2,800 and 1,200.
     const MOST_IDLE_KIB: [u64; 2] = [2000, 800];
     let host = Host::new();
     let id = make(&host, &spec()).await;
@@ -224,7 +224,7 @@ async fn a_sandbox_that_does_nothing_gives_the_memory_of_its_programs_back() {
 async fn a_network_is_lent_again_only_when_nobody_used_it() {
     let host = Host::new();
     let network = |id| fs::File::open(format!("/proc/{}/ns/net", host.guest_pid(id))).unwrap();
-    // Numbers of namespaces are used again, so both are held while they are compared.
+    // The kernel reuses inode numbers of namespaces, so both are held open during the comparison.
     let is_same =
         |one: &fs::File, other: &fs::File| one.metadata().unwrap().ino() == other.metadata().unwrap().ino();
     let mut unused: Vec<fs::File> = Vec::new();
@@ -249,8 +249,8 @@ async fn a_network_is_lent_again_only_when_nobody_used_it() {
     }
 }
 
-/// Contents, names and attributes of what a job wrote are nowhere below the folder of the server once it is gone, not even in
-/// the free parts of a disk that waits for the next one.
+/// Contents, names and attributes of what a job wrote are nowhere in the server's folder once the sandbox is gone,
+/// not even in the free blocks of a disk that is ready for the next one.
 #[tokio::test]
 async fn nothing_that_a_sandbox_wrote_is_on_the_hosts_disk_when_it_is_gone() {
     let host = Host::new();
@@ -309,8 +309,8 @@ print(most(lambda _: os.openpty()), most(lambda _: watch()), most(name))
     remove(&host, id).await;
 }
 
-/// What the kernel keeps for a process in buffers that nobody reads: where they are memory the process is killed, where they have a
-/// limit of their own it is refused more.
+/// Kernel buffers that nobody reads. If they are charged to memory, the process is killed; if they have their own
+/// limit, further writes are refused.
 #[tokio::test]
 async fn buffers_of_sockets_and_pipes_count_towards_the_memory() {
     const MEMORY_MIB: u64 = 64;
@@ -340,7 +340,7 @@ async fn locks_and_watches_on_devices_of_the_host_do_not_reach_a_sandbox() {
     locked.iter().for_each(|device| device.lock().unwrap());
     for name in names {
         assert_eq!(guest.expect(&format!("flock -n /dev/{name} echo free")).await, "free", "{name}");
-        // Watches are on inodes, like locks.
+        // Inotify watches are on inodes, like locks.
         let of_host = fs::metadata(format!("/dev/{name}")).unwrap();
         let of_host = format!("{}:{}", of_host.dev(), of_host.ino());
         assert_ne!(guest.expect(&format!("stat -c %d:%i /dev/{name}")).await, of_host);
@@ -370,7 +370,7 @@ async fn a_sandbox_has_a_boot_id_of_its_own_and_sees_no_path_of_the_host() {
     assert!(boot_ids.iter().all(|boot_id| boot_id.len() == 36), "{boot_ids:?}");
 }
 
-/// Ends all processes of a sandbox as its backend does, and waits until they are gone.
+/// Kills all processes of a sandbox as its backend does, and waits until they are gone.
 fn end_processes(host: &Host, id: SandboxId) {
     let [guest, launcher] = [host.guest_pid(id), host.launcher_pid(id)]
         .map(|pid| pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap());
@@ -385,7 +385,7 @@ fn end_processes(host: &Host, id: SandboxId) {
     }
 }
 
-/// Somebody who still holds the device may still write to the file below it.
+/// A process that still holds the device may still write to the file below it.
 #[tokio::test]
 async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
     let real = tempfile::tempdir().unwrap();
@@ -395,7 +395,7 @@ async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
     let id = make(&host, &spec()).await;
     let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
     let device = fs::File::open(format!("/dev/loop{}", running.loop_device.unwrap())).unwrap();
-    // Its processes have ended before, however long that takes: then the device alone is waited for.
+    // Kills its processes first, however long that takes, so that only the device is left to wait for.
     end_processes(&host, id);
     host.config.stop_timeout = Duration::from_millis(100);
     host.backend = NamespaceBackend::new(host.config.clone()).unwrap();

@@ -1,7 +1,7 @@
-//! Sandboxes of a server that is not root: with ids that the host lends to its user, and with that user's own alone.
+//! Sandboxes of a server that is not root: with subordinate ids, and with the user's own id only.
 //!
-//! Every test runs twice over: as root it makes a user in a mount namespace of its own, where `/etc/passwd` and the lists
-//! of lent ids are the test's, and starts itself again as that user. Nothing of the host is changed.
+//! Every test has two stages: as root it creates a user in its own mount namespace, where `/etc/passwd` and the lists
+//! of subordinate ids are the test's, and re-executes itself as that user. The host is not changed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -82,7 +82,7 @@ async fn start(host: &Host) -> (SandboxId, Guest) {
     (id, Guest::of(&host.backend, id).await)
 }
 
-/// Ends a sandbox; also waits until its files are deleted.
+/// Ends a sandbox, and waits until its files are deleted.
 async fn end(host: &Host, id: SandboxId) {
     remove(host, id).await;
     let trash = host.config.state_dir.join("trash").join(id.to_string());
@@ -202,7 +202,7 @@ async fn processes_are_limited(host: Host) {
         .run("for i in 1 2 3 4 5 6 7 8 9 0; do for j in 1 2 3 4 5 6 7 8; do sleep 1000 & done; done")
         .await;
     assert!(ran.stderr.contains("fork"), "{ran:?}");
-    // Another sandbox of the same user has its own count.
+    // Another sandbox of the same user has a separate count.
     let (second, free) = start(&host).await;
     assert_eq!(free.expect("(sleep 0 & sleep 0 & wait); echo free").await, "free");
     end(&host, first).await;
@@ -296,7 +296,7 @@ async fn the_host_is_fit_and_flaws_have_remedies(host: Host) {
     }
 }
 
-/// Even where the agent has the guest's own user id.
+/// Holds even if the agent has the guest's own user id.
 async fn the_guest_is_out_of_reach(host: Host) {
     let (id, guest) = start(&host).await;
     let script = format!(
@@ -321,7 +321,7 @@ for signal in [9, 15, 19, 2, 1, 17]:
         prlimit = libc::SYS_prlimit64,
     );
     refused(&guest, &script, &["EPERM", "EACCES", "ENOENT", "ENOTDIR"]).await;
-    // What one call has started another may end.
+    // A process started by one call may be killed by another.
     guest.expect("sleep 1000 > /dev/null 2>&1 & echo $! > pid").await;
     guest.expect("kill $(cat pid)").await;
     assert_eq!(guest.expect("echo alive").await, "alive");

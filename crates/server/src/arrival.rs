@@ -1,6 +1,6 @@
-//! How a request came: from which address, and whether others could read it on the way.
+//! Where a request comes from: the client's address, and whether its connection is encrypted.
 //!
-//! What a proxy says of this counts only where the operator has named the proxy.
+//! `X-Forwarded-*` headers count only if they come from a proxy that the operator lists in `trusted_proxies`.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -12,18 +12,17 @@ use axum::http::request::Parts;
 use crate::access::Transport;
 use crate::settings::ServerSettings;
 
-/// The connection that a request came on, and what its headers say of the way before.
+/// The connection of a request, and what the request's headers say about the hops before it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Arrival {
-    /// Who is at the other end; nobody where the server runs inside a command.
+    /// The address of the peer. `None` if the server runs inside another command.
     pub(crate) peer: Option<IpAddr>,
-    /// Whether this connection has TLS.
     pub(crate) is_tls: bool,
     said_proto: Option<String>,
     said_for: Vec<IpAddr>,
 }
 
-/// What a connection is, before any request.
+/// What is known about a connection before its first request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Connected {
     pub(crate) peer: Option<IpAddr>,
@@ -31,7 +30,6 @@ pub(crate) struct Connected {
 }
 
 impl Arrival {
-    /// Of a request on this connection.
     pub(crate) fn new(connected: Option<Connected>, headers: &HeaderMap) -> Self {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let all = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
@@ -50,7 +48,7 @@ impl Arrival {
         self.peer.is_some_and(|peer| settings.trusted_proxies.contains(&peer))
     }
 
-    /// Whether others could read it.
+    /// Whether the client's connection is encrypted.
     pub(crate) fn transport(&self, settings: &ServerSettings) -> Transport {
         let says_https = self.said_proto.as_deref().is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
         let is_secret = self.is_tls
@@ -59,7 +57,7 @@ impl Arrival {
         if is_secret { Transport::Secret } else { Transport::Plain }
     }
 
-    /// Who sent it: the last address that no trusted proxy has.
+    /// The client's address: the last address in the chain that does not belong to a trusted proxy.
     pub(crate) fn client(&self, settings: &ServerSettings) -> Option<IpAddr> {
         if !self.is_by_proxy(settings) {
             return self.peer;

@@ -1,24 +1,24 @@
-//! Hosts as they stand in `Host`, in `Origin` and in addresses: what is no host is refused.
+//! Parses hosts in `Host` headers, `Origin` headers and URLs. Invalid hosts are rejected.
 
 use std::net::IpAddr;
 
-/// A host and its port, with the scheme's port where none was written.
+/// A host and its port. Without an explicit port it is the default port of the scheme.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// A host as it stands in a URL or in `Host`.
+/// A host with an optional port, as in a URL or a `Host` header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Authority {
-    /// In lower case.
+    /// In lowercase.
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
 }
 
 impl Authority {
-    /// Reads `name`, `name:port`, `1.2.3.4:port` or `[::1]:port`; anything else is refused.
+    /// Parses `name`, `name:port`, `1.2.3.4:port` or `[::1]:port`. Returns `None` for anything else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -53,7 +53,7 @@ impl Authority {
     }
 }
 
-/// The host of `http://host:port` with the port that the scheme has when none is written.
+/// Parses an origin or URL such as `http://host:port` and returns the host with the default port of the scheme.
 pub(crate) fn split_origin(origin: &str) -> Option<(Authority, u16)> {
     let (rest, port) = match origin.split_once("://")? {
         ("http", rest) => (rest, 80),

@@ -1,4 +1,5 @@
-//! Reading request bodies: bounded in size, time and number, with errors that name the place.
+//! Extractors that read request bodies. They limit size, time and concurrency, and their errors name the invalid
+//! field.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +16,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::problem::{Position, Problem};
 use crate::settings::ServerSettings;
 
-/// Bodies up to this size are read without waiting for others.
+/// Bodies up to this size do not need a permit for large bodies.
 const SMALL_BODY_BYTES: usize = 64 * 1024;
 
 const TYPE_HINT: &str = "send JSON with -H 'Content-Type: application/json'";
 const TASK_HINT: &str = "send JSON with -H 'Content-Type: application/json', or a task in plain words with -H 'Content-Type: text/plain'";
 
-/// What a body may cost.
+/// Limits on request bodies.
 #[derive(Debug, Clone)]
 pub(crate) struct BodyLimits {
     max_bytes: usize,
@@ -46,10 +47,10 @@ impl BodyLimits {
 /// A JSON body of type `T`.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-/// A JSON body of type `T` that may be left out.
+/// An optional JSON body of type `T`.
 pub(crate) struct OptionalBody<T>(pub(crate) T);
 
-/// A job, written as JSON or as a task in plain words.
+/// A job, as JSON or as a plain-text task.
 pub(crate) struct JobBody(pub(crate) NewJob);
 
 impl<S, T> FromRequest<S> for JsonBody<T>
@@ -117,12 +118,12 @@ where
     }
 }
 
-/// What a caller says that the body is.
+/// The kind of body that the `Content-Type` header announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyForm {
     Json,
     Text,
-    /// Nothing was said; `curl -d` says "form" without meaning it.
+    /// No usable type. `curl -d` sends the form type by default, so that counts as none.
     Unstated,
     Other,
 }
@@ -156,7 +157,7 @@ fn wrong_type(headers: &HeaderMap, hint: &str) -> Problem {
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
 }
 
-/// A whole body, and the right to hold a large one.
+/// A complete body, with the permit to hold a large one in memory.
 struct Received {
     bytes: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
@@ -190,7 +191,7 @@ async fn collect(body: Body, limits: &BodyLimits) -> Result<Received, Problem> {
         if size > SMALL_BODY_BYTES && permit.is_none() {
             permit = Arc::clone(&limits.large).acquire_owned().await.ok();
         }
-        // A body of one piece, which is the rule, is not copied.
+        // Most bodies are a single chunk; do not copy those.
         if first.is_empty() && rest.is_empty() {
             first = chunk;
         } else {
@@ -220,9 +221,9 @@ pub(crate) fn parse_task(bytes: &[u8]) -> Result<NewJob, Problem> {
     }
 }
 
-/// Reads JSON; when that fails, reads it once more to find out where.
+/// Parses a JSON object. If that fails, parses it once more to find the path of the invalid field.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Left to itself the reader would take a list as the fields in their order.
+    // serde would accept an array as the fields of a struct, in their order.
     if !looks_like_json(bytes) {
         return Err(match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
             Ok(_) => Problem::invalid_field("", "the body must be a JSON object: {...}"),
@@ -232,7 +233,6 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem
     serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
 }
 
-/// Reads a list in JSON.
 pub(crate) fn parse_list<T: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<T>, Problem> {
     serde_json::from_slice(bytes).map_err(|error| explain::<Vec<T>>(bytes, &error))
 }
@@ -269,14 +269,14 @@ fn malformed(bytes: &[u8], error: &serde_json::Error) -> Problem {
     Problem::bad_request("malformed_json", detail).at(position)
 }
 
-/// The message without the " at line 1 column 2" that the reader puts behind it.
+/// The message without the " at line 1 column 2" that `serde_json` appends.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     in_plain_words(text.strip_suffix(&place).unwrap_or(&text))
 }
 
-/// The message without the names that a programming language has for numbers.
+/// The message with Rust's integer type names replaced by plain words.
 fn in_plain_words(message: &str) -> String {
     let Some((said, wanted)) = message.rsplit_once(", expected ") else { return message.to_owned() };
     let plain = match wanted {
@@ -290,7 +290,8 @@ fn in_plain_words(message: &str) -> String {
     format!("{said}, expected {plain}")
 }
 
-/// Where the trouble is. A field that is unknown or missing stands in the message, not always in the path.
+/// The path of the invalid field. For an unknown or missing field, serde names it in the message and not always in
+/// the path.
 fn field_of(path: &str, message: &str) -> String {
     let path = if path == "." { "" } else { path };
     let named = ["unknown field `", "missing field `", "duplicate field `"]

@@ -1,7 +1,8 @@
-//! A connection that does not wait for ever.
+//! A connection with time limits.
 //!
-//! A client that takes nothing of its answer, and says nothing, is given up after a while. A client that still sends when the answer is
-//! out is listened to for a moment: closing at once would make its system throw the answer away.
+//! A client that neither reads its response nor sends anything is disconnected after a while. A client that still
+//! sends when the response is complete is read from for a moment: closing at once would make its TCP stack discard
+//! the response.
 
 use std::io;
 use std::pin::Pin;
@@ -15,22 +16,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::Slot;
 
-/// How long to listen after the last answer.
+/// How long to keep reading after the last response.
 const LINGER: Duration = Duration::from_secs(1);
-/// How much to listen to and throw away. Many clients read their answer only after they have sent everything.
+/// How much to read and discard. Many clients read the response only after they have sent everything.
 const LINGER_BYTES: usize = 128 * 1024 * 1024;
 
-/// A stream whose writes are given up when the other side takes nothing for `stall`, and says nothing either: one that waits for its
-/// own reader says that it is there.
+/// A stream whose writes fail if the peer neither reads nor sends anything for `stall`. A peer that is slow to read
+/// shows by sending something that it is still there.
 pub(crate) struct BoundedStream<T> {
     inner: T,
     stall: Duration,
-    /// Runs while a write waits.
+    /// Runs while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
     closing: Option<Closing>,
-    /// When the server goes down nobody is waited for.
+    /// Cancelled when the server shuts down. Then the stream does not linger.
     hurry: CancellationToken,
-    /// Told whether a write waits.
+    /// Records whether a write is blocked.
     slot: Option<Arc<Slot>>,
 }
 
@@ -44,7 +45,7 @@ impl<T> BoundedStream<T> {
         Self { inner, stall, stalled: None, closing: None, hurry, slot: None }
     }
 
-    /// The same, with its writes known to the slot of the connection.
+    /// Reports blocked writes to the slot of the connection.
     pub(crate) fn noted_in(self, slot: Arc<Slot>) -> Self {
         Self { slot: Some(slot), ..self }
     }
@@ -74,7 +75,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for BoundedStream<T> {
         let outcome = Pin::new(&mut self.inner).poll_read(context, buffer);
         let stall = self.stall;
         if let Some(stalled) = self.stalled.as_mut().filter(|_| buffer.filled().len() > before) {
-            // Whoever waits to write is still woken by it.
+            // The reset timer still wakes the task that waits to write.
             stalled.as_mut().reset(Instant::now() + stall);
         }
         outcome

@@ -1,34 +1,39 @@
-//! A browser sends its cookies along with whatever a page asks it to send. So a request that changes something, or opens a
-//! WebSocket, and has a cookie of ours must say where it comes from: every browser does, in `Origin` or `Sec-Fetch-Site`. Programs
-//! show a key in `Authorization`, which no page of another site can set, and are asked for nothing more.
+//! Protects cookie-authenticated requests against CSRF.
+//!
+//! A browser sends its cookies with every request that a page makes. A request that changes something or opens a
+//! WebSocket, and authenticates with one of our cookies, must therefore state where it comes from. Every browser does
+//! so, in `Origin` or `Sec-Fetch-Site`. Programs send a key in `Authorization`, which a page of another site cannot
+//! set, and need neither.
 
 use axum::http::{HeaderMap, Method, header};
 
-/// What a refusal is called.
+/// The error code of a rejected request.
 pub(crate) const CODE: &str = "origin_missing";
 
-/// How the cookies begin that let a caller do something: of a login, a shared link, a visit to the origin of a job, a takeover.
+/// Name prefixes of the cookies that grant access: a login, a shared link, a visit to the origin of a job, a
+/// takeover.
 const LETTING_IN: [&str; 4] = ["caisson_session", "caisson_share_", "caisson_pass", "caisson-takeover"];
 
-/// Whether a request does something by a cookie and does not say where it comes from.
+/// Whether a request changes something, authenticates with a cookie and does not state where it comes from.
 pub(crate) fn is_missing(method: &Method, headers: &HeaderMap) -> bool {
     let is_told = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
     !only_reads(method, headers) && !is_told && !has_key(headers) && has_cookie(headers)
 }
 
-/// Whether a request changes nothing. A WebSocket may, whatever its method says.
+/// Whether a request only reads. A WebSocket may do more, whatever its method.
 pub(crate) fn only_reads(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && !headers.contains_key(header::UPGRADE)
 }
 
-/// Whether a key is shown. A login of a proxy in front (`Basic`) is none: browsers send it by themselves, as they do cookies.
+/// Whether the request carries a key. A `Basic` login for a reverse proxy does not count: like cookies, browsers send
+/// it automatically.
 fn has_key(headers: &HeaderMap) -> bool {
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     shown.is_some_and(|value| value.starts_with("Bearer "))
 }
 
 fn has_cookie(headers: &HeaderMap) -> bool {
-    // A line that is no text cannot be read as anybody's cookie.
+    // A header that is not text cannot contain one of our cookies.
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut names = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     names.any(|(name, _)| LETTING_IN.iter().any(|ours| name.starts_with(ours)))

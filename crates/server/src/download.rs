@@ -1,4 +1,5 @@
-//! Sending files: as attachments that no browser shows as a page, whole or in part, never as a whole in memory.
+//! Sends files with headers that stop browsers from rendering them as a page, whole or by range, without reading a
+//! whole file into memory.
 
 use std::io::SeekFrom;
 use std::path::Path;
@@ -13,24 +14,23 @@ use tokio_util::io::ReaderStream;
 use crate::guard::POLICY_OF_JOB_CONTENT;
 use crate::problem::Problem;
 
-/// How much is read from disk at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Which part of a file is wanted.
+/// The part of a file that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Whole,
-    /// From the first to the last byte, both counted from 0.
+    /// First and last byte, inclusive, counted from 0.
     Range {
         first: u64,
         last: u64,
     },
-    /// Nothing of the file is in the range.
+    /// The range lies outside the file.
     Nothing,
 }
 
 impl Part {
-    /// Reads `Range`. Forms that are not understood mean the whole file, as the standard wants it.
+    /// Parses a `Range` header. As the standard requires, an unsupported form means the whole file.
     pub(crate) fn parse(range: Option<&str>, size: u64) -> Self {
         let Some((first, last)) = range.and_then(|text| text.trim().strip_prefix("bytes=")?.split_once('-'))
         else {
@@ -52,16 +52,16 @@ impl Part {
     }
 }
 
-/// What to tell about a file that is sent.
+/// How to describe a file in the response headers.
 pub(crate) struct Description<'a> {
     pub(crate) media_type: &'static str,
-    /// The name under which to save it; shown in place when absent.
+    /// The file name for `Content-Disposition: attachment`. `None` displays the file inline.
     pub(crate) save_as: Option<&'a str>,
-    /// Changes when the content does.
+    /// The `ETag`, without quotes. It changes with the content.
     pub(crate) tag: Option<&'a str>,
 }
 
-/// Sends a file of the server's disk, or the part that the caller wants.
+/// Sends a file from the server's disk, or the range of it that the request asks for.
 pub(crate) async fn send_file(
     path: &Path,
     description: Description<'_>,
@@ -98,12 +98,12 @@ pub(crate) async fn send_file(
         file.seek(SeekFrom::Start(first)).await.map_err(|error| unreadable(&error))?;
     }
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    // A log may grow while it is sent: exactly what was announced goes out.
+    // A log may grow while it is sent. Send exactly the announced length.
     *response.body_mut() = Body::from_stream(ReaderStream::with_capacity(file.take(length), PIECE_BYTES));
     Ok(response)
 }
 
-/// Sets the headers that keep content of a job from becoming a page.
+/// Sets the headers that stop a browser from rendering job content as a page.
 pub(crate) fn describe(headers: &mut HeaderMap, description: &Description<'_>) {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(description.media_type));
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY_OF_JOB_CONTENT);
@@ -118,7 +118,7 @@ fn set(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
     }
 }
 
-/// `attachment` with the name in plain form, and in UTF-8 where plain cannot say it.
+/// A `Content-Disposition` value with an ASCII file name, and also a UTF-8 one if the name needs it.
 pub(crate) fn attachment(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let plain: String = name

@@ -1,4 +1,4 @@
-//! A job's events as they happen. Pulled by the reader: a slow one holds one page of events and nothing else.
+//! Streams a job's events live. The reader pulls: a slow reader holds one page of events in memory and nothing else.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,19 +11,17 @@ use tokio::sync::watch;
 use crate::access::Closing;
 use crate::problem::Problem;
 
-/// How many events are read at a time.
 const PAGE: usize = 64;
-/// How long a browser waits before it connects again.
+/// The reconnect delay that browsers are told to use.
 const RECONNECT_MS: u32 = 1000;
-/// How long to wait when nobody announces events any more.
+/// How long to wait after the event watch channel has closed.
 const UNWATCHED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How events are written.
+/// The encoding of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// `text/event-stream`.
     ServerSent,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Lines,
 }
 
@@ -45,7 +43,7 @@ impl Form {
     fn write(self, text: &mut String, event: &Event) {
         let Ok(json) = serde_json::to_string(event) else { return };
         match self {
-            // JSON has no line breaks of its own, so that one `data` line holds it.
+            // JSON contains no raw line breaks, so one `data` line holds it.
             Self::ServerSent => {
                 text.push_str(&format!(
                     "id: {}\nevent: {}\ndata: {json}\n\n",
@@ -60,7 +58,8 @@ impl Form {
         }
     }
 
-    /// Words of the model that are in no log: without an id, so that a reader that comes back is not led astray.
+    /// Encodes a model token delta. Deltas are not in the log, so they have no id: a reconnecting reader would
+    /// otherwise resume at the wrong event.
     fn speak(self, delta: &Delta) -> String {
         let Ok(json) = serde_json::to_string(delta) else { return String::new() };
         match self {
@@ -92,14 +91,13 @@ impl Form {
     }
 }
 
-/// Whether a job will write more events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writing {
     GoesOn,
     IsOver,
 }
 
-/// Whether a reader wants the words of the model as they come.
+/// Whether the reader also receives model tokens as they arrive.
 #[derive(Debug)]
 pub(crate) enum Ears {
     Closed,
@@ -111,7 +109,7 @@ impl Ears {
         Self::Open { heard: Heard::default(), said: None }
     }
 
-    /// Whatever is said next; for ever where nobody listens or nobody speaks.
+    /// Waits for the next delta. Never returns if the reader did not ask for deltas or the job has no driver.
     async fn next(&mut self) -> Delta {
         let Self::Open { heard, said: Some(said) } = self else { return std::future::pending().await };
         loop {
@@ -124,7 +122,7 @@ impl Ears {
         }
     }
 
-    /// Listens to the job's driver, which may have begun just now.
+    /// Subscribes to the job's driver, which may have just started.
     fn attend(&mut self, orchestrator: &Orchestrator, job: JobId) {
         if let Self::Open { said, .. } = self
             && said.as_ref().is_none_or(|said| said.has_changed().is_err())
@@ -134,11 +132,11 @@ impl Ears {
     }
 }
 
-/// A reader's place in the log of a job.
+/// A reader's position in the log of a job.
 pub(crate) struct Follower {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) job: JobId,
-    /// The last event that was sent.
+    /// The sequence number of the last event sent.
     pub(crate) after: Sequence,
     pub(crate) writing: Writing,
     pub(crate) ears: Ears,
@@ -154,12 +152,12 @@ enum Phase {
 }
 
 impl Follower {
-    /// The answer's body: all events after the place, then those that come, until the job is over.
+    /// The response body: all events after the position, then new ones until the job is over.
     pub(crate) fn follow(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
         let watch = self.orchestrator.watch(self.job);
         futures::stream::unfold((self, watch, Phase::Greet), |(mut follower, mut watch, phase)| async move {
             let (text, phase) = match phase {
-                // Sent at once, so that the reader knows that it is connected.
+                // Sent at once to confirm the connection.
                 Phase::Greet => (follower.form.greeting(), Phase::Read),
                 Phase::Read => follower.next(&mut watch).await,
                 Phase::Done => return None,
@@ -173,7 +171,7 @@ impl Follower {
             if self.closing.token().is_cancelled() {
                 return (String::new(), Phase::Done);
             }
-            // Marked as seen before reading: what comes meanwhile wakes the wait below.
+            // Mark as seen before reading, so that events that arrive meanwhile wake the wait below.
             watch.borrow_and_update();
             match self.orchestrator.events(self.job, self.after, PAGE).await {
                 Ok(events) if !events.is_empty() => return (self.take(&events), Phase::Read),
@@ -183,7 +181,7 @@ impl Follower {
             }
             self.ears.attend(&self.orchestrator, self.job);
             tokio::select! {
-                // The log goes before the words: a turn has begun before it is heard.
+                // Events take precedence over deltas: a turn must start before its tokens arrive.
                 biased;
                 changed = watch.changed() => if changed.is_err() {
                     tokio::time::sleep(UNWATCHED_PAUSE).await;
@@ -195,7 +193,7 @@ impl Follower {
                 () = self.closing.token().cancelled() => {}
                 delta = self.ears.next() => return (self.form.speak(&delta), Phase::Read),
                 () = tokio::time::sleep(self.heartbeat) => {
-                    // A reader that claims to have seen more than there is would wait for ever.
+                    // A reader that claims a position beyond the end of the log would otherwise wait forever.
                     return match self.ask_whether_over().await {
                         Ok(()) => (self.form.heartbeat().to_owned(), Phase::Read),
                         Err(error) => (self.form.failure(&error.into()), Phase::Done),

@@ -1,4 +1,4 @@
-//! What handlers take from a request: state, ids, paths, queries, base address. Each failure is a [`Problem`].
+//! Extractors for handlers: state, ids, paths, queries and the base URL. Each failure is a [`Problem`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,17 +18,16 @@ use crate::host::HostReports;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
-/// What every handler may use.
+/// The state that all handlers share.
 #[derive(Clone)]
 pub(crate) struct AppState {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) settings: Arc<ServerSettings>,
     pub(crate) limits: BodyLimits,
-    /// What the binary knows of its host.
     pub(crate) host: HostReports,
-    /// The check, with what it has seen.
+    /// The access check.
     pub(crate) access: Arc<Access>,
-    /// The OpenAPI document, written once.
+    /// The serialized OpenAPI document.
     pub(crate) document: bytes::Bytes,
 }
 
@@ -50,7 +49,8 @@ impl FromRef<AppState> for Arc<ServerSettings> {
     }
 }
 
-/// What handlers do jobs with where somebody does something to one: the logs of jobs have it as the caller's.
+/// The orchestrator on behalf of the caller, for handlers that change a job: the job's log records the caller as the
+/// actor.
 pub(crate) struct Acting(pub(crate) Orchestrator);
 
 impl<S> FromRequestParts<S> for Acting
@@ -66,7 +66,6 @@ where
     }
 }
 
-/// Reads an id as callers write it.
 pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
     text.parse().map_err(|_| {
         let detail = format!(
@@ -79,15 +78,15 @@ pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
 
 const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 
-/// What stands below this is also there for jobs, and so must be told apart.
+/// Routes below this prefix also exist for jobs, so the id must be checked to be a sandbox's.
 const BELOW_SANDBOXES: &str = "/v1/sandboxes/{id}/";
 
-/// What is done to jobs and has no meaning for a bare sandbox, whose id is of the same kind.
+/// Routes below this prefix also accept the ids of bare sandboxes, because both kinds share one id type.
 const BELOW_JOBS: &str = "/v1/jobs/{id}/";
 const OF_JOBS_ALONE: [&str; 6] = ["cancel", "pause", "resume", "message", "takeover", "handback"];
 
-/// Refuses a job that is not there for this caller. The check before all handlers has said so already; this is the wall
-/// behind it, by the id that the handler uses.
+/// Rejects a job that this caller may not see. The access check has already done so; this second check uses the id
+/// that the handler uses.
 pub(crate) async fn check_owner(
     orchestrator: &Orchestrator,
     caller: Option<&Caller>,
@@ -101,7 +100,7 @@ pub(crate) async fn check_owner(
     }
 }
 
-/// Reads an id; below the address of sandboxes it must be one of a sandbox, and always one that is there for the caller.
+/// Parses an id and checks that the caller may see it. Below `/v1/sandboxes` it must be the id of a sandbox.
 async fn find<S>(parts: &Parts, state: &S, text: &str) -> Result<JobId, Problem>
 where
     Orchestrator: FromRef<S>,
@@ -120,7 +119,7 @@ where
     Ok(id)
 }
 
-/// The job or the sandbox that the path names.
+/// The job or sandbox in the path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JobPath(pub(crate) JobId);
 
@@ -138,7 +137,7 @@ where
     }
 }
 
-/// A port in the sandbox of the job that the path names.
+/// The job and port in the path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PortPath {
     pub(crate) job: JobId,
@@ -167,7 +166,7 @@ where
     }
 }
 
-/// A kernel in the sandbox of the job that the path names.
+/// The job and kernel in the path.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelPath {
     pub(crate) job: JobId,
@@ -189,7 +188,7 @@ where
     }
 }
 
-/// Something that waits for a person in the job that the path names.
+/// The job and input request in the path.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestPath {
     pub(crate) job: JobId,
@@ -211,7 +210,7 @@ where
     }
 }
 
-/// A shared link of the job that the path names.
+/// The job and shared link in the path.
 #[derive(Debug, Clone)]
 pub(crate) struct SharePath {
     pub(crate) job: JobId,
@@ -233,7 +232,7 @@ where
     }
 }
 
-/// A picture of the job that the path names.
+/// The job and screenshot digest in the path.
 #[derive(Debug, Clone)]
 pub(crate) struct PicturePath {
     pub(crate) job: JobId,
@@ -261,24 +260,24 @@ where
     }
 }
 
-/// A file of the job that the path names.
+/// The job and file in the path.
 #[derive(Debug)]
 pub(crate) struct FilePath {
     pub(crate) job: JobId,
     pub(crate) place: Place,
 }
 
-/// Where in the workspace.
+/// A location in the workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The workspace itself.
+    /// The workspace root.
     Root,
-    /// A path in it, without `.` and doubled slashes.
+    /// A path relative to the root, without `.` and double slashes.
     Inside(String),
 }
 
 impl Place {
-    /// Reads a path as callers write it, already without percent signs.
+    /// Parses a percent-decoded path of a request.
     pub(crate) fn parse(path: &str) -> Result<Self, Problem> {
         let below = ["/workspace", "/app"].iter().find_map(|root| path.strip_prefix(root)).unwrap_or(path);
         let is_absolute = below == path && path.starts_with('/');
@@ -295,7 +294,7 @@ impl Place {
         })
     }
 
-    /// The path, empty for the workspace itself.
+    /// The relative path. Empty for the workspace root.
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Root => "",
@@ -303,7 +302,7 @@ impl Place {
         }
     }
 
-    /// The path where the workspace itself makes no sense.
+    /// The relative path. An error for the workspace root.
     pub(crate) fn into_file(self) -> Result<String, Problem> {
         match self {
             Self::Root => {
@@ -333,7 +332,8 @@ fn bad_path(error: &PathRejection) -> Problem {
     Problem::bad_request("bad_path", format!("the path of the request cannot be read: {}", error.body_text()))
 }
 
-/// The query of a request; an unknown or unreadable parameter is refused by name.
+/// The query of a request. Invalid parameters are rejected by name, and so are unknown ones if `T` denies unknown
+/// fields.
 pub(crate) struct Parameters<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
@@ -351,7 +351,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
     }
 }
 
-/// Where the caller reaches this server: `http://localhost:8000`, without a slash at the end.
+/// The URL under which the caller reaches this server, such as `http://localhost:8000`, without a trailing slash.
 pub(crate) struct BaseUrl(pub(crate) String);
 
 impl BaseUrl {
@@ -359,7 +359,7 @@ impl BaseUrl {
         if let Some(url) = &settings.public_url {
             return Self(url.trim_end_matches('/').to_owned());
         }
-        // The guard has let only well-formed hosts through.
+        // The guard has already rejected malformed hosts.
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let scheme = if arrival.transport(settings) == Transport::Secret { "https" } else { "http" };
         Self(format!("{scheme}://{host}"))
@@ -379,7 +379,7 @@ where
     }
 }
 
-/// Tells long answers that the server goes down.
+/// Tells long responses that the server is shutting down.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shutdown(pub(crate) CancellationToken);
 

@@ -1,8 +1,8 @@
-//! Who may speak to the server at all: the check of `Host` and `Origin`, and the headers that every answer carries.
+//! The guard: checks `Host` and `Origin` of every request, and sets security headers on every response.
 //!
-//! On a laptop the API has no keys, so a web page must not be able to use it. Two ways are shut here. A page of a
-//! foreign site that sends requests carries that site in `Origin`. A page whose name was rebound to a loopback address
-//! carries its name in `Host`.
+//! On a laptop the API has no keys, so a web page must not be able to use it. The guard blocks two attacks. In a
+//! cross-site request the browser sends the foreign site in `Origin`. After DNS rebinding, where an attacker's name
+//! resolves to a loopback address, the browser sends that name in `Host`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,18 +19,19 @@ use crate::cookie_origin;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
-/// For answers that are data.
+/// The content security policy of API responses.
 pub(crate) const POLICY_OF_DATA: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 );
-/// For what comes out of a job: were it ever shown as a page, it could do nothing.
+/// The content security policy of content that comes out of a job. Even if a browser rendered it, it could do
+/// nothing.
 pub(crate) const POLICY_OF_JOB_CONTENT: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
-/// For our own pages.
+/// The content security policy of the server's own pages.
 pub(crate) const POLICY_OF_PAGES: HeaderValue = HeaderValue::from_static(
     "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; object-src 'none'",
 );
 
-/// The rules, ready for use.
+/// The compiled rules.
 #[derive(Debug)]
 pub(crate) struct Guard {
     names: HashSet<String>,
@@ -58,7 +59,7 @@ impl Guard {
         Self { names, other_hosts, public, settings: Arc::new(settings.clone()) }
     }
 
-    /// Keeps that a request was refused.
+    /// Records a rejected request in the access log.
     fn note(&self, request: &Request, status: StatusCode) {
         let connected = request.extensions().get::<Connected>().copied();
         let from = Arrival::new(connected, request.headers()).client(&self.settings);
@@ -66,7 +67,7 @@ impl Guard {
         self.settings.access_log.note_outside(from, method, path, status.as_u16());
     }
 
-    /// Refuses a request that a web page of another site may have sent.
+    /// Rejects a request that a web page of another site may have sent.
     pub(crate) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
         let host = self.check_host(uri, headers)?;
         for origin in headers.get_all(header::ORIGIN) {
@@ -81,7 +82,7 @@ impl Guard {
         if cookie_origin::is_missing(method, headers) {
             return Err(missing_origin());
         }
-        // Browsers say where a request comes from also where they leave `Origin` out.
+        // Browsers send `Sec-Fetch-Site` even where they omit `Origin`.
         let is_safe = cookie_origin::only_reads(method, headers);
         match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
             Some(site @ (b"cross-site" | b"same-site")) if !is_safe => {
@@ -93,7 +94,7 @@ impl Guard {
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Problem> {
         let named = headers.get_all(header::HOST).iter().map(HeaderValue::as_bytes);
-        // A request line with a whole URL names a host too.
+        // A request line with an absolute URL contains a host as well.
         let in_line = uri.authority().map(|authority| authority.as_str().as_bytes());
         let mut found = None;
         for text in named.chain(in_line) {
@@ -132,7 +133,7 @@ fn foreign_origin(origin: &str) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, "origin_not_allowed", detail)
 }
 
-/// Lets a request through or refuses it; puts the headers on the answer either way.
+/// Middleware: rejects or passes a request, and sets the security headers on the response in both cases.
 pub(crate) async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let mut response = match guard.check(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,

@@ -1,5 +1,5 @@
-//! Who may send something to the sandbox of a job that a person has taken over: the clients that show the token. Every
-//! request below a job passes here; WebSockets take the [`Gate`] along and ask it for each message.
+//! Restricts a sandbox that a person has taken over to the clients that present the takeover token. Every request to
+//! a path below a job passes through [`guard`]. WebSocket handlers keep the [`Gate`] and check it for each message.
 
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderName};
@@ -12,14 +12,14 @@ use orchestrator::{Gate, Orchestrator, Visitor};
 use crate::access::{Caller, RouteAccess, Subject, Transport};
 use crate::problem::Problem;
 
-/// The header, the cookie and the query parameter that show a token.
+/// The header, cookie and query parameter that carry a token.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-caisson-takeover");
 pub(crate) const COOKIE: &str = "caisson-takeover";
 pub(crate) const QUERY: &str = "takeover";
-/// How tokens begin.
+/// The prefix of every token.
 const TOKEN: &str = "takeover-";
 
-/// The tokens that a request shows.
+/// Collects the takeover tokens of a request.
 pub(crate) fn caller(uri: &Uri, headers: &HeaderMap) -> Visitor {
     let in_headers = headers.get_all(HEADER).iter().filter_map(|value| value.to_str().ok());
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
@@ -31,17 +31,18 @@ pub(crate) fn caller(uri: &Uri, headers: &HeaderMap) -> Visitor {
     Visitor::with_tokens(in_headers.chain(in_cookies).chain(in_query).map(ToOwned::to_owned).collect())
 }
 
-/// Name and value of each part of a query, as they are written; tokens need no decoding.
+/// The parameters of a query, not decoded: tokens need no decoding.
 fn pairs(uri: &Uri) -> impl Iterator<Item = (&str, &str)> {
     uri.query().into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('='))
 }
 
-/// An address without the token: what handlers read of it.
+/// The URI without the token parameter, as handlers see it.
 pub(crate) fn without_token(uri: &Uri) -> Uri {
     without(uri, |(name, _)| name == QUERY)
 }
 
-/// An address without what is a token by its look; what is called the same and is none stays, for it may be a job's own.
+/// The URI without a `takeover` parameter that holds a token. A parameter of that name with another value stays,
+/// because it may belong to the job's own application.
 pub(crate) fn without_real_token(uri: &Uri) -> Uri {
     without(uri, |(name, value)| name == QUERY && value.starts_with(TOKEN))
 }
@@ -65,8 +66,8 @@ fn without(uri: &Uri, is_it: impl Fn((&str, &str)) -> bool) -> Uri {
     Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
 }
 
-/// A cookie that shows a token to this server, below one path; `None` for what cannot be a token, and could say more to a
-/// browser than one.
+/// A cookie that carries a token, limited to one path. `None` for text that is not a token, because it could add
+/// cookie attributes.
 pub(crate) fn cookie(token: &str, path: &str, transport: Transport) -> Option<HeaderValue> {
     let rest = token.strip_prefix(TOKEN)?;
     if rest.is_empty() || !rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
@@ -76,7 +77,7 @@ pub(crate) fn cookie(token: &str, path: &str, transport: Transport) -> Option<He
     HeaderValue::from_str(&format!("{COOKIE}={token}; Path={path}; HttpOnly; SameSite=Strict{secure}")).ok()
 }
 
-/// Refuses what would change a sandbox that somebody else holds.
+/// Middleware: rejects requests that would change a sandbox that somebody else has taken over.
 pub(crate) async fn guard(
     State((orchestrator, route)): State<(Orchestrator, RouteAccess)>,
     mut request: Request,
@@ -92,7 +93,7 @@ pub(crate) async fn guard(
     let job = match subject.jobs() {
         Ok([job]) => *job,
         Ok(_) => return next.run(request).await,
-        // Nothing below a job that cannot be read is reached without a gate.
+        // Without a readable job id there is no gate, so reject the request.
         Err(problem) => return problem.into_response(),
     };
     let mut visitor = caller(request.uri(), request.headers());
@@ -110,7 +111,7 @@ pub(crate) async fn guard(
     next.run(request).await
 }
 
-/// The gate of a request that passed [`guard`].
+/// Extracts the gate that [`guard`] attached to the request.
 pub(crate) struct Passed(pub(crate) Option<Gate>);
 
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Passed {
@@ -122,12 +123,11 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Passed {
 }
 
 impl Passed {
-    /// Who asks.
     pub(crate) fn caller(&self) -> Visitor {
         self.0.as_ref().map(|gate| gate.caller().clone()).unwrap_or_default()
     }
 
-    /// Whether something may be sent now. Bare sandboxes are not taken over.
+    /// Whether the caller may send input now. Bare sandboxes cannot be taken over, so they have no gate.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         match &self.0 {
             Some(gate) => gate.check().map_err(Problem::from),

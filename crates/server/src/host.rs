@@ -1,4 +1,5 @@
-//! What the binary knows of its host and the server does not: told as JSON, looked at again at most every so often.
+//! Reports about the host that the binary produces and the server only relays, as JSON. Each report is cached
+//! briefly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,34 +8,33 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-/// How long a report holds.
+/// How long a report is cached.
 const HOLDS: Duration = Duration::from_secs(20);
-/// The longest time that making one may take.
+/// The time limit for producing a report.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes a report; an error is for people.
+/// Produces a report. The error is a message for people.
 pub type MakeReport = Arc<dyn Fn() -> BoxFuture<'static, Result<Value, String>> + Send + Sync>;
 
-/// What is known of the host.
+/// The reports about the host.
 #[derive(Clone)]
 pub struct HostReports {
-    /// As `caisson doctor --json` says it.
+    /// The output of `caisson doctor --json`.
     pub(crate) doctor: Report,
-    /// As `caisson image list --json` says it.
+    /// The output of `caisson image list --json`.
     pub(crate) images: Report,
-    /// A job whose model is a recording.
+    /// The demo job, whose model is a recording.
     pub(crate) demo: Report,
 }
 
 impl HostReports {
-    /// Reports that are made by these.
     #[must_use]
     pub fn new(doctor: MakeReport, images: MakeReport, demo: MakeReport) -> Self {
         Self { doctor: Report::new(doctor), images: Report::new(images), demo: Report::new(demo) }
     }
 }
 
-/// A report that is kept for a while. Whoever asks meanwhile waits for the same one.
+/// A cached report. Concurrent callers wait for the same result.
 #[derive(Clone)]
 pub(crate) struct Report {
     make: MakeReport,

@@ -1,8 +1,9 @@
-//! HTTP: the only crate that knows it.
+//! The HTTP server. No other crate handles HTTP.
 //!
-//! [`router`] turns an orchestrator into an application, [`serve`] gives it to connections with bounds on time, size
-//! and number. Every request first passes the guard (`Host`, `Origin`), every failure becomes a [`Problem`]. What comes
-//! out of a job is never served as something that a browser would run.
+//! [`router`] builds the application for an orchestrator. [`serve`] serves it on TCP listeners and limits the time,
+//! size and number of connections. Every request first passes the guard, which checks `Host` and `Origin`. Every
+//! failure becomes a [`Problem`]. Content that comes out of a job is never served in a form that a browser would
+//! execute.
 
 mod access;
 mod admission;
@@ -32,7 +33,7 @@ mod view_only;
 mod websocket;
 
 pub use access::{AccessLog, ClientSecret, OidcSettings};
-/// Something that can be served.
+/// The type that [`serve`] serves.
 pub use axum::Router as Application;
 pub use error::ServerError;
 pub use host::{HostReports, MakeReport};

@@ -1,4 +1,4 @@
-//! The OpenAPI document: what the handlers say of themselves, and the problems that they share.
+//! The OpenAPI document, generated from the handlers' annotations and the problems that they share.
 
 use std::collections::BTreeMap;
 
@@ -43,11 +43,11 @@ use crate::routes::terminal::TerminalNotice;
 )]
 struct Document;
 
-/// The names of the ways in.
+/// The names of the security schemes.
 const BY_KEY: &str = "key";
 const BY_SESSION: &str = "session";
 
-/// The OpenAPI document of this server. Always the same for the same version.
+/// The OpenAPI document. It is deterministic for a version of the server.
 #[must_use]
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = Document::openapi();
@@ -63,7 +63,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
             }
             add_common(operation);
         }
-        // Routes write a path that may have slashes with a star; the document has no word for that.
+        // axum marks a parameter that spans several path segments with a star, which OpenAPI cannot express.
         let path = route.path.replace("{*", "{");
         document.paths.paths.entry(path).or_default().merge_operations(item);
     }
@@ -74,7 +74,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
 }
 
-/// By what a caller is known: a program by its key, the web page by the cookie that it got for one.
+/// Adds the security schemes: programs send a key, the web page a session cookie.
 fn add_ways_in(document: &mut utoipa::openapi::OpenApi) {
     let components = document.components.get_or_insert_default();
     let cookie = ApiKey::Cookie(ApiKeyValue::new(SESSION_COOKIE));
@@ -82,7 +82,7 @@ fn add_ways_in(document: &mut utoipa::openapi::OpenApi) {
     components.add_security_scheme(BY_SESSION, SecurityScheme::ApiKey(cookie));
 }
 
-/// Says who may, where a server asks for keys.
+/// Documents the permission of an operation and the errors of authentication.
 fn add_access(operation: &mut Operation, permission: Permission) {
     let extensions = operation.extensions.get_or_insert_default();
     extensions.insert("x-caisson-needs".to_owned(), permission.name().into());
@@ -100,7 +100,7 @@ fn add_access(operation: &mut Operation, permission: Permission) {
     );
 }
 
-/// What is written once for jobs, in words for sandboxes.
+/// Rewrites the description of a route that jobs and sandboxes share to say "sandbox".
 fn make_of_sandbox(operation: &mut Operation) {
     operation.tags = Some(vec!["sandboxes".to_owned()]);
     if let Some(id) = operation.operation_id.as_mut().filter(|id| !id.contains("sandbox")) {
@@ -118,7 +118,7 @@ fn make_of_sandbox(operation: &mut Operation) {
     }
 }
 
-/// Adds what any request may meet.
+/// Adds the problems that every operation can return.
 fn add_common(operation: &mut Operation) {
     for (status, description) in [
         (
@@ -150,7 +150,7 @@ fn problem(description: &str) -> Response {
     ResponseBuilder::new().description(description).content("application/problem+json", content).build()
 }
 
-/// Declares a set of problems that several operations share.
+/// Declares sets of problems that several operations share.
 macro_rules! problems {
     ($($(#[$meta:meta])* $name:ident { $($status:literal: $description:literal),+ $(,)? })+) => {$(
         $(#[$meta])*
@@ -165,21 +165,21 @@ macro_rules! problems {
 }
 
 problems! {
-    /// Of what is done to a kernel.
+    /// For operations on a kernel.
     KernelProblems {
         "409": "`kernel_not_running`: there is no such kernel, or it was not started yet; `wrong_state`: the job has no sandbox now",
         "422": "`invalid_field`: such a name no kernel has",
     }
-    /// Of everything that names a job.
+    /// For operations on a job.
     JobProblems {
         "400": "`bad_job_id`: not the id of a job; `bad_path`, `bad_sequence`, `invalid_query`: another part is wrong",
         "404": "`job_not_found`; `no_artifact`, `no_file_list`: it has none (yet)",
     }
-    /// Of everything that takes a query.
+    /// For operations with a query.
     QueryProblems {
         "400": "`invalid_query`: a parameter is unknown or wrong; `bad_job_id`: not the id of a job; `bad_path`, `bad_sequence`",
     }
-    /// Of everything that takes JSON.
+    /// For operations with a JSON body.
     BodyProblems {
         "400": "`malformed_json` with line and column; `body_incomplete`; `bad_job_id`; `bad_path`",
         "408": "`body_timeout`: the body did not arrive in time",
@@ -187,7 +187,7 @@ problems! {
         "415": "`unsupported_media_type`",
         "422": "`invalid_field`: `field` says which; `limit_unenforceable`, `image_not_found`, ...",
     }
-    /// Of handing in a job.
+    /// For submitting a job.
     SubmitProblems {
         "400": "`malformed_json` with line and column; `malformed_text`; `malformed_form`; `body_incomplete`; `bad_idempotency_key`; `bad_path`",
         "408": "`body_timeout`: the body did not arrive in time",
@@ -198,56 +198,56 @@ problems! {
         "503": "`shutting_down`",
         "507": "`server_disk_full`",
     }
-    /// Of what adds to the queue.
+    /// For operations that add to the queue.
     QueueProblems {
         "429": "`queue_full`: `Retry-After` says when to try again",
         "503": "`shutting_down`",
         "507": "`server_disk_full`",
     }
-    /// Of shared links that are made.
+    /// For creating a shared link.
     NewShareProblems {
         "409": "`too_many_shares`: the job has as many links as it may; revoke one",
         "503": "`store_busy`, `store_unavailable`: `Retry-After` says when to try again",
         "507": "`server_disk_full`",
     }
-    /// Of shared links that are named.
+    /// For operations on a shared link.
     ShareProblems {
         "400": "`bad_job_id`: not the id of a job",
         "404": "`share_not_found`: the job has no such link, or it has ended; `job_not_found`",
         "503": "`store_busy`, `store_unavailable`: `Retry-After` says when to try again",
         "507": "`server_disk_full`",
     }
-    /// Of everything that names a sandbox.
+    /// For operations on a sandbox id.
     SandboxIdProblems {
         "400": "`bad_job_id`: not the id of a sandbox",
         "404": "`sandbox_not_found`",
     }
-    /// Of making a sandbox.
+    /// For creating a sandbox.
     CreateSandboxProblems {
         "429": "`too_many_sandboxes`: `Retry-After` says when to try again",
         "503": "`shutting_down`; `backend_unavailable`: the Docker engine does not answer, `Retry-After` says when to try again",
         "507": "`server_disk_full`",
     }
-    /// Of WebSockets.
+    /// For WebSockets.
     WebSocketProblems {
         "426": "`websocket_required`: the request is not that of a WebSocket",
     }
-    /// Of ports.
+    /// For connections to ports.
     PortProblems {
         "502": "`port_unreachable`: nothing listens there; `sandbox_unreachable`, `sandbox_failed`",
     }
-    /// Of what a job must be in the right state for.
+    /// For operations that require a certain job state.
     StateProblems {
         "409": "`wrong_state`: not possible in the state that the job is in",
     }
-    /// Of what needs a sandbox.
+    /// For operations that require a running sandbox.
     SandboxProblems {
         "409": "`wrong_state`, `sandbox_not_running`: there is no sandbox (any more); for files also `file_exists`, `is_directory`, `not_directory`, `directory_not_empty`",
         "502": "`sandbox_unreachable`, `sandbox_failed`: the sandbox does not answer",
         "503": "`host_disk_full`, `host_unfit`, `backend_unavailable`, `shutting_down`",
         "507": "`disk_full`: of the job; `server_disk_full`",
     }
-    /// Of files.
+    /// For file operations.
     FileProblems {
         "400": "`bad_path`: it has a NUL byte, or it or one of its names is too long; `bad_job_id`, `invalid_query`",
         "403": "`path_outside_workspace`; `permission_denied`",

@@ -1,4 +1,4 @@
-//! Failures as callers see them: `application/problem+json` with a stable code.
+//! API errors: `application/problem+json` with a stable code.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,7 +7,7 @@ use protocol::FileErrorCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Why a request was not carried out.
+/// An API error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     status: StatusCode,
@@ -18,7 +18,7 @@ pub struct Problem {
     retry_after_s: Option<u64>,
 }
 
-/// A place in a text, counted from 1.
+/// A position in a text, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) line: u32,
@@ -79,7 +79,7 @@ impl Problem {
         Self { field, ..self }
     }
 
-    /// Says when to try again.
+    /// Sets the `Retry-After` header.
     pub(crate) fn after(self, seconds: u64) -> Self {
         Self { retry_after_s: Some(seconds), ..self }
     }
@@ -88,31 +88,29 @@ impl Problem {
         Self { position: Some(position), ..self }
     }
 
-    /// The HTTP status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The stable word for programs.
+    /// The stable code for programs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.code
     }
 
-    /// What went wrong, for people.
+    /// The message for people.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// The field of the request that is meant.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         self.field.as_deref()
     }
 
-    /// The answer's body.
+    /// The response body.
     pub(crate) fn to_json(&self) -> Vec<u8> {
         let answer = ProblemAnswer {
             kind: "about:blank",
@@ -144,7 +142,7 @@ impl From<OrchestratorError> for Problem {
     fn from(error: OrchestratorError) -> Self {
         let status = status_of(&error);
         if status.is_server_error() {
-            // The caller gets the message alone; the causes may name things of this machine.
+            // The response contains only the message. The sources may reveal details of the host.
             tracing::error!(
                 code = error.code(),
                 error = &error as &dyn std::error::Error,

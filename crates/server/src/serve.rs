@@ -1,4 +1,4 @@
-//! Accepting connections: bounded in number, size and time, and a shutdown that ends.
+//! Accepts connections with limits on their number, size and time, and shuts down within the grace period.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -30,10 +30,9 @@ use crate::extract::Shutdown;
 use crate::settings::ServerSettings;
 use crate::tls::Certificate;
 
-/// How long to wait when the system refuses to give out connections.
+/// How long to wait after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What all connections share.
 struct Serving {
     app: Router,
     http: http1::Builder,
@@ -41,9 +40,9 @@ struct Serving {
     settings: ServerSettings,
     admission: Arc<Admission>,
     tasks: TaskTracker,
-    /// No new requests; event streams end.
+    /// Cancelled at shutdown: no new requests are accepted and event streams end.
     closing: CancellationToken,
-    /// Whoever is still there is cut off.
+    /// Cancelled after the grace period: remaining connections are dropped.
     cut_off: CancellationToken,
 }
 
@@ -62,10 +61,11 @@ impl Serving {
     }
 }
 
-/// Serves `app` on all `listeners` until `shutdown` is done, then lets requests end within the grace period.
+/// Serves `app` on all `listeners` until `shutdown` completes, then lets running requests finish within the grace
+/// period.
 ///
 /// # Errors
-/// There is no listener, TLS cannot be prepared, or accepting stopped by itself.
+/// There is no listener, TLS cannot be set up, or the accept loop ended.
 pub async fn serve(
     listeners: Vec<TcpListener>,
     app: Router,
@@ -92,7 +92,7 @@ pub async fn serve(
         serving.cut_off.cancel();
         serving.tasks.wait().await;
     }
-    // What was only counted is told now; this waits for the disk, and not for long.
+    // Write pending access log counts. This waits for the disk, but only briefly.
     let log = settings.access_log.clone();
     let _ = tokio::task::spawn_blocking(move || log.settle()).await;
     match ended {
@@ -106,7 +106,7 @@ fn http_builder(settings: &ServerSettings) -> http1::Builder {
     http.timer(TokioTimer::new())
         .header_read_timeout(settings.header_timeout)
         .max_header_size(settings.max_header_bytes)
-        // What one connection may hold of a request or an answer.
+        // Bounds the buffer of one connection.
         .max_buf_size(settings.max_header_bytes.max(64 * 1024));
     http
 }
@@ -123,12 +123,12 @@ async fn accept_all(serving: Arc<Serving>, listener: TcpListener) {
         };
         match accepted {
             Ok((stream, peer)) => {
-                // Without a slot the connection is closed.
+                // Dropping the stream closes the connection.
                 let Some(slot) = serving.admission.admit(peer.ip(), serving.tasks.token()) else { continue };
                 let serving = Arc::clone(&serving);
                 serving.tasks.clone().spawn(async move {
                     tokio::select! {
-                        // No request is begun on a connection that is about to be closed.
+                        // Do not start a request on a connection that is about to be closed.
                         biased;
                         () = slot.evicted() => tracing::debug!(%peer, "an idle connection is closed to make room"),
                         () = receive(&serving, stream, peer.ip(), Arc::clone(&slot)) => {}
@@ -155,7 +155,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
     )
 }
 
-/// Answers requests on one byte stream until it ends, for a caller in the same process.
+/// Serves requests on one byte stream until it ends, for a caller in the same process.
 pub async fn serve_stream(app: Router, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
     let service = service_fn(move |request: Request<Incoming>| app.clone().call(request.map(Body::new)));
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -164,7 +164,7 @@ pub async fn serve_stream(app: Router, stream: impl AsyncRead + AsyncWrite + Sen
     }
 }
 
-/// Serves a connection, after the TLS handshake where there is TLS.
+/// Serves a connection, after the TLS handshake if TLS is configured.
 async fn receive(serving: &Serving, stream: TcpStream, peer: IpAddr, slot: Arc<Slot>) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection cannot be made quick");
@@ -183,7 +183,7 @@ async fn receive(serving: &Serving, stream: TcpStream, peer: IpAddr, slot: Arc<S
     }
 }
 
-/// The TLS handshake; `None` if it fails or takes too long.
+/// Performs the TLS handshake. `None` if it fails or takes too long.
 async fn shake_hands<T>(tls: &TlsAcceptor, stream: T, longest: Duration) -> Option<TlsStream<T>>
 where
     T: AsyncRead + AsyncWrite + Unpin,
@@ -211,7 +211,7 @@ where
         let used = slot.in_use();
         request.extensions_mut().insert(used.clone());
         request.extensions_mut().insert(connected);
-        // A router is always ready.
+        // No `poll_ready`: a router is always ready.
         let answer = app.clone().call(request);
         async move { answer.await.map(|answer| answer.map(|body| HeldBody::new(body, used))) }
     });
@@ -232,7 +232,7 @@ where
     }
 }
 
-/// The body of a request, given up when nothing comes for `stall`.
+/// A request body that fails if nothing arrives for `stall`.
 fn bounded_body(body: Incoming, stall: Duration) -> Body {
     if body.is_end_stream() { Body::empty() } else { Body::new(TimeoutBody::new(stall, body)) }
 }
@@ -275,8 +275,8 @@ mod tests {
         answer
     }
 
-    /// Sends a request on a stream inside this process and reads the answer to its end. For tests with a paused clock, which
-    /// would not wait for a network.
+    /// Sends a request on an in-process stream and reads the response to its end. For tests with a paused clock,
+    /// which does not work with real sockets.
     async fn ask_without_network(app: Router, settings: &ServerSettings, request: &str) -> String {
         let serving = Serving::new(app, settings).unwrap();
         let slot = serving.admission.admit([127, 0, 0, 1].into(), serving.tasks.token()).unwrap();
@@ -388,7 +388,7 @@ mod tests {
     #[tokio::test]
     async fn half_open_connections_keep_nobody_out() {
         let app = Router::new().route("/", get(|| async { "hello" }));
-        // Nothing here ends by itself.
+        // No timeout applies here.
         let never = Duration::from_secs(3600);
         let settings =
             ServerSettings { max_connections: 8, header_timeout: never, ..ServerSettings::default() };
@@ -396,9 +396,8 @@ mod tests {
         let mut flood = Vec::new();
         for number in 0..20 {
             let mut stream = TcpStream::connect(running.address).await.unwrap();
-            // Some send nothing at all.
             let sent: &[u8] = if number % 2 == 0 { b"GET / HTTP/1.1\r\nHost: loc" } else { b"" };
-            // Those that came first may be closed by now.
+            // The oldest ones may be closed by now.
             let _ = stream.write_all(sent).await;
             flood.push(stream);
             let request = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -417,7 +416,7 @@ mod tests {
         std::fs::write(&chain, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
         let tls = Certificate::load(&chain, &key).unwrap().acceptor().unwrap();
-        // A record of a handshake is announced and does not come.
+        // Announces a handshake record that never arrives.
         for sent in [&b""[..], b"\x16\x03\x01\x02\x00"] {
             let (ours, mut theirs) = tokio::io::duplex(4096);
             theirs.write_all(sent).await.unwrap();

@@ -1,4 +1,4 @@
-//! The bounds of the server. Values arrive checked; the binary reads them from the configuration.
+//! The settings of the server. The binary reads them from the configuration and validates them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,46 +6,46 @@ use std::time::Duration;
 use crate::access::{AccessLog, OidcSettings};
 use crate::tls::Certificate;
 
-/// How the server answers, and what it puts up with.
+/// The settings of the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerSettings {
-    /// The largest JSON or text body.
+    /// The size limit of a JSON or text body.
     pub max_json_bytes: usize,
-    /// How many bodies of more than 64 KiB are held in memory at the same time; others wait.
+    /// How many bodies larger than 64 KiB are held in memory at the same time. Further ones wait.
     pub max_large_bodies: usize,
-    /// The largest head of a request: request line and headers.
+    /// The size limit of a request head: request line and headers.
     pub max_header_bytes: usize,
-    /// The TLS handshake must be complete after this time.
+    /// The time limit of the TLS handshake.
     pub handshake_timeout: Duration,
-    /// The head of a request must have arrived after this time; also ends idle connections.
+    /// The time limit for receiving a request head. It also closes idle connections.
     pub header_timeout: Duration,
-    /// A JSON or text body must have arrived after this time.
+    /// The time limit for receiving a JSON or text body.
     pub request_timeout: Duration,
-    /// The longest silence within an upload, and the longest time in which a client takes nothing of its answer.
+    /// The longest pause within an upload, and the longest time that a client may not read its response.
     pub idle_timeout: Duration,
-    /// Quiet event streams say something after this time, so that both ends notice a lost connection.
+    /// The interval at which idle event streams send a heartbeat, so that both ends notice a lost connection.
     pub heartbeat: Duration,
-    /// Connections at once. For one more the server closes an idle one; where none is idle, it waits to be accepted.
+    /// The maximum number of connections. For a further one the server closes an idle connection; if none is idle,
+    /// the new one waits to be accepted.
     pub max_connections: usize,
-    /// Connections of one address at once, loopback and trusted proxies excepted.
+    /// The maximum number of connections per address. Loopback and trusted proxies are exempt.
     pub max_connections_per_address: usize,
     /// How many of `max_connections` are reserved for callers with a key and for health checks.
     pub reserved_connections: usize,
-    /// How long requests may go on when the server shuts down.
+    /// How long running requests may continue after a shutdown begins.
     pub shutdown_grace: Duration,
-    /// Names (without port) by which the server may be called besides `localhost` and loopback addresses; `*` for any.
+    /// Host names (without port) that are accepted besides `localhost` and loopback addresses. `*` accepts any.
     pub allowed_hosts: Vec<String>,
-    /// Where callers reach the server, when that is not what they write in `Host`: `https://caisson.example`.
+    /// The public URL of the server, if it differs from what clients send in `Host`: `https://caisson.example`.
     pub public_url: Option<String>,
-    /// The name below which jobs have their origins for who does not come by the names of loopback: `jobs.example`.
+    /// The domain below which jobs have their origins for clients that do not use loopback names: `jobs.example`.
     pub job_domain: Option<String>,
-    /// Proxies whose word on where a request comes from, and how, is believed (`X-Forwarded-For`, `X-Forwarded-Proto`).
+    /// Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are trusted.
     pub trusted_proxies: Vec<IpAddr>,
-    /// With it, TLS is spoken on every listener of the API.
+    /// Enables TLS on every listener of the API.
     pub certificate: Option<Certificate>,
-    /// How people log in with accounts elsewhere.
+    /// Login with OpenID Connect.
     pub oidc: Option<OidcSettings>,
-    /// Where it is kept who did what.
     pub access_log: AccessLog,
 }
 

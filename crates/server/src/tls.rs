@@ -1,4 +1,4 @@
-//! TLS from certificate files, which may change while the server runs.
+//! TLS with certificate files, which can be replaced while the server runs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::error::ServerError;
 
-/// A certificate with its key, from two PEM files.
+/// A certificate and its key, from two PEM files.
 #[derive(Clone)]
 pub struct Certificate {
     chain: PathBuf,
@@ -44,17 +44,17 @@ impl PartialEq for Certificate {
 impl Eq for Certificate {}
 
 impl Certificate {
-    /// Reads both files.
+    /// Loads both files.
     ///
     /// # Errors
-    /// One cannot be read, holds something else, or they do not belong together.
+    /// A file cannot be read or has no valid content, or the key does not belong to the certificate.
     pub fn load(chain: &Path, key: &Path) -> Result<Self, ServerError> {
         let read = read(chain, key)?;
         let current = Arc::new(Current(RwLock::new(Arc::new(read))));
         Ok(Self { chain: chain.to_owned(), key: key.to_owned(), current })
     }
 
-    /// Reads them again, for the connections from now on. What was read before stays where that fails.
+    /// Reloads the files for new connections. If that fails, the previous certificate stays in use.
     ///
     /// # Errors
     /// As [`Certificate::load`].
@@ -64,7 +64,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// What speaks TLS on accepted connections.
+    /// The acceptor for TLS connections.
     pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, ServerError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(provider)

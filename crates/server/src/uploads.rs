@@ -1,8 +1,8 @@
-//! A job that comes with its files, as a form of several parts.
+//! Submits a job together with its files, as a multipart form.
 //!
-//! The job is stored as a draft, the files stream to disk one after another, then the job starts. When anything goes
-//! wrong the draft is removed, and the caller is told which part it was. A form that is sent again under the same
-//! idempotency key is read and compared, and kept nowhere.
+//! The job is stored as a draft, the files stream to disk one after another, then the job starts. If anything fails,
+//! the draft is removed and the error names the part. A form that is sent again under the same idempotency key is
+//! read and compared with the first one, but not stored.
 
 use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{FromRequest, Multipart, Request};
@@ -21,7 +21,7 @@ use crate::body::{parse_json, parse_list, parse_task};
 use crate::extract::{AppState, Place};
 use crate::problem::Problem;
 
-/// The part whose content is unpacked.
+/// The part whose content is unpacked into the workspace.
 const ARCHIVE: &str = "archive";
 
 /// A job that brings files.
@@ -43,14 +43,13 @@ pub(crate) struct JobForm {
     file: Option<Vec<u8>>,
 }
 
-/// Whether a request is a form of several parts.
 pub(crate) fn is_multipart(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = value.split(';').next().unwrap_or_default().trim();
     media_type.eq_ignore_ascii_case("multipart/form-data")
 }
 
-/// Takes a job with its files in.
+/// Receives a job and its files.
 pub(crate) async fn take_in(
     state: &AppState,
     request: Request,
@@ -70,7 +69,7 @@ pub(crate) async fn take_in(
         afterwards: Afterwards::Start,
         content: Content::default(),
     };
-    // A task of its own: when the caller leaves in the middle, the draft must still be removed.
+    // Run in a separate task: if the caller disconnects in the middle, the draft must still be removed.
     tokio::spawn(upload.run(form))
         .await
         .unwrap_or_else(|_| Err(Problem::internal("taking the files in was broken off")))
@@ -78,13 +77,13 @@ pub(crate) async fn take_in(
 
 struct Upload {
     orchestrator: Orchestrator,
-    /// What the parts that describe the job may still take.
+    /// How many bytes the parts that describe the job may still take.
     text_bytes_left: usize,
     idempotency_key: Option<String>,
     submitter: Option<Submitter>,
-    /// The job as far as it was described.
+    /// The job as described so far.
     job: Option<NewJob>,
-    /// The draft, from the first file on.
+    /// The stored draft; set when the first file begins.
     accepted: Option<Accepted>,
     afterwards: Afterwards,
     content: Content,
@@ -92,7 +91,6 @@ struct Upload {
 
 impl Upload {
     async fn run(mut self, form: Multipart) -> Result<Accepted, Problem> {
-        // Boxed: the parser of the form is large.
         let outcome = Box::pin(self.read(form)).await;
         match (outcome, self.accepted) {
             (Ok(()), Some(accepted)) => Ok(accepted),
@@ -108,7 +106,6 @@ impl Upload {
         }
     }
 
-    /// Reads all parts, then starts the job.
     async fn read(&mut self, mut form: Multipart) -> Result<(), Problem> {
         while let Some(field) = form.next_field().await.map_err(|error| malformed(&error))? {
             let name = field.name().unwrap_or_default().to_owned();
@@ -173,7 +170,7 @@ impl Upload {
         Ok(())
     }
 
-    /// The draft; stored when it is first asked for.
+    /// Returns the draft, and stores it on the first call.
     async fn draft(&mut self) -> Result<Draft, Problem> {
         if self.accepted.is_none() {
             let Some(mut job) = self.job.take() else {
@@ -224,21 +221,21 @@ impl Upload {
     }
 }
 
-/// Whether a job has a field of this name: taken for a file it would be lost on the job.
+/// Whether a job has a field of this name. As a file it would be ignored for the job, so it is rejected.
 fn is_of_the_job(name: &str) -> bool {
     serde_json::from_value::<NewJob>(serde_json::json!({ name: null })).is_ok()
 }
 
-/// The job that a form is about.
+/// The job that a form refers to.
 #[derive(Debug, Clone, Copy)]
 enum Draft {
-    /// It waits for its files.
+    /// A new draft that waits for its files.
     New(JobId),
-    /// The form was sent before, and this became of it.
+    /// The job that an earlier submission of the same form created.
     Earlier(JobId),
 }
 
-/// What the files of a form are, told from others by a digest.
+/// A digest over the files of a form, to recognise the same form.
 #[derive(Default)]
 struct Content {
     parts: Sha256,
@@ -246,7 +243,6 @@ struct Content {
 }
 
 impl Content {
-    /// A file begins.
     fn begin_part(&mut self, name: &str, file_name: Option<&str>) {
         self.end_part();
         for text in [name, file_name.unwrap_or_default()] {
@@ -267,7 +263,7 @@ impl Content {
         }
     }
 
-    /// Reads a file that is kept nowhere.
+    /// Hashes a file without storing it.
     async fn read(&mut self, mut field: Field<'_>) -> Result<(), Problem> {
         while let Some(piece) = field.chunk().await.map_err(|error| malformed(&error))? {
             self.add(&piece);
@@ -281,11 +277,11 @@ impl Content {
     }
 }
 
-/// Says which part a problem is about.
+/// Names the form part in a problem.
 fn in_part(problem: Problem, name: &str) -> Problem {
     let field = match problem.field() {
         Some(field) if field == name => name.to_owned(),
-        // A field within the job is named as if the job had come alone.
+        // A field inside `job` is named as if the job had been sent as JSON.
         Some(field) if name == "job" => field.to_owned(),
         Some(field) => format!("{name}{field}"),
         None => name.to_owned(),

@@ -1,16 +1,17 @@
-//! The messages of a VNC viewer (RFC 6143 and what noVNC and TigerVNC add), told apart so that those which act on the
-//! desktop can be left out while somebody else holds it. Pure: bytes in, bytes out.
+//! Parses the messages of a VNC viewer (RFC 6143 plus the extensions of noVNC and TigerVNC), so that those that act
+//! on the desktop can be dropped while somebody else controls it. Pure: bytes in, bytes out.
 //!
-//! Where a message ends must be seen as the desktop's server sees it: whoever gets the two to differ by one byte could hide a key in
-//! a harmless message. So only what both read alike is let through: two versions of the protocol, no password, pointers of one
-//! length, and clipboards that are as long as they say.
+//! The parser and the VNC server must agree on where each message ends. If they differed by one byte, a client could
+//! hide a key press inside a harmless message. Therefore only what both parse alike is accepted: two protocol
+//! versions, no authentication, pointer messages of one length, and clipboard messages whose content has the
+//! announced length.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// The longest message that is waited for as a whole; a longer one is not a viewer's.
+/// The longest message that is buffered. No viewer sends longer ones.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// Where the conversation of a viewer stands.
+/// The phase of the RFB connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Version,
@@ -19,20 +20,20 @@ enum Stage {
     Messages,
 }
 
-/// What may be done with what a viewer says.
+/// What is forwarded of a viewer's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hands {
-    /// All of it goes on.
+    /// Everything.
     Free,
-    /// Keys, the pointer, the clipboard and the size of the screen stay here.
+    /// Everything except keys, pointer, clipboard and screen size.
     Tied,
 }
 
-/// A viewer said something that no viewer says.
+/// The client sent something that is not a valid viewer message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotAViewer;
 
-/// Reads what a viewer says, message by message.
+/// Splits a viewer's byte stream into messages and filters them.
 #[derive(Debug)]
 pub(crate) struct Viewer {
     stage: Stage,
@@ -44,7 +45,8 @@ impl Viewer {
         Self { stage: Stage::Version, held: BytesMut::new() }
     }
 
-    /// What goes on to the desktop of what was said; the rest of a message that is not whole yet is kept.
+    /// Adds received bytes and returns those to forward to the desktop. An incomplete message is kept for the next
+    /// call.
     pub(crate) fn take(&mut self, said: &[u8], hands: Hands) -> Result<Bytes, NotAViewer> {
         self.held.extend_from_slice(said);
         let mut passed = BytesMut::new();
@@ -69,10 +71,10 @@ impl Viewer {
         Ok(passed.freeze())
     }
 
-    /// Refuses a whole message that the desktop's server might read otherwise.
+    /// Rejects a complete message that the VNC server might parse differently.
     fn check(&self, message: &[u8]) -> Result<(), NotAViewer> {
         let is_known = match self.stage {
-            // An older one has no byte for the security, and the server would still speak it.
+            // Version 3.3 has no security byte, and the server would still accept it.
             Stage::Version => VERSIONS.contains(&message),
             Stage::Security => message == [NO_PASSWORD],
             Stage::Init => true,
@@ -81,7 +83,7 @@ impl Viewer {
         if is_known { Ok(()) } else { Err(NotAViewer) }
     }
 
-    /// How long the message is that begins with what is held; `None` while that cannot be known.
+    /// The length of the next message. `None` if more bytes are needed to determine it.
     fn next_length(&self) -> Result<Option<usize>, NotAViewer> {
         let held = &self.held[..];
         let Some(first) = held.first() else { return Ok(None) };
@@ -95,7 +97,7 @@ impl Viewer {
             (Stage::Messages, UPDATE_REQUEST | CONTINUOUS_UPDATES) => Some(10),
             (Stage::Messages, KEY) => Some(8),
             (Stage::Messages, POINTER) => Some(6),
-            // A negative length marks the newer form of the clipboard.
+            // A negative length marks the extended clipboard format.
             (Stage::Messages, CUT_TEXT) => long(4).map(|length| 8 + length),
             (Stage::Messages, FENCE) => held.get(8).map(|length| 9 + usize::from(*length)),
             (Stage::Messages, XVP) => Some(4),
@@ -110,10 +112,10 @@ impl Viewer {
     }
 }
 
-/// The versions in which a viewer says how it comes in, then whether it shares, then messages.
+/// The versions in which the viewer sends a security type, then the shared flag, then messages.
 const VERSIONS: [&[u8]; 2] = [b"RFB 003.008\n", b"RFB 003.007\n"];
 const NO_PASSWORD: u8 = 1;
-/// Who announces this may send longer pointers, for buttons beyond the eighth.
+/// The encoding by which a viewer announces longer pointer messages, for buttons beyond the eighth.
 const LONG_POINTERS: [u8; 4] = (-316_i32).to_be_bytes();
 const SET_PIXEL_FORMAT: u8 = 0;
 const SET_ENCODINGS: u8 = 2;
@@ -125,27 +127,27 @@ const CONTINUOUS_UPDATES: u8 = 150;
 const FENCE: u8 = 248;
 const XVP: u8 = 250;
 const DESKTOP_SIZE: u8 = 251;
-/// Keys with their codes; the other messages of this kind are about sound.
+/// Key events with scan codes. The other messages of this type are about audio.
 const QEMU: u8 = 255;
 
-/// Whether a message does something on the desktop.
+/// Whether a message type acts on the desktop.
 fn acts(kind: u8) -> bool {
     matches!(kind, KEY | POINTER | CUT_TEXT | XVP | DESKTOP_SIZE | QEMU)
 }
 
-/// The encodings of a viewer but for the one that makes pointers longer. The server then never offers it, and a viewer to which it
-/// was not offered does without.
+/// Removes the encoding for longer pointer messages. The server then never enables it, and the viewer works without
+/// it.
 fn plain_encodings(message: &[u8]) -> Vec<u8> {
     let (head, list) = message.split_at(4);
     let kept: Vec<u8> =
         list.chunks(4).filter(|encoding| *encoding != LONG_POINTERS).flatten().copied().collect();
-    // No more are left than the two bytes have counted.
+    // The count cannot exceed the original one, which fits into two bytes.
     let count = u16::try_from(kept.len() / 4).unwrap_or_default().to_be_bytes();
     [&head[..2], &count, &kept].concat()
 }
 
-/// Whether a clipboard is as long as what is in it. Of the newer form a server reads what its flags promise, and goes on with
-/// whatever follows as the next message.
+/// Whether a clipboard message has the length that its content implies. Of the extended format, a server reads as
+/// much as the flags announce and parses whatever follows as the next message.
 fn is_plain_clipboard(message: &[u8]) -> bool {
     const TELLS: u32 = 1 << 24;
     const PROVIDES: u32 = 1 << 28;
@@ -219,7 +221,7 @@ mod tests {
         let encodings = [2, 0, 0, 3, 0, 0, 0, 7, 0xff, 0xff, 0xfe, 0xc4, 0, 0, 0, 1];
         let kept = [2, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 1];
         let only = [2, 0, 0, 1, 0xff, 0xff, 0xfe, 0xc4];
-        // The eighth button as every server knows it.
+        // The eighth button in the standard pointer message.
         let pressed = [5, 0x80, 0, 10, 0, 20];
         let said = [GREETING, &encodings, &pressed, UPDATE, &only, &pressed, UPDATE].concat();
         let free = Viewer::new().take(&said, Hands::Free).unwrap();
@@ -228,7 +230,7 @@ mod tests {
         assert_eq!(tied, [GREETING, &kept, UPDATE, &[2, 0, 0, 0], UPDATE].concat());
     }
 
-    /// Somebody who may still type must not leave behind what makes the server read later messages otherwise.
+    /// A viewer that may still send input must not be able to desynchronise the server's parser.
     #[test]
     fn a_clipboard_that_is_longer_than_what_is_in_it_is_refused() {
         let clipboard = |flags: u32, more: usize| {

@@ -1,8 +1,7 @@
-//! WebSockets: bounded messages, a pulse that notices a lost client, an end when the server goes down or what let the client
-//! in has ended.
+//! WebSockets with bounded messages, ping timeouts, and an end when the server shuts down or the client's lease ends.
 //!
-//! Nothing is queued here. A message is given to the connection before the next one is asked for, so that a slow client
-//! slows down who writes to it and costs no memory.
+//! Nothing is queued here. Each message is handed to the connection before the next one is fetched, so a slow client
+//! slows down the producer and costs no memory.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,19 +25,18 @@ use crate::extract::Shutdown;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
-/// The largest message that a client may send.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
-/// A client that says nothing for the idle timeout, not even that it is there, is gone. It has at least this time: an
-/// answer may be long on its way.
+/// A client that sends nothing for the idle timeout, not even a pong, is considered lost. The timeout is at least
+/// this long, because a pong may take a while to arrive.
 const LEAST_SILENCE: Duration = Duration::from_secs(5);
-/// How often a client is asked whether it is there, within the time that it may be silent.
+/// Number of pings sent within the permitted silence.
 const PINGS: u32 = 3;
-/// How long to wait for the other side's goodbye.
+/// How long to wait for the peer's close frame.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// How long a conversation may go on when it shall end.
+/// How long a session may continue after it was told to close.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// A request that wants to become a WebSocket.
+/// Extractor for a WebSocket upgrade request.
 pub(crate) struct Upgrade {
     upgrade: WebSocketUpgrade,
     closing: CancellationToken,
@@ -70,7 +68,7 @@ fn refuse(rejection: &WebSocketUpgradeRejection) -> Problem {
 }
 
 impl Upgrade {
-    /// Accepts, and talks.
+    /// Accepts the upgrade and runs `talk` on the connection.
     pub(crate) fn start<F>(
         self,
         talk: impl FnOnce(SocketWriter, SocketReader) -> F + Send + 'static,
@@ -106,18 +104,18 @@ impl Upgrade {
     }
 }
 
-/// What a client says.
+/// A message from the client, or the end of the connection.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Text(Utf8Bytes),
     Bytes(Bytes),
-    /// It has said goodbye, or is lost.
+    /// The client closed the connection or was lost.
     Gone,
-    /// The server goes down, or what let the client in has ended.
+    /// The server is shutting down, or the client's lease has ended.
     Closing,
 }
 
-/// Hears a client.
+/// The receiving half of a WebSocket.
 pub(crate) struct SocketReader {
     stream: SplitStream<WebSocket>,
     closing: CancellationToken,
@@ -125,11 +123,11 @@ pub(crate) struct SocketReader {
 }
 
 impl SocketReader {
-    /// What the client says next. Cancel safe.
+    /// Receives the next message. Cancel safe.
     pub(crate) async fn next(&mut self) -> Heard {
         loop {
             let message = tokio::select! {
-                // Whoever may not speak any more is not heard.
+                // Once the socket is closing, do not accept further messages.
                 biased;
                 () = self.closing.cancelled() => return Heard::Closing,
                 message = tokio::time::timeout(self.longest_silence, self.stream.next()) => message,
@@ -144,33 +142,32 @@ impl SocketReader {
     }
 }
 
-/// The client takes nothing any more.
+/// The client can no longer be written to.
 #[derive(Debug)]
 pub(crate) struct ClientGone;
 
-/// Speaks to a client.
+/// The sending half of a WebSocket.
 pub(crate) struct SocketWriter {
     sink: SplitSink<WebSocket, Message>,
     pulse: Interval,
 }
 
 impl SocketWriter {
-    /// Sends text; waits while the client takes nothing.
+    /// Sends a text message. Waits while the client does not read.
     pub(crate) async fn text(&mut self, text: String) -> Result<(), ClientGone> {
         self.send(Message::Text(text.into())).await
     }
 
-    /// Sends bytes; waits while the client takes nothing.
+    /// Sends a binary message. Waits while the client does not read.
     pub(crate) async fn bytes(&mut self, bytes: Bytes) -> Result<(), ClientGone> {
         self.send(Message::Binary(bytes)).await
     }
 
-    /// Waits until the client should be asked whether it is there. Cancel safe.
+    /// Waits until the next ping is due. Cancel safe.
     pub(crate) async fn pulse(&mut self) {
         self.pulse.tick().await;
     }
 
-    /// Asks the client whether it is there.
     pub(crate) async fn ping(&mut self) -> Result<(), ClientGone> {
         self.send(Message::Ping(Bytes::new())).await
     }
@@ -179,7 +176,8 @@ impl SocketWriter {
         self.sink.send(message).await.map_err(|_| ClientGone)
     }
 
-    /// Says goodbye and waits a moment for the answer: closed at once, the client's system might drop what was sent.
+    /// Sends a close frame and waits briefly for the peer's. If the connection were closed at once, the client's TCP
+    /// stack might discard data that is still in flight.
     pub(crate) async fn close(mut self, why: Goodbye, mut reader: SocketReader) {
         let frame = CloseFrame { code: why.code(), reason: Utf8Bytes::default() };
         let goodbye = async {
@@ -191,7 +189,7 @@ impl SocketWriter {
     }
 }
 
-/// Why a conversation ends.
+/// Why the server closes a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goodbye {
     Done,

@@ -1,4 +1,4 @@
-//! Jobs of every kind on a real server: done, failed, hostile, at work, waiting for a person.
+//! Jobs of every kind on a real server: complete, failed, hostile, running, waiting for a person.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use e2e::{Options, Server, default_images, shell};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use serde_json::{Value, json};
 
-/// A server with something of everything.
+/// A server with jobs in every state.
 pub(crate) struct Filled {
     pub(crate) server: Server,
     _models: Vec<ScriptedServer>,
-    /// The jobs by what they show.
+    /// Job ids by the name of what they show.
     pub(crate) jobs: BTreeMap<&'static str, String>,
 }
 
-/// Starts it and waits until every job is where it shall be.
+/// Starts the server and waits until every job has reached its state.
 pub(crate) fn fill() -> Filled {
     let config = "[model]\nlocal = false\n".to_owned();
     let server = Server::start_with(Options { config, images: Some(default_images()), ..Options::default() });
@@ -50,7 +50,7 @@ impl Filled {
         self.jobs.insert(name, id);
     }
 
-    /// A job whose model says this.
+    /// Adds a job whose scripted model gives these answers.
     fn add_agent(&mut self, name: &'static str, mut body: Value, answers: Vec<ScriptedAnswer>, state: &str) {
         let script = Script { order: Order::Turns, model: "scripted".into(), ..Script::of(answers) };
         let model = ScriptedServer::start_on_thread(script).expect("a scripted model");
@@ -144,14 +144,14 @@ impl Filled {
     }
 }
 
-/// An answer that calls one tool.
+/// A model answer that calls one tool.
 fn call(name: &str, arguments: Value) -> ScriptedAnswer {
     ScriptedAnswer::calls(&[(name, arguments)])
 }
 
 const PAGE: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n  <meta charset=\"utf-8\">\n  <title>Rain</title>\n  <style>\n    body { font-family: sans-serif; margin: 3rem; }\n    .bar { background: #0b6b6e; width: 4rem; display: inline-block; margin-right: 1rem; }\n  </style>\n</head>\n<body>\n  <h1>Rain in mm</h1>\n  <div><span class=\"bar\" style=\"height: 244px\"></span><span class=\"bar\" style=\"height: 192px\"></span><span class=\"bar\" style=\"height: 212px\"></span><span class=\"bar\" style=\"height: 176px\"></span></div>\n</body>\n</html>\n";
 
-/// A dialogue with a bit of everything; then these commands, or the end.
+/// A conversation that uses a bit of everything, followed by these commands, or by the end of the job.
 fn story(commands: &[&str]) -> Vec<ScriptedAnswer> {
     let items = ["Read the data", "Write the page", "Check it with a test"];
     let plan = |at: usize| {
@@ -181,7 +181,7 @@ fn story(commands: &[&str]) -> Vec<ScriptedAnswer> {
         ScriptedAnswer { text: "The page is there. A test that counts the bars:".into(), ..ScriptedAnswer::calls(&[plan(2), ("write_file", json!({"path": "test_page.py", "content": "import re\n\n\ndef test_every_month_has_a_bar():\n    page = open('index.html').read()\n    assert len(re.findall('class=\"bar\"', page)) == 4\n"}))]) },
         call("shell", json!({"command": "printf '\\033[1m== 1 test ==\\033[0m\\n'; python3 -c \"import test_page; test_page.test_every_month_has_a_bar()\" && printf '\\033[32m✓ every month has a bar\\033[0m\\n'"})),
     ];
-    // The last one goes on for ever, however long a call may take.
+    // The last command repeats for longer than any gallery run, however long a single call may take.
     let for_ever = commands.last().into_iter().cycle().take(if commands.is_empty() { 0 } else { 300 });
     for command in commands.iter().chain(for_ever) {
         answers.push(call("shell", json!({"command": command, "wait_s": 3600})));

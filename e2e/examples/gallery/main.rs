@@ -1,11 +1,11 @@
-//! Looks at the whole web page: fills a real server with jobs of every kind and photographs every view and pane, in light, in dark
-//! and as wide as a phone.
+//! Screenshots of the whole web page: fills a real server with jobs of every kind and captures every view and pane in
+//! light, dark and phone width.
 //!
 //! ```text
-//! cargo run -p caisson-e2e --example gallery -- FOLDER              all pictures into a folder
-//! cargo run -p caisson-e2e --example gallery -- FOLDER --stay       and the server stays until standard input ends
+//! cargo run -p caisson-e2e --example gallery -- FOLDER              all screenshots into a folder
+//! cargo run -p caisson-e2e --example gallery -- FOLDER --stay       keep the server running until stdin closes
 //! cargo run -p caisson-e2e --example gallery -- FOLDER --again [--page http://localhost:5173] [--only job-]
-//!                                                                   of the server that stays, perhaps through `npm run dev`
+//!                                                                   use the kept server, optionally via `npm run dev`
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a tool for developers")]
 #![allow(clippy::print_stdout, reason = "it says what it does")]

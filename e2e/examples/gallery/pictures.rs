@@ -1,4 +1,4 @@
-//! Every view and pane, in every look.
+//! Screenshots of every view and pane in every look.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use e2e::{Browser, Page, Server, shell};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// How a page is looked at.
+/// Color scheme and window size.
 struct Look {
     name: &'static str,
     colours: &'static str,
@@ -22,7 +22,7 @@ const LOOKS: [Look; 4] = [
     Look { name: "phone-dark", colours: "dark", width: 390, height: 844 },
 ];
 
-/// What a view must show before it is photographed, beside that nothing more is loaded.
+/// The views: name, URL hash, and the selector that must be present before the screenshot.
 fn views(jobs: &Value) -> Vec<(String, String, &'static str)> {
     let id = |name: &str| jobs[name].as_str().unwrap_or_default().to_owned();
     let mut views = vec![
@@ -50,7 +50,7 @@ fn views(jobs: &Value) -> Vec<(String, String, &'static str)> {
     views
 }
 
-/// Takes all whose name begins like this.
+/// Captures all views whose name starts with `only`.
 pub(crate) fn take(folder: &Path, address: &str, jobs: &Value, only: &str) {
     let browser = Browser::start();
     for look in &LOOKS {
@@ -69,7 +69,7 @@ pub(crate) fn take(folder: &Path, address: &str, jobs: &Value, only: &str) {
     }
 }
 
-/// What a server with keys shows: login, keys, a link to share, and what it leads to.
+/// Captures what a server with API keys shows: login, keys, a share link, and the shared view.
 pub(crate) fn take_with_keys(folder: &Path) {
     let server = Server::start();
     let made = server.post("/v1/keys", &json!({"name": "root", "role": "admin"})).expect(201).json();
@@ -126,7 +126,7 @@ fn dress(page: &mut Page, look: &Look) {
     page.ask("Emulation.setEmulatedMedia", &media);
 }
 
-/// Waits until nothing has changed on the page for a moment, but not for ever: some things go on.
+/// Waits until the page has not changed for a moment, but only a few seconds: some pages never stop changing.
 fn settle(page: &mut Page) {
     let deadline = Instant::now() + Duration::from_secs(6);
     let mut seen = (String::new(), Instant::now());

@@ -1,4 +1,5 @@
-//! Floods: wrong keys, headers, WebSockets. The server stays up, says no cheaply, and tells of it without filling its log.
+//! Floods of wrong keys, headers and WebSockets. The server stays up, rejects them cheaply, and logs them in few
+//! lines.
 
 use e2e::{Options, RawConnection, Said, Socket, wait_until};
 use reqwest::Method;
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Keyed, start};
 
-/// How long a process has worked.
+/// The CPU time that a process has used.
 fn processor_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The name, in parentheses, may have spaces in it.
+    // The process name, in parentheses, may contain spaces.
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     let ticks: f64 = fields[11..13].iter().map(|field| field.parse::<f64>().unwrap()).sum();
     ticks / 100.0
@@ -33,7 +34,7 @@ fn a_flood_of_wrong_keys_is_refused_and_told_of_in_a_few_lines() {
             });
         }
     });
-    // Without optimisation; what a check itself costs is measured in `bench`.
+    // An unoptimised build; `bench` measures the cost of a single key check.
     let worked = processor_seconds(keyed.server.pid()) - worked;
     assert!(worked < 15.0, "a thousand wrong keys took {worked} s of the processor");
     let log = keyed.server.log();
@@ -47,11 +48,11 @@ fn a_flood_of_wrong_keys_is_refused_and_told_of_in_a_few_lines() {
     assert!(!log.contains(&format!("caisson_{:064}", 7)), "a key that was tried is in the log");
     keyed.get(&keyed.admin, "/v1/jobs").expect(200);
     assert!(is_told(&keyed, "POST /v1/keys"), "the flood pushed nothing out");
-    // Nobody comes after the flood, and how many they were is told all the same.
+    // No request follows the flood, and the log must still report the final count.
     wait_until("all wrong keys are told of", || count_of(&deeds(&keyed), 401) == 1000);
 }
 
-/// What the server has noted.
+/// The entries of the access log.
 fn deeds(keyed: &Keyed) -> Vec<Value> {
     let answer = keyed.get(&keyed.admin, "/v1/access-log?limit=1000").expect(200).json();
     answer["deeds"].as_array().unwrap().clone()
@@ -63,7 +64,7 @@ fn is_told(keyed: &Keyed, what: &str) -> bool {
     deeds(keyed).iter().any(|deed| name(deed) == what)
 }
 
-/// How many requests of nobody with this answer the lines stand for.
+/// How many unauthenticated requests with this status the log entries represent.
 fn count_of(deeds: &[Value], status: u64) -> u64 {
     let counted = deeds.iter().filter(|deed| deed["who"] == "nobody" && deed["status"] == status);
     counted.map(|deed| deed["count"].as_u64().unwrap()).sum()
@@ -79,7 +80,7 @@ fn whoever_has_no_key_cannot_push_out_of_the_log_what_others_did() {
         &|| server.request(Method::DELETE, "/v1/session"),
         &|| server.request(Method::POST, "/v1/session").header("content-type", json).body("{"),
         &|| server.request(Method::POST, "/_caisson/enter").header("host", &origin).body("x"),
-        // A page of another site, which does not even reach the check of keys.
+        // A page of another site; the origin check rejects it before the key check.
         &|| server.request(Method::POST, "/v1/jobs").header("origin", "http://evil.example").body("x"),
     ];
     std::thread::scope(|scope| {
@@ -169,11 +170,11 @@ fn a_flood_of_websockets_stops_nobody() {
             &[("authorization", &bearer)],
         )
     };
-    // Half of all places are taken by sockets that say nothing, and one that never stops speaking nonsense.
+    // Half of all connections are WebSockets that send nothing; one more keeps sending nonsense.
     let silent: Vec<Socket> = (0..31).map(|_| open().expect("a socket")).collect();
     let mut loud = open().expect("a socket");
     let nonsense = vec![b'x'; 64 * 1024];
-    // How much of it the server takes before it turns away is its own affair; that it does is not.
+    // How much of it the server accepts does not matter, only that it closes the connection in the end.
     for _ in 0..20 {
         if !loud.offer_bytes(&nonsense) {
             break;

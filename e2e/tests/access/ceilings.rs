@@ -1,4 +1,4 @@
-//! The most that requests may ask for.
+//! Upper bounds on the limits that requests may ask for.
 
 use e2e::{Options, Server, shell};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn requests_above_a_ceiling_are_refused_by_name() {
         assert!(detail.contains(words) && detail.contains("the operator"), "{words}: {detail}");
         assert_eq!(answer.json()["field"], field, "{body}");
     }
-    // What each caller may ask for, and what jobs get that name no limits: never more than everybody may ask for.
+    // The bound for each caller, and the default limit of jobs: never more than the server-wide bound.
     for (key, most, default) in [(&ada, 256, 256), (&keyed.admin, 512, 512), (&big, 1_000_000, 512)] {
         let shown = keyed.get(key, "/v1/defaults").expect(200).json();
         assert_eq!(
@@ -84,7 +84,7 @@ fn requests_above_a_ceiling_are_refused_by_name() {
         );
         assert_eq!(shown["max"]["wall_clock_s"], 600);
     }
-    // What one may have, another may not repeat.
+    // A retry must not give a caller limits above the caller's own bound.
     let made =
         keyed.post(&big, "/v1/jobs", &steps(json!({"limits": {"memory_mib": 900_000}}))).expect(202).json();
     let id = made["job_id"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! What people do in the sandbox of a job, in the chain of its log: who, with which key, and what.
+//! User actions in a job's sandbox, in the hash chain of its event log: who, with which key, and what.
 
 use std::process::Command;
 
@@ -18,14 +18,14 @@ fn id_of(keyed: &Keyed, name: &str) -> String {
     found.unwrap_or_else(|| panic!("no key {name}: {keys}"))["id"].as_str().unwrap().to_owned()
 }
 
-/// The events of a job that say who did it.
+/// The events of a job that name an actor.
 fn deeds(keyed: &Keyed, job: &str) -> Vec<Value> {
     let page = keyed.get(&keyed.admin, &format!("/v1/jobs/{job}/events?format=json&limit=1000")).expect(200);
     let events = page.json()["events"].as_array().unwrap().clone();
     events.into_iter().filter(|event| event["done_by"].is_object()).collect()
 }
 
-/// A job with a sandbox that waits.
+/// Starts a job that waits, and returns it once its sandbox is reachable.
 fn waiting(keyed: &Keyed, key: &str) -> String {
     let job = keyed.schedule(key, "sleep 3600");
     let path = format!("/v1/jobs/{job}/files");
@@ -75,7 +75,7 @@ fn what_people_do_in_a_sandbox_is_in_the_chain_of_its_job() {
     let found: Vec<(Value, (Value, Value))> =
         told.iter().map(|(who, kind, data)| (who.clone(), (kind.clone(), data.clone()))).collect();
     assert_eq!(found[..6], expected[..], "{found:#?}");
-    // What came to nothing is told again, with the reason.
+    // A failed action is logged again, with the reason.
     let (who, (kind, data)) = &found[6];
     assert!(who["name"] == "ada" && kind == "person_acted" && data["failed"].is_string(), "{data}");
     expected = vec![

@@ -1,4 +1,4 @@
-//! Floods of connections: others are answered while they last.
+//! Floods of connections: the server still answers other clients.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::start;
 
-/// The address of who sends too much; the tests themselves have 127.0.0.1.
+/// The flooding client's address; the tests themselves use 127.0.0.1.
 const FLOODING: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn connect_from(address: Ipv4Addr, port: u16) -> TcpStream {
@@ -19,7 +19,7 @@ fn connect_from(address: Ipv4Addr, port: u16) -> TcpStream {
     TcpStream::from(socket)
 }
 
-/// Asks on a connection of its own.
+/// Sends a GET request on a new connection.
 fn get(port: u16, path: &str, key: Option<&str>) -> String {
     let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{key}\r\n");
@@ -31,7 +31,7 @@ fn expect(status: u16, answer: &str) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "not {status}: {answer}");
 }
 
-/// Begins a request whose body does not come, and waits until the server waits for it.
+/// Sends a request head without its body, and waits until the server waits for the body.
 fn hold(port: u16, path: &str, key: Option<&str>) -> TcpStream {
     let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let mut stream = connect_from(FLOODING, port);
@@ -50,7 +50,7 @@ fn hold(port: u16, path: &str, key: Option<&str>) -> TcpStream {
 fn half_open_connections_of_one_address_keep_nobody_out() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
-    // The server itself ends none of them.
+    // A long timeout, so that the server itself ends none of them.
     let keyed = start(Options { config: "[http]\nheader_timeout_s = 3600\n".into(), ..Options::default() });
     let port = keyed.server.port;
     let mut flood = Vec::new();
@@ -84,7 +84,7 @@ fn a_reserve_is_kept_for_callers_with_a_key_and_for_health_checks() {
     expect(503, &get(port, "/v1/jobs", Some("caisson_wrong")));
     expect(200, &get(port, "/v1/jobs", key));
     expect(200, &get(port, "/healthz", None));
-    // A quarter of the reserve is for health checks alone.
+    // A quarter of the reserve is for health checks only.
     held.extend((0..12).map(|_| hold(port, "/v1/jobs", key)));
     expect(503, &get(port, "/v1/jobs", key));
     for path in ["/healthz", "/readyz"] {

@@ -1,11 +1,11 @@
-//! Who did what, in a file that outlives the server.
+//! The access log: who did what, in a file that survives a crash of the server.
 
 use e2e::{Options, RawConnection, wait_until};
 use serde_json::{Value, json};
 
 use crate::support::{Keyed, start};
 
-/// Who did what with which answer, newest first.
+/// Name, action and status of each access log entry, newest first.
 fn told(keyed: &Keyed) -> Vec<(String, String, u64)> {
     let deeds = keyed.get(&keyed.admin, "/v1/access-log?limit=1000").expect(200).json()["deeds"].clone();
     let word = |deed: &Value, name: &str| deed[name].as_str().unwrap_or_default().to_owned();
@@ -18,7 +18,7 @@ fn told(keyed: &Keyed) -> Vec<(String, String, u64)> {
 
 #[test]
 fn what_was_done_is_known_after_the_server_was_killed() {
-    // The level of the server's own log has nothing to do with it.
+    // The access log does not depend on the log level.
     let keyed = start(Options { config: "log = \"error\"\n".into(), ..Options::default() });
     let ada = keyed.key("ada", "submitter", &json!({}));
     let login = keyed.server.post("/v1/session", &json!({"key": ada})).expect(200);
@@ -67,7 +67,7 @@ fn what_is_tried_at_the_origin_of_a_job_is_known_too() {
     let path = format!("//{job}-8123/x");
     assert_eq!(ask("GET", &format!("caisson_{}", "0".repeat(64))), 401);
     assert!(told(&keyed).contains(&("nobody".into(), format!("GET {path}"), 401)), "{:?}", told(&keyed));
-    // Nothing listens there; that somebody has sent something is known.
+    // Nothing listens on that port; the request is logged anyway.
     let status = u64::from(ask("POST", &ada));
     assert!(told(&keyed).contains(&("ada".into(), format!("POST {path}"), status)), "{:?}", told(&keyed));
     let refused = (0..40).filter(|_| ask("GET", &ada) == 429).count();
@@ -75,7 +75,7 @@ fn what_is_tried_at_the_origin_of_a_job_is_known_too() {
     assert!(told(&keyed).iter().any(|deed| deed.2 == 429), "{:?}", told(&keyed));
 }
 
-/// How many calls of people have begun in a job, and how many of them have ended.
+/// How many calls over the API have started in a job, and how many have ended.
 fn calls(keyed: &Keyed, job: &str) -> (usize, usize) {
     let page = keyed.get(&keyed.admin, &format!("/v1/jobs/{job}/events?format=json&limit=1000")).expect(200);
     let count = |kind: &str| {
@@ -116,7 +116,7 @@ fn who_hangs_up_has_done_it_all_the_same() {
     });
 }
 
-/// Takes a request and never answers it.
+/// Accepts a request and never answers it.
 const SILENT: &str = r#"
 import socket, time
 listener = socket.create_server(("127.0.0.1", 8124))

@@ -1,4 +1,4 @@
-//! Keys: made, shown once, listed, taken back; over the API, on the command line, and in a folder without a server.
+//! API keys: created, shown once, listed, revoked; over the API, with the CLI, and in a data folder without a server.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What a key may use, each limit refused by name.
+//! Per-key limits; the error names the limit.
 
 use e2e::{Options, Server, wait_until};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
@@ -126,12 +126,13 @@ fn what_was_spent_before_a_pause_counts_after_it() {
     let second = paused(&job, "2 of 2 turns");
     assert_eq!(second["turns"], 2, "the turn of before counts: {second}");
     assert!(cost(&second) > first, "{second}");
-    // Less than what is spent lets it do nothing more.
+    // A budget below what is already spent does not let the job go on.
     #[expect(clippy::cast_precision_loss, reason = "half of a sum of money")]
     let half = cost(&second) as f64 / 2e9;
     resume(&ada, &job, json!({"turns": 9, "money_usd": half})).expect(202);
     assert_eq!(paused(&job, "$"), second);
-    // A key that may spend one and a half of these turns a day is refused after two, in whatever pieces they were done.
+    // A daily limit of one and a half of these turns rejects the key after two turns, however they are split into
+    // jobs.
     #[expect(clippy::cast_precision_loss, reason = "a sum of money")]
     let limit = first as f64 * 1.5 / 1e9;
     let bob = keyed.key("bob", "submitter", &json!({"dollars_per_day": limit}));
@@ -165,7 +166,7 @@ fn a_key_sends_the_server_to_no_address_that_the_operator_has_not_named() {
     let server = Server::start_with(Options { config: config.into(), ..Options::default() });
     let body = |model: &str| json!({"task": "look around", "model": model, "start": false});
     let metadata = "http://169.254.169.254/latest/meta-data";
-    // Without keys whoever reaches the server may do everything.
+    // Without API keys, everybody who reaches the server may do everything.
     let draft = server.post("/v1/jobs", &body(metadata)).expect(202).json()["job_id"].clone();
     let draft = draft.as_str().unwrap();
     let keyed = Keyed::of(server);
@@ -181,13 +182,13 @@ fn a_key_sends_the_server_to_no_address_that_the_operator_has_not_named() {
             keyed.post(key, "/v1/jobs", &body(allowed)).expect(202);
         }
     }
-    // Nor by a job that was handed in before there were keys.
+    // The same holds for a job that was submitted before there were keys.
     for what in ["start", "retry"] {
         let answer = keyed.post(&keyed.admin, &format!("/v1/jobs/{draft}/{what}"), &json!({}));
         let detail = answer.expect_problem(422, "invalid_field");
         assert!(detail.contains("jobs_may"), "{what}: {detail}");
     }
-    // It is still one, and no other was made of it.
+    // The job is still a draft, and no retry was created.
     let more = keyed.request(&keyed.admin, Method::PUT, &format!("/v1/jobs/{draft}/files/a")).body("x");
     let status = keyed.server.send(more).status;
     assert!(status < 300, "{status}");

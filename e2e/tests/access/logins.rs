@@ -1,5 +1,5 @@
-//! A login ends on the server when somebody logs out: a copy of its cookie is worth nothing any more, also to the next server. And a
-//! cookie alone, without a word on where a request comes from, changes nothing.
+//! Logging out ends the session on the server, also across restarts: a copy of its cookie becomes useless. A cookie
+//! alone, without an `Origin` header, changes nothing.
 
 use e2e::{Answer, Options, Socket};
 use reqwest::Method;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::streams::{follow, until_closed, until_end};
 use crate::support::{Keyed, start};
 
-/// Logs in and gives the cookie.
+/// Logs in and returns the cookie.
 fn log_in(keyed: &Keyed) -> String {
     let login = keyed.server.post("/v1/session", &json!({"key": keyed.admin})).expect(200);
     login.header("set-cookie").split(';').next().unwrap().to_owned()
@@ -80,7 +80,7 @@ fn a_cookie_without_an_origin_changes_nothing() {
         assert!(status == 403 && body.contains("origin_missing"), "{path}: {status} {body}");
     }
     jobs(&keyed, &cookie).expect(200);
-    // A key needs no word on where it comes from.
+    // An API key needs no `Origin` header.
     let bearer = format!("Bearer {}", keyed.admin);
     let path = format!("/v1/jobs/{job}/terminal");
     assert!(Socket::try_open(&keyed.server, &path, &[("authorization", &bearer)]).is_ok());

@@ -1,4 +1,4 @@
-//! Who may do what, over the API and on the command line: keys, roles, owners, limits.
+//! Access control over the API and the CLI: keys, roles, owners, limits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod abuse;

@@ -1,4 +1,4 @@
-//! Many at once: what one alone would be refused, twenty together do not get either.
+//! Concurrent requests: twenty at once get no more than one alone would.
 
 use std::sync::Barrier;
 
@@ -9,7 +9,7 @@ use crate::support::start;
 
 const MANY: usize = 20;
 
-/// Does it in twenty threads at the same moment; the statuses of the answers.
+/// Calls `ask` in twenty threads at the same moment and returns the status codes.
 fn at_once(ask: impl Fn(usize) -> u16 + Sync) -> Vec<u16> {
     let begin = Barrier::new(MANY);
     std::thread::scope(|scope| {
@@ -39,7 +39,7 @@ fn no_two_keys_have_one_name_and_the_last_admin_stays() {
     let keys = keyed.get(&keyed.admin, "/v1/keys").expect(200).json()["keys"].clone();
     assert_eq!(keys.as_array().unwrap().iter().filter(|key| key["name"] == "ada").count(), 1);
 
-    // Twenty admins end each other; one cannot be ended any more, and the server still asks for keys.
+    // Twenty admins revoke each other; one must remain, and the server must still require keys.
     let admins: Vec<String> =
         (0..MANY).map(|number| keyed.key(&format!("admin-{number}"), "admin", &json!({}))).collect();
     keyed.delete(&admins[0], "/v1/keys/root").expect(204);

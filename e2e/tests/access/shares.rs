@@ -1,4 +1,4 @@
-//! Links for others are on record: they are listed, and revoked at once.
+//! Share links are recorded: they can be listed, and a revoked link stops working at once.
 
 use e2e::{Options, Socket};
 use reqwest::Method;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::streams::{follow, until_closed, until_end};
 use crate::support::{Keyed, start, stderr, stdout};
 
-/// Makes a link; its id, and what opens it.
+/// Creates a share link; returns its id and its token.
 fn share(keyed: &Keyed, key: &str, job: &str, body: &Value) -> (String, String) {
     let made = keyed.post(key, &format!("/v1/jobs/{job}/shares"), body).expect(201).json();
     let link = made["url"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
@@ -62,7 +62,7 @@ fn a_link_that_is_revoked_ends_at_once_with_all_that_was_opened_by_it() {
     until_closed(socket);
     let refused = Socket::try_open(&keyed.server, &path, &[]).err().map(|(status, _)| status);
     assert_eq!(refused, Some(401));
-    // Who has handed the job in may revoke what others have shared of it.
+    // The owner of the job may revoke links that others have created.
     keyed.delete(&ada, &address(&events)).expect(204);
     assert!(!until_end(stream).contains("event: end"), "the job goes on");
     keyed.delete(&ada, &address(&events)).expect_problem(404, "share_not_found");

@@ -1,4 +1,4 @@
-//! What stays open ends with what it was opened with: a key, a link.
+//! Open streams end when the key or share link that opened them ends.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 
@@ -14,12 +14,12 @@ fn terminal(keyed: &Keyed, path: &str, key: &str) -> Socket {
     opened.unwrap_or_else(|(status, body)| panic!("{path}: {status} {body}"))
 }
 
-/// Reads until the server says goodbye; it is given a minute and a half.
+/// Reads until the server closes the socket, for at most 90 seconds.
 pub(crate) fn until_closed(mut socket: Socket) {
     while !matches!(socket.hear(), Said::Closed(_)) {}
 }
 
-/// Events as they come, after the first line of them.
+/// Opens an event stream and waits for its first line.
 pub(crate) fn follow(request: reqwest::blocking::RequestBuilder) -> BufReader<Response> {
     let request = request.timeout(std::time::Duration::from_secs(90));
     let response = request.send().unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn follow(request: reqwest::blocking::RequestBuilder) -> BufReader<Re
     events
 }
 
-/// Reads until the stream ends; an end by the time limit of the request is an error.
+/// Reads until the stream ends; panics if the request times out first.
 pub(crate) fn until_end(mut events: BufReader<Response>) -> String {
     let mut rest = String::new();
     events.read_to_string(&mut rest).expect("the server has not ended the stream");
@@ -75,7 +75,7 @@ fn what_is_open_ends_with_the_key() {
 fn what_is_open_ends_with_the_link() {
     let keyed = start(Options::default());
     let job = running(&keyed, &keyed.admin);
-    // Long enough to be opened on a slow machine, and no longer than one waits for the end.
+    // Long enough to open the streams on a slow machine, short enough to wait for the end.
     let link = |view: &str| {
         let body = json!({"view": view, "rights": "use", "for_s": 20});
         let made = keyed.post(&keyed.admin, &format!("/v1/jobs/{job}/shares"), &body).expect(201).json();

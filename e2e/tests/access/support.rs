@@ -1,4 +1,4 @@
-//! A server that asks for keys, and requests with one.
+//! A server that requires API keys, and requests with a key.
 
 use std::process::{Command, Output};
 
@@ -7,27 +7,26 @@ use reqwest::Method;
 use reqwest::blocking::RequestBuilder;
 use serde_json::{Value, json};
 
-/// A server with a key of an admin.
+/// A server with an admin key.
 pub(crate) struct Keyed {
     pub(crate) server: Server,
     pub(crate) admin: String,
 }
 
-/// Starts one.
 #[track_caller]
 pub(crate) fn start(options: Options) -> Keyed {
     Keyed::of(Server::start_with(options))
 }
 
 impl Keyed {
-    /// Makes the first key of a server.
+    /// Creates the server's first key, an admin key.
     #[track_caller]
     pub(crate) fn of(server: Server) -> Self {
         let made = server.post("/v1/keys", &json!({"name": "root", "role": "admin"})).expect(201).json();
         Self { server, admin: made["secret"].as_str().expect("a secret").to_owned() }
     }
 
-    /// Makes a key.
+    /// Creates a key and returns its secret.
     #[track_caller]
     pub(crate) fn key(&self, name: &str, role: &str, limits: &Value) -> String {
         let body = json!({"name": name, "role": role, "limits": limits});
@@ -35,7 +34,7 @@ impl Keyed {
         made["secret"].as_str().expect("a secret").to_owned()
     }
 
-    /// A request with a key.
+    /// A request authenticated with a key.
     pub(crate) fn request(&self, key: &str, method: Method, path: &str) -> RequestBuilder {
         self.server.request(method, path).bearer_auth(key)
     }
@@ -55,27 +54,26 @@ impl Keyed {
         self.server.send(self.request(key, Method::DELETE, path))
     }
 
-    /// Hands in a job of one shell step and gives its id.
+    /// Submits a job with one shell step and returns its id.
     #[track_caller]
     pub(crate) fn schedule(&self, key: &str, command: &str) -> String {
         let answer = self.post(key, "/schedule", &json!({"steps": [shell(command)]})).expect(202).json();
         answer["job_id"].as_str().expect("a job_id").to_owned()
     }
 
-    /// What a job's status is now.
+    /// The job's current status.
     #[track_caller]
     pub(crate) fn status(&self, id: &str) -> String {
         let job = self.get(&self.admin, &format!("/v1/jobs/{id}")).expect(200).json();
         job["status"].as_str().expect("a status").to_owned()
     }
 
-    /// Waits until a job has this status.
     #[track_caller]
     pub(crate) fn wait_for(&self, id: &str, status: &str) {
         wait_until(&format!("{id} is {status}"), || self.status(id) == status);
     }
 
-    /// Types a command with a key.
+    /// Runs the CLI with a key.
     #[track_caller]
     pub(crate) fn caisson(&self, key: Option<&str>, words: &[&str]) -> Output {
         let mut command = Command::new(binary());
@@ -85,12 +83,10 @@ impl Keyed {
     }
 }
 
-/// What a command printed.
 pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a command complained about.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Every operation of the OpenAPI document, tried by everybody: each gets exactly what the role allows.
+//! The permission of every operation in the OpenAPI document: each caller gets exactly what the role allows.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Keyed, start};
 
-/// What an operation asks of its caller, by a table of this test's own: an operation that is not in it fails the tests.
+/// The permission an operation needs. This test has its own table: an operation that is missing in it fails the
+/// tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -88,7 +89,7 @@ const TABLE: [(Needs, &[&str]); 6] = [
     (Needs::Govern, &["get /v1/access-log", "get /v1/keys", "post /v1/keys", "delete /v1/keys/{name}"]),
 ];
 
-/// Below `/v1/jobs/{id}` and below `/v1/sandboxes/{id}`.
+/// Paths that exist below both `/v1/jobs/{id}` and `/v1/sandboxes/{id}`.
 const BELOW_BOTH: [(Needs, &[&str]); 2] = [
     (
         Needs::Look,
@@ -150,7 +151,7 @@ struct Operation {
 }
 
 impl Operation {
-    /// Its address, about these.
+    /// The path with its parameters filled in.
     fn about(&self, job: &str, sandbox: &str) -> String {
         let id = if self.path.starts_with("/v1/sandboxes") { sandbox } else { job };
         let filled = [
@@ -168,7 +169,7 @@ impl Operation {
         if self.path == "/status" { format!("{path}?task_id={job}") } else { path }
     }
 
-    /// The same with the first digit of the id written as a percent sign and two others, where the path has an id.
+    /// The same path with the first digit of the id percent-encoded; `None` for a path without an id.
     fn written_otherwise(&self, job: &str, sandbox: &str) -> Option<String> {
         let [job, sandbox] = [job, sandbox].map(|id| format!("%{:02x}{}", id.as_bytes()[0], &id[1..]));
         self.is_about_one().then(|| self.about(&job, &sandbox))
@@ -179,7 +180,7 @@ impl Operation {
     }
 }
 
-/// All operations; those that remove something last.
+/// All operations; those that remove something come last.
 fn operations() -> Vec<Operation> {
     let text = std::fs::read_to_string(source::root().join("docs/openapi.json")).unwrap();
     let document: Value = serde_json::from_str(&text).unwrap();
@@ -206,7 +207,7 @@ fn operations() -> Vec<Operation> {
     all
 }
 
-/// What the check before all handlers said: nothing where it let the request through.
+/// The error of the permission check that runs before all handlers; `None` if it let the request through.
 fn refusal(keyed: &Keyed, key: Option<&str>, operation: &Operation, path: &str) -> Option<(u16, String)> {
     let mut request = keyed.server.request(operation.method.clone(), path).timeout(Duration::from_secs(60));
     if let Some(key) = key {
@@ -216,7 +217,7 @@ fn refusal(keyed: &Keyed, key: Option<&str>, operation: &Operation, path: &str) 
     let response = request.send().unwrap_or_else(|error| panic!("{what}: {error:?}"));
     let status = response.status().as_u16();
     if status < 400 {
-        // Some of these bodies have no end.
+        // Some of these response bodies have no end.
         return None;
     }
     let problem: Value = response.json().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -228,7 +229,7 @@ fn refusal(keyed: &Keyed, key: Option<&str>, operation: &Operation, path: &str) 
     of_the_check.then_some((status, code))
 }
 
-/// A job that is over and a sandbox that lives.
+/// Creates a job that has ended and a running sandbox.
 fn things_of(keyed: &Keyed, key: &str) -> (String, String) {
     let job = keyed.schedule(key, "echo text > a.txt");
     keyed.wait_for(&job, "complete");
@@ -269,7 +270,7 @@ fn everybody_gets_exactly_what_the_role_allows() {
         };
         assert_eq!(refusal(&keyed, Some(&stranger), operation, &path), expected, "a stranger: {what}");
     }
-    // A query that names a job of one's own beside that of another is about both.
+    // A query that names one's own job and another caller's job needs permission for both.
     let own = keyed.schedule(&stranger, "true");
     keyed.get(&stranger, &format!("/status?job_id={own}")).expect(200);
     for query in [

@@ -1,4 +1,4 @@
-//! TLS by certificate files, and what a proxy that is trusted may say.
+//! TLS with certificate files, and forwarded headers of a trusted proxy.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{start, stderr, stdout};
 
-/// A certificate with its key, in files, and the configuration that names them.
+/// A certificate and its key in files.
 struct Files {
     folder: tempfile::TempDir,
 }
@@ -29,7 +29,7 @@ impl Files {
         self.folder.path().join("key.pem")
     }
 
-    /// Writes a new certificate; what a client must trust.
+    /// Writes a new certificate and returns it for clients to trust.
     fn renew(&self) -> String {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
         std::fs::write(self.chain(), made.cert.pem()).unwrap();
@@ -37,7 +37,7 @@ impl Files {
         made.cert.pem()
     }
 
-    /// A server that speaks with them.
+    /// Starts a server with this certificate.
     fn serve(&self) -> Server {
         let [chain, key] = [self.chain(), self.key()].map(|path| path.display().to_string());
         let config = format!("[tls]\ncertificate = {chain:?}\nkey = {key:?}\n");
@@ -47,7 +47,7 @@ impl Files {
     }
 }
 
-/// A client that trusts one certificate alone.
+/// A client that trusts only this certificate.
 fn trusting(certificate: &str) -> Client {
     let trusted = reqwest::Certificate::from_pem(certificate.as_bytes()).unwrap();
     let builder = e2e::http_client().tls_certs_only([trusted]);
@@ -97,7 +97,7 @@ fn a_certificate_that_was_renewed_is_handed_out_after_sighup() {
     let first = files.renew();
     let server = files.serve();
     let url = format!("https://localhost:{}/healthz", server.port);
-    // A connection of its own each time: one that is open keeps what it was greeted with.
+    // A new connection each time: an open one keeps the certificate of its handshake.
     let is_greeted_with =
         |certificate: &str| trusting(certificate).get(&url).send().is_ok_and(|answer| answer.status() == 200);
     let hang_up = || {

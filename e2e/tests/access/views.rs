@@ -1,5 +1,5 @@
-//! Live views pass the same check as all else; a link shows one of them to others and nothing more; what the API knows its
-//! callers by never reaches a job.
+//! Live views are subject to the same permission check as everything else. A share link shows one of them and nothing
+//! more. Callers' credentials never reach a job.
 
 use e2e::{Options, RawConnection, wait_until};
 use reqwest::Method;
@@ -21,7 +21,7 @@ class Echo(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", 8123), Echo).serve_forever()
 "#;
 
-/// An answer with its head as it was sent: nobody follows where it leads.
+/// A response whose redirects are not followed.
 struct Raw {
     status: u16,
     head: String,
@@ -46,13 +46,13 @@ fn ask(keyed: &Keyed, host: &str, path: &str, headers: &[(&str, &str)]) -> Raw {
     Raw { status, head: head.to_owned(), body: body.to_owned() }
 }
 
-/// Part of an address after the host.
+/// The path of a URL.
 fn path_of(url: &str) -> String {
     let rest = url.split_once("://").unwrap().1;
     format!("/{}", rest.split_once('/').unwrap().1)
 }
 
-/// The `name=value` of a cookie that was set.
+/// The `name=value` of the `Set-Cookie` header.
 fn cookie_of(answer: &Raw) -> String {
     let set = answer.header("set-cookie").unwrap_or_else(|| panic!("no cookie: {}", answer.head));
     assert!(set.contains("HttpOnly"), "{set}");
@@ -65,7 +65,7 @@ fn share(keyed: &Keyed, key: &str, job: &str, body: &Value) -> String {
     path_of(made["url"].as_str().unwrap())
 }
 
-/// A job that serves its callers' headers on a port until it is cancelled.
+/// Starts a job that echoes its callers' headers on a port until it is cancelled.
 fn echoing(keyed: &Keyed, key: &str) -> String {
     let steps = json!([
         {"tool": "write_file", "path": "echo.py", "content": ECHO},

@@ -1,4 +1,4 @@
-//! The commands around agents, typed as a person would; and the demonstration.
+//! The CLI commands around agents, and the demonstration.
 
 use e2e::{Archive, Options, Server, wait_until};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
@@ -17,7 +17,7 @@ fn call(name: &str, arguments: Value) -> ScriptedAnswer {
     ScriptedAnswer::calls(&[(name, arguments)])
 }
 
-/// Comes back to a file, and is not exact in its line numbers and white space: nothing for `patch`.
+/// Patches one file twice, with wrong line numbers and inexact white space: `patch` would reject it.
 const PATCH: &str = "--- a/sub/c.txt\n+++ b/sub/c.txt\n@@ -70,2 +70,2 @@\n a\n-b\n+B \u{1F600}'\"\n\
     --- a/sub/c.txt\n+++ b/sub/c.txt\n@@ -4 +4,2 @@\n d\n+e\n--- /dev/null\n+++ b/new/d.txt\n@@ -0,0 +1 @@\n+new\n";
 

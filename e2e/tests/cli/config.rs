@@ -1,4 +1,4 @@
-//! `caisson config check`, completions and manual pages.
+//! `caisson config check`, shell completions and manual pages.
 
 use crate::typed::{Outcome, command, finish};
 

@@ -1,4 +1,4 @@
-//! `caisson doctor` where it is most needed: where nothing works.
+//! `caisson doctor` on a host where nothing works, which is where it is needed most.
 
 use std::fs;
 
@@ -59,7 +59,7 @@ fn looking_leaves_nothing_behind() {
     doctor(folder.path(), &[]).expect(0);
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(left.is_empty(), "{left:?}");
-    // Nor in a folder that is there already.
+    // Nor in a folder that exists already.
     fs::create_dir(folder.path().join("data")).unwrap();
     doctor(folder.path(), &[]).expect(0);
     let left: Vec<_> =

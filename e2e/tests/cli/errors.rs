@@ -1,11 +1,11 @@
-//! What scripts are told when a command cannot be carried out.
+//! Error output for scripts when a command fails.
 
 use e2e::{Options, Server, free_port};
 use serde_json::{Value, json};
 
 use crate::typed::{Outcome, command, finish, typed};
 
-/// The one line of JSON on standard error.
+/// The single line of JSON on standard error.
 #[track_caller]
 fn error(outcome: &Outcome) -> Value {
     assert_eq!(outcome.stdout, "");

@@ -38,7 +38,7 @@ impl Place {
         self.folder.path().join("data/images").join(name).join("rootfs")
     }
 
-    /// A recipe whose stages write down that they ran; `python` needs the network.
+    /// Writes a recipe whose stages log that they ran; the stage `python` needs the network.
     fn write_recipe(&self) {
         let stages = self.folder.path().join("recipe/stages");
         fs::create_dir_all(&stages).unwrap();
@@ -49,7 +49,7 @@ impl Place {
             } else {
                 ""
             };
-            // Whatever of the host is shown inside is a copy.
+            // Everything of the host's `/etc` that is visible inside is a copy.
             let sealed = "! grep -q ' /etc/' /proc/self/mountinfo\necho gone > /etc/resolv.conf\n";
             let text = format!("#!/bin/sh\nset -e\necho {name} >> /log\n{sealed}{fetch}");
             fs::write(stages.join(name), text).unwrap();
@@ -80,14 +80,14 @@ fn a_build_that_loses_its_network_goes_on_at_the_stage_that_failed() {
     let built = place.typed_with(&build, &[("http_proxy", "http://127.0.0.1:8")]).expect(0);
     assert!(built.stderr.contains("[2/6] packages was done before"), "{}", built.stderr);
     assert!(built.stderr.contains("[6/6] finish   done in"), "{}", built.stderr);
-    // What the stage that failed did the first time is its own to clear away; the others ran once.
+    // The failed stage must clean up after its first run itself; the other stages ran once.
     assert_eq!(
         fs::read_to_string(place.root("mine").join("log")).unwrap(),
         "packages\npython\npython\nnode\nfiles\nfinish\n"
     );
     let again = place.typed_with(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect(0);
     assert!(again.stdout.contains("mine is up to date"), "{}", again.stdout);
-    // A change of the last stages is put on what is there.
+    // A change to the last stages is built on top of the existing ones.
     let files = place.folder.path().join("recipe/files/etc");
     fs::create_dir_all(&files).unwrap();
     fs::write(files.join("motd"), "hello\n").unwrap();
@@ -167,7 +167,7 @@ fn every_form_goes_out_and_comes_back_in() {
 fn layers_take_away_what_they_mark_and_must_be_what_they_claim() {
     let place = Place::new();
     let folder = place.folder.path();
-    // As `docker save` writes it.
+    // The layout that `docker save` writes.
     fs::create_dir_all(folder.join("saved/upper/etc")).unwrap();
     tar(folder, &["--create", "--file", "saved/lower.tar", "--directory", "small", "."]);
     fs::write(folder.join("saved/upper/etc/.wh.os-release"), "").unwrap();
@@ -189,7 +189,7 @@ fn layers_take_away_what_they_mark_and_must_be_what_they_claim() {
     for entry in fs::read_dir(folder.join("layout/blobs/sha256")).unwrap() {
         let path = entry.unwrap().path();
         let mut bytes = fs::read(&path).unwrap();
-        // Of all blobs only the layer does not begin with a brace.
+        // The layer is the only blob that does not start with a brace.
         if bytes[0] != b'{' {
             bytes.push(0);
             fs::write(&path, bytes).unwrap();
@@ -256,7 +256,7 @@ fn a_directory_is_imported_without_mounts_and_without_the_images_that_lie_in_it(
     let place = Place::new();
     let folder = place.folder.path();
     place.typed(&["import", "small", "--name", "first"]).expect(0);
-    // The folder of images lies below what is imported.
+    // The folder of images lies inside the imported directory.
     fs::create_dir_all(folder.join("etc")).unwrap();
     fs::create_dir_all(folder.join("mounted")).unwrap();
     let sparse = fs::File::create(folder.join("etc/sparse")).unwrap();

@@ -1,4 +1,4 @@
-//! Looking at jobs, and at what they left.
+//! Inspecting jobs and their output.
 
 use e2e::{Archive, Server};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The command line of the real binary, as people and scripts type it: one file for each topic.
+//! The CLI of the real binary as people and scripts use it: one file per topic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod agent;

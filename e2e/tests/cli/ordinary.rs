@@ -1,4 +1,4 @@
-//! The binary as somebody without rights types it: a user that only this test has, in a mount namespace of its own.
+//! The binary run by an unprivileged user that exists only in the mount namespace of this test.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 use e2e::{Archive, binary};
 use serde_json::Value;
 
-/// The user; nobody on the host has this id.
+/// The user's id; no user of the host has it.
 const UID: u32 = 60_124;
 const FIRST_LENT: u32 = 710_000_000;
-/// The test's folder is the current one; arguments are those of the binary.
+/// The current directory is the test's folder; the arguments are passed to the binary.
 const SCRIPT: &str = r#"
 set -e
 for name in passwd group subuid subgid; do [ -e /etc/$name ] || touch /etc/$name; mount --bind $name /etc/$name; done
@@ -19,7 +19,7 @@ exec setpriv --reuid=$USER_ID --regid=$USER_ID --clear-groups \
     env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=$PWD/home NO_COLOR=1 "$PWD/caisson" "$@"
 "#;
 
-/// What the host gives to the user.
+/// Whether the host delegates subordinate ids to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ids {
     Lent,
@@ -32,7 +32,7 @@ struct User {
 
 impl User {
     fn new(ids: Ids) -> Self {
-        // Short: sockets lie below it.
+        // The path must be short because Unix sockets are created below it.
         let folder = tempfile::Builder::new().prefix("cu").tempdir().unwrap();
         let path = folder.path();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -70,7 +70,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Doctor says that sandboxes are to be had, and a run gives one, leaving nothing.
+/// Asserts that `caisson doctor` reports usable sandboxes, and that a run works and leaves nothing behind.
 #[track_caller]
 fn sandboxes_are_to_be_had(ids: Ids) {
     let user = User::new(ids);
@@ -82,7 +82,7 @@ fn sandboxes_are_to_be_had(ids: Ids) {
     assert!(table.status.success() && said(&table).contains("namespaces"), "{}", said(&table));
 
     let mut settings: Vec<&[&str]> = vec![&[]];
-    // The operator accepts less, and gets what the host has.
+    // The operator accepts weaker isolation and gets what the host offers.
     settings.push(&["--config", "landlock.toml"]);
     for (number, more) in settings.into_iter().enumerate() {
         let out = format!("home/result-{number}");

@@ -1,4 +1,4 @@
-//! `caisson ports`: what listens in a sandbox, and connections carried to it.
+//! `caisson ports`: lists listening ports of a sandbox and forwards connections to them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::typed::{command, typed};
 
-/// Sends back all that it gets, for any number of connections.
+/// Echoes everything it receives, on any number of connections.
 const ECHO: &str = "import socketserver
 class Echo(socketserver.BaseRequestHandler):
     def handle(self):
@@ -49,7 +49,7 @@ fn ports_are_listed_and_forwarded() {
     });
     assert!(heard == sent, "what came back is not what was sent");
     stream.shutdown(Shutdown::Both).unwrap();
-    // A second one on the same port, after the first is gone.
+    // A second connection to the same port after the first has closed.
     let mut second = TcpStream::connect(("127.0.0.1", local)).unwrap();
     second.write_all(b"again").unwrap();
     let mut again = [0; 5];

@@ -1,4 +1,4 @@
-//! `caisson run`, on a server and without one.
+//! `caisson run`, with and without a server.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -119,7 +119,7 @@ fn a_run_without_a_server_is_cancelled_when_it_is_told_to_stop() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().starts_with("[1/1]")), "the step never started");
         kill_process(Pid::from_child(&child), signal).unwrap();
-        // What it prints must go somewhere.
+        // The pipe must be drained so that the process does not block.
         lines.for_each(drop);
         assert_eq!(child.wait().unwrap().code(), Some(3), "{signal:?}");
         assert_eq!(std::fs::read_dir(folder.path().join("data/once")).unwrap().count(), 0);
@@ -129,7 +129,7 @@ fn a_run_without_a_server_is_cancelled_when_it_is_told_to_stop() {
 #[test]
 fn a_second_interrupt_ends_a_run_without_a_server_and_says_what_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    // What never ends by itself, and cannot be collected before long: the first interrupt has much to do.
+    // Never ends by itself, and its output takes long to collect: the first interrupt starts much work.
     let steps =
         r#"[{"tool": "shell", "command": "yes | head -c 300M > large; printf 'fu%s\\n' ll; sleep 600"}]"#;
     std::fs::write(folder.path().join("wait.json"), steps).unwrap();
@@ -199,7 +199,7 @@ fn an_interrupt_while_files_are_sent_leaves_no_draft() {
     let server = Server::start();
     let steps = r#"[{"tool": "shell", "command": "true"}]"#;
     std::fs::write(server.folder().join("steps.json"), steps).unwrap();
-    // Takes far longer to send than to look for the draft.
+    // Sending this file takes much longer than polling for the draft.
     std::fs::File::create(server.folder().join("large")).unwrap().set_len(1 << 36).unwrap();
     let words = ["run", "--steps", "steps.json", "--file", "large", "--disk", "128g"];
     let mut sending = command(server.folder(), &words);

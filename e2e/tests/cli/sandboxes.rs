@@ -1,4 +1,4 @@
-//! Shells and commands in sandboxes, live.
+//! Live shells and commands in sandboxes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -65,7 +65,7 @@ fn links_empty_folders_and_permissions_are_copied_there_and_back() {
     let look = "cd named && ./near && readlink near far && ls -d empty/deeper && ./far echo reached";
     let seen = typed(&server, &["exec", &id, look]).expect(0).stdout;
     assert_eq!(seen, "from the tool\ntool\n/usr/bin/env\nempty/deeper\nreached\n");
-    // Into a folder that is not there yet, into one that is, and over what is there.
+    // Into a folder that does not exist yet, into one that does, and over existing files.
     for place in ["back", "back/named", "back/named"] {
         assert_eq!(typed(&server, &["cp", &format!("{id}:named"), "back"]).expect(0).stdout, "3 files\n");
         let back = folder.join(place);
@@ -74,7 +74,7 @@ fn links_empty_folders_and_permissions_are_copied_there_and_back() {
         assert!(back.join("empty/deeper").is_dir());
         assert_eq!(back.join("tool").metadata().unwrap().permissions().mode() & 0o777, 0o750);
     }
-    // What was a link here is replaced, not written through.
+    // A local link is replaced, not written through.
     let mine = folder.join("mine");
     std::fs::write(&mine, "mine").unwrap();
     typed(&server, &["exec", &id, "rm named/far && echo theirs > named/far"]).expect(0);
@@ -98,7 +98,7 @@ fn a_copy_stays_in_the_workspace_and_tells_what_it_leaves_out() {
     typed(&server, &["cp", &format!("{mine}:../stats"), "stats"]).expect_message(2, &["`..`"]);
     assert!(!server.folder().join("stats").exists());
     assert_eq!(typed(&server, &["exec", &other, "ls"]).expect(0).stdout, "");
-    // A name that is no text cannot be asked for.
+    // A file name that is not UTF-8 cannot be requested.
     typed(&server, &["exec", &mine, "mkdir d; echo a > d/a; echo b > d/$'b\\xff'; echo z > d/z"]).expect(0);
     typed(&server, &["cp", &format!("{mine}:d"), "back"])
         .expect_message(2, &["is left out", "2 were copied, and 1 could not be"]);
@@ -119,7 +119,7 @@ fn a_sandbox_is_not_cancelled_or_paused_like_a_job() {
     typed(&server, &["exec", &id, "true"]).expect(0);
 }
 
-/// Far more than is kept for readers who are behind.
+/// The output is far larger than the buffer for slow readers.
 #[test]
 fn a_command_waits_for_whoever_reads_its_output() {
     let config = "[http]\nidle_timeout_s = 5\n".to_owned();
@@ -132,7 +132,7 @@ fn a_command_waits_for_whoever_reads_its_output() {
         exec.spawn().unwrap()
     };
     let child = exec("seq 4000000 > numbers; cat numbers");
-    // One that takes its time, such as `less`, is not taken for gone.
+    // A reader that pauses, such as `less`, must not be taken for gone.
     std::thread::sleep(Duration::from_secs(12));
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -140,14 +140,14 @@ fn a_command_waits_for_whoever_reads_its_output() {
         output.stdout.split(|byte| *byte == b'\n').map(|line| String::from_utf8_lossy(line).into_owned());
     let expected = (1..=4_000_000).map(|number| number.to_string()).chain([String::new()]);
     assert!(lines.eq(expected), "{} bytes that are not what was printed", output.stdout.len());
-    // Whoever has seen enough of it need not be told.
+    // A reader that has seen enough may close the pipe without an error.
     let mut child = exec("yes");
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "y");
     drop(lines);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
-    // As at home, the command ends with its reader.
+    // As in a local shell, the command ends when its reader is gone.
     let gone = r#"for name in /proc/[0-9]*/comm; do [ "$(cat $name)" != yes ] || exit 1; done"#;
     e2e::wait_until("the command has ended", || typed(&server, &["exec", &id, gone]).code == 0);
 }
@@ -170,7 +170,7 @@ fn a_shell_without_a_server_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Starts a shell, and ends it by a signal when it has answered.
+/// Starts a shell and sends it a signal after it has answered.
 #[track_caller]
 fn end_shell(mut shell: Command, signal: Signal, code: i32) {
     let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -243,7 +243,7 @@ fn a_command_that_reads_nothing_is_interrupted_and_killed() {
     let mut input = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    // More than all the places on the way take at once, so that the client stands there with it.
+    // More than all buffers on the way hold, so that the client blocks in a write.
     let typing = std::thread::spawn(move || {
         let piece = vec![b'x'; 1 << 20];
         while input.write_all(&piece).is_ok() {}
@@ -258,7 +258,7 @@ fn a_command_that_reads_nothing_is_interrupted_and_killed() {
         assert!(started.elapsed() < Duration::from_secs(120), "it cannot be interrupted");
         std::thread::yield_now();
     };
-    // Killed where that could still be sent, left where not.
+    // SIGKILL if the client could still send it, otherwise the client just gives up.
     assert!(matches!(code, Some(130 | 137 | 125 | 255)), "{code:?}");
     typing.join().unwrap();
     server.sandbox(&id).end().expect(204);
@@ -300,7 +300,7 @@ fn one_looks_around_in_a_job_that_runs() {
 #[test]
 fn a_shell_on_a_terminal_has_its_size_and_its_keys() {
     let server = Server::start();
-    // `script` gives the command a terminal; what is typed comes from its input.
+    // `script` gives the command a terminal; its input is what a user would type.
     let line = format!("stty rows 31 cols 97; {} shell", binary().display());
     let mut script = std::process::Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);

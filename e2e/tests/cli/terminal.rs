@@ -1,4 +1,4 @@
-//! On a terminal: the bars of `caisson run` and `caisson cp`, colours, and what Ctrl-C asks.
+//! The CLI on a terminal: progress bars of `caisson run` and `caisson cp`, colors, and the Ctrl-C prompt.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -9,13 +9,13 @@ use e2e::{Server, binary, wait_until};
 
 use crate::typed::{command, finish, typed};
 
-/// Waits for a file, so that a test says when it ends, and prints when another one comes.
+/// Waits for the file `go`, so that the test decides when it ends; prints a line when the file `more` appears.
 const STEPS: &str = r#"[{"tool": "shell", "command": "echo begun; until [ -e go ]; do rm more 2>&- && echo more; sleep 0.05; done"}]"#;
-/// Ctrl-C, as a terminal sends it.
+/// Ctrl-C as a terminal sends it.
 const INTERRUPT: &[u8] = b"\x03";
 const QUESTION: &str = "cancel the job, or leave it running?";
 
-/// A command on a terminal of its own, by `script`.
+/// A command on its own terminal, provided by `script`.
 struct Terminal {
     child: Child,
     keys: ChildStdin,
@@ -32,7 +32,7 @@ impl Terminal {
     }
 
     fn open(server: &Server, arguments: &str) -> Self {
-        // Without `exec` the shell would see Ctrl-C too, and might tell of its own end.
+        // Without `exec` the shell would also receive Ctrl-C and might report its own end.
         let line = format!("stty rows 31 cols 97; exec {} {arguments}", binary().display());
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--flush", "--command", &line, "/dev/null"]);
@@ -65,7 +65,7 @@ impl Terminal {
         self.keys.flush().unwrap();
     }
 
-    /// The job, from the first line.
+    /// The job id from the first line of output.
     fn job(&self) -> String {
         let text = self.text();
         let line = text.lines().find_map(|line| line.trim().strip_prefix("job ")).expect("the job's id");
@@ -95,7 +95,7 @@ fn a_terminal_shows_how_far_files_have_come() {
         assert!(text.contains(line), "{text:?}");
         assert!(text.ends_with("\r\x1b[2K1 file\r\n"), "{text:?}");
     }
-    // Where nobody looks there is no such line.
+    // Without a terminal there is no progress line.
     assert_eq!(typed(&server, &["cp", &format!("{id}:large"), "again"]).expect(0).stderr, "");
     assert_eq!(std::fs::read(server.folder().join("copy")).unwrap(), vec![7; 8 << 20]);
 }
@@ -104,7 +104,7 @@ fn a_terminal_shows_how_far_files_have_come() {
 fn a_terminal_shows_a_bar_and_colours() {
     let server = Server::start();
     let terminal = Terminal::run(&server);
-    // The bar is painted over and over while the step runs.
+    // The bar is repainted continuously while the step runs.
     terminal.until("the bar is painted twice", |text| text.matches("\r\x1b[2K").count() > 2);
     server.job(&terminal.job()).touch("go");
     let (code, text) = terminal.end();
@@ -132,7 +132,7 @@ fn an_interrupt_asks_and_c_cancels_the_job() {
     let server = Server::start();
     let mut terminal = Terminal::run(&server);
     let id = terminal.job();
-    // Enter goes on watching.
+    // Enter continues to follow the job.
     terminal.type_keys(INTERRUPT);
     terminal.until("the question", |text| text.contains(QUESTION));
     terminal.type_keys(b"\n");

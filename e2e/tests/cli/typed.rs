@@ -1,4 +1,4 @@
-//! A command as it is typed, and what came of it.
+//! Runs CLI commands and checks their outcome.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use e2e::{Server, binary};
 use serde_json::Value;
 
-/// What a command has printed and how it ended.
+/// A command's output and exit code.
 pub(crate) struct Outcome {
     typed: String,
     pub(crate) code: i32,
@@ -16,14 +16,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Checks the exit code.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{}\n{}{}", self.typed, self.stdout, self.stderr);
         self
     }
 
-    /// Checks that it failed, and said all of these on standard error.
+    /// Asserts the exit code, and that standard error contains all of these texts.
     #[track_caller]
     pub(crate) fn expect_message(self, code: i32, words: &[&str]) {
         let outcome = self.expect(code);
@@ -32,14 +31,14 @@ impl Outcome {
         }
     }
 
-    /// The one document that was printed.
+    /// Parses standard output as one JSON document.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{}: {error}: {}", self.typed, self.stdout))
     }
 
-    /// The JSON lines that were printed.
+    /// Parses standard output as JSON lines.
     #[track_caller]
     pub(crate) fn lines(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -47,7 +46,7 @@ impl Outcome {
     }
 }
 
-/// A command without a server, in an environment that says nothing.
+/// A command without a server, in a clean environment.
 pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(words).current_dir(folder);
@@ -65,13 +64,13 @@ pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Types a command that speaks with a server.
+/// Runs a command against a server.
 #[track_caller]
 pub(crate) fn typed(server: &Server, words: &[&str]) -> Outcome {
     typed_with(server, words, "")
 }
 
-/// The same, with something on standard input.
+/// Like [`typed`], with text on standard input.
 #[track_caller]
 pub(crate) fn typed_with(server: &Server, words: &[&str], input: &str) -> Outcome {
     let mut command = command(server.folder(), words);
@@ -85,7 +84,7 @@ pub(crate) fn finish(mut command: Command, input: &str) -> Outcome {
     let typed = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("starting the command");
-    // A command that ends without reading is fine.
+    // A command may exit without reading its input.
     let _ = child.stdin.take().expect("its input").write_all(input.as_bytes());
     let output = child.wait_with_output().expect("waiting for the command");
     Outcome {

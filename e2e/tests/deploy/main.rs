@@ -1,4 +1,4 @@
-//! What is shipped beside the binary: the package, the unit, the seccomp profile for containers.
+//! What is shipped with the binary: the package, the systemd unit, the seccomp profile for containers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod package;
@@ -33,7 +33,7 @@ fn the_debian_package_has_everything_and_a_configuration_that_changes_nothing() 
         .arg(binary())
         .arg("--out")
         .arg(folder.path())
-        // Packing well takes longer than all other tests.
+        // Compressing well takes longer than all other tests.
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none"));
     let tree = folder.path().join("tree");
     run(Command::new("dpkg-deb").args(["-x", package.trim()]).arg(&tree));
@@ -71,7 +71,7 @@ fn the_unit_leaves_sandboxes_alone_at_a_restart() {
     {
         assert!(lines.contains(line), "{line} is missing");
     }
-    // Each of these makes sandboxes impossible, or hides their disks from a Docker engine.
+    // Each of these settings makes sandboxes impossible, or hides their disks from a Docker engine.
     for name in [
         "ProtectHome",
         "InaccessiblePaths",
@@ -86,7 +86,7 @@ fn the_unit_leaves_sandboxes_alone_at_a_restart() {
     ] {
         assert!(!unit.lines().any(|line| line.starts_with(&format!("{name}="))), "{name} is set");
     }
-    // A guest without namespaces gives its capabilities up for good, which takes one.
+    // A guest without namespaces drops its bounding set, which needs this capability.
     let bounds = unit.lines().find(|line| line.starts_with("CapabilityBoundingSet=")).unwrap();
     assert!(bounds.split(['=', ' ']).any(|name| name == "CAP_SETPCAP"), "{bounds}");
 }
@@ -130,7 +130,7 @@ fn the_server_may_end_what_has_the_profile_of_sandboxes() {
     let own = read("deploy/apparmor/caisson");
     let name = own.lines().find_map(|line| line.strip_prefix("profile ")?.split(' ').next()).unwrap();
     let inner = read("deploy/apparmor/caisson-sandbox");
-    // Where the server has no profile, and where it has its own.
+    // For a server without a profile, and for one with its own.
     for peer in ["unconfined", name] {
         let rule = format!("signal receive peer={peer},");
         assert!(inner.lines().any(|line| line.trim() == rule), "{rule} is missing");
@@ -143,7 +143,7 @@ fn a_server_that_is_not_roots_can_be_started_again_and_may_lend_ids() {
     let drop_in = read("deploy/systemd/user.conf");
     let lines: BTreeSet<&str> = drop_in.lines().collect();
     assert!(lines.contains("DelegateSubgroup=caisson-server") && lines.contains("NoNewPrivileges=no"));
-    // Each of these implies NoNewPrivileges= for a service with User=.
+    // Each of these settings implies NoNewPrivileges= for a service with User=.
     for name in [
         "SystemCallFilter",
         "SystemCallArchitectures",
@@ -201,7 +201,7 @@ fn the_seccomp_profile_lets_the_launcher_work_and_refuses_what_owns_a_host() {
     }
 }
 
-/// Whether `.dockerignore` lets a path of the repository through; the last rule that fits decides.
+/// Whether `.dockerignore` includes a path of the repository; the last matching rule decides.
 fn is_sent(rules: &str, path: &Path) -> bool {
     let mut sent = true;
     for rule in rules.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -217,7 +217,7 @@ fn is_sent(rules: &str, path: &Path) -> bool {
     sent
 }
 
-/// Copies what the builder of the container image gets of a fresh clone.
+/// Copies the files of a fresh clone that the builder of the container image receives.
 fn copy_context(target: &Path) -> Vec<PathBuf> {
     let rules = read(".dockerignore");
     let sent: Vec<PathBuf> =
@@ -230,7 +230,7 @@ fn copy_context(target: &Path) -> Vec<PathBuf> {
     sent
 }
 
-/// The files that a source file takes in by a path of its own.
+/// The files that a source file includes by a relative path.
 fn included(file: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(file).unwrap();
     let calls = ["include_str!(\"", "include_bytes!(\""];
@@ -268,7 +268,7 @@ fn the_container_image_has_a_build_context_that_holds_all_that_is_compiled() {
 fn the_pages_are_bundled_from_what_the_container_image_is_built_of() {
     let folder = tempfile::tempdir().unwrap();
     copy_context(folder.path());
-    // What npm would fetch; marks of the bundler's are this test's own.
+    // Links the packages that npm would install; only the bundler's own cache folders belong to this test.
     let (theirs, ours) = (source::root().join("web/node_modules"), folder.path().join("web/node_modules"));
     std::fs::create_dir(&ours).unwrap();
     for entry in std::fs::read_dir(&theirs).unwrap().map(Result::unwrap) {

@@ -1,5 +1,5 @@
-//! The Debian package in the hands of dpkg: it is installed, upgraded, removed and purged in a root file system of its own, where
-//! systemctl notes what it is told.
+//! Installs, upgrades, removes and purges the Debian package with dpkg in a temporary root file system, where a fake
+//! systemctl records its arguments.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,11 +11,11 @@ use e2e::{binary, images, source};
 
 use super::run;
 
-/// What Debian 13 has of that on which the package depends.
+/// The Debian 13 versions of the package's dependencies.
 const INSTALLED: [(&str, &str); 4] =
     [("libc6", "2.41-12"), ("libgcc-s1", "14.2.0-19"), ("e2fsprogs", "1.47.2-3"), ("mount", "2.41-5")];
 
-/// Builds the package, with less in its binary than a debugger wants.
+/// Builds the package with a stripped binary.
 fn build(out: &Path) -> PathBuf {
     let small = out.join("caisson-binary");
     run(Command::new("strip").arg("--strip-all").arg("-o").arg(&small).arg(binary()));
@@ -28,7 +28,7 @@ fn build(out: &Path) -> PathBuf {
     PathBuf::from(package.trim())
 }
 
-/// The same package as a later version, with another line in its configuration.
+/// The same package with a later version and one more line in its configuration.
 fn later(package: &Path, out: &Path) -> PathBuf {
     let (tree, later) = (out.join("later"), out.join("later.deb"));
     run(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree));
@@ -72,7 +72,7 @@ impl Machine {
         machine
     }
 
-    /// Tells dpkg what is installed there.
+    /// Records these packages as installed in dpkg's database.
     fn has(&self, packages: &[(&str, &str)]) {
         let architecture = run(Command::new("dpkg").arg("--print-architecture"));
         let entry = |(name, version): &(&str, &str)| {
@@ -95,7 +95,7 @@ impl Machine {
         command.args(words).env("PATH", "/bin:/usr/bin:/sbin:/usr/sbin").env("LC_ALL", "C").output().unwrap()
     }
 
-    /// Lets dpkg do something; what systemctl was told meanwhile.
+    /// Runs dpkg, which must succeed; returns the calls of systemctl during that.
     #[track_caller]
     fn expect(&self, words: &[&str]) -> Vec<String> {
         let log = self.root.join("systemctl.log");
@@ -105,7 +105,7 @@ impl Machine {
         fs::read_to_string(log).unwrap_or_default().lines().map(ToOwned::to_owned).collect()
     }
 
-    /// Shows it the processes of this host.
+    /// Makes the processes of this host visible in the root file system.
     fn with_processes(&self) -> Processes {
         let place = self.root.join("proc");
         fs::create_dir_all(&place).unwrap();
@@ -113,7 +113,7 @@ impl Machine {
         Processes(place)
     }
 
-    /// Has a version of AppArmor there that knows user namespaces.
+    /// Installs an AppArmor version that supports user namespaces.
     fn with_new_apparmor(&self) {
         let abi = self.root.join("etc/apparmor.d/abi/4.0");
         fs::create_dir_all(abi.parent().unwrap()).unwrap();
@@ -125,7 +125,7 @@ impl Machine {
     }
 }
 
-/// A `/proc` that is shown somewhere.
+/// A mounted `/proc`.
 struct Processes(PathBuf);
 
 impl Drop for Processes {
@@ -141,7 +141,7 @@ fn a_removal_names_the_sandboxes_that_go_on() {
     let machine = Machine::new(folder.path().join("root"));
     machine.expect(&["-i", package.to_str().unwrap()]);
     let _processes = machine.with_processes();
-    // Ends by itself when nobody is left who could end it.
+    // Ends by itself if the test does not get to kill it.
     let mut launcher = Command::new("sleep")
         .arg0("/var/lib/caisson/bin/launcher-0123456789abcdef")
         .arg("300")
@@ -171,7 +171,7 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
     assert!(machine.root.join("usr/bin/caisson").is_file());
     let loaded = machine.text("apparmor.log").unwrap();
     assert_eq!(loaded, "-r -W /etc/apparmor.d/caisson\n-r -W /etc/apparmor.d/caisson-sandbox\n");
-    // What the operator has written stays, and so does what jobs have left.
+    // The operator's changes and the jobs' data stay.
     let configuration = "etc/caisson/caisson.toml";
     fs::write(machine.root.join(configuration), "log = \"debug\"\n").unwrap();
     fs::create_dir_all(machine.root.join("var/lib/caisson/jobs")).unwrap();
@@ -204,7 +204,7 @@ fn an_apparmor_that_knows_no_user_namespaces_is_not_given_the_profile_for_them()
     machine.expect(&["-i", package.to_str().unwrap()]);
     assert_eq!(machine.text("apparmor.log").as_deref(), Some("-r -W /etc/apparmor.d/caisson-sandbox\n"));
     assert!(!machine.root.join("etc/apparmor.d/caisson").exists(), "apparmor.service would fail");
-    // The machine was upgraded, and so is the package.
+    // The machine and then the package are upgraded.
     machine.with_new_apparmor();
     machine.expect(&["-i", package.to_str().unwrap()]);
     assert!(machine.text("etc/apparmor.d/caisson").unwrap().contains("userns,"));
@@ -221,7 +221,7 @@ fn the_package_is_refused_where_the_binary_would_not_start() {
     let output = machine.dpkg(&["-i", package.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("libc6"), "{said}");
-    // As much as the newest symbol that the binary asks for, and no more.
+    // The dependency is exactly the glibc version of the newest symbol that the binary needs.
     let symbols = run(Command::new("objdump").arg("-T").arg(folder.path().join("caisson-binary")));
     let newest = symbols
         .split("GLIBC_2.")
@@ -250,7 +250,7 @@ fn what_the_readme_of_the_package_leads_to_is_in_the_package() {
         looked_at += 1;
     }
     assert!(looked_at > 15, "only {looked_at} links were looked at");
-    // What cannot work without the sources is not there to be tried.
+    // Files that cannot work without the sources are not in the package.
     assert!(!documents.join("compose/compose.yaml").exists());
     assert!(documents.join("compose/seccomp.json").is_file());
 }

@@ -1,5 +1,5 @@
-//! `./run` as root types it and as an ordinary user with sudo does: twice, for what is there at the second time is another
-//! thing. Nothing is compiled: cargo is a word that does nothing, and the binary is the one that was built.
+//! `./run` as root and as an ordinary user with sudo: twice, because the second start finds other things in place.
+//! Nothing is compiled: cargo is a stub, and the binary is the one already built.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,11 +9,11 @@ use std::process::{Command, Output};
 
 use e2e::{binary, free_port, images, source};
 
-/// A user that nobody on the host is.
+/// A user id that no user of the host has.
 const UID: u32 = 60_125;
 const NOTHING: &str = "#!/bin/sh\n";
 const RUSTC: &str = "#!/bin/sh\necho rustc 999.0.0\n";
-/// What sudo does: another user, and only those variables that were named.
+/// A fake sudo: switches the user and keeps only the variables that were named.
 const SUDO: &str = r#"#!/bin/bash
 kept=()
 [ "$1" != -n ] || shift
@@ -27,14 +27,14 @@ esac
 exec "$(dirname "$0")/become" --reuid=0 --regid=0 --clear-groups env -i PATH="$PATH" HOME=/root "${kept[@]}" "$@"
 "#;
 
-/// The program beside, after half a second in which it has other words.
+/// Runs the program beside it after half a second during which its command line is different.
 const SLOWLY: &str = r#"#!/bin/bash
 export PROGRAM="$(dirname "$0")/../caisson" WORDS="$*"
 [ "$1" = serve ] || exec "$PROGRAM" "$@"
 exec -a loading bash -c 'sleep 0.5; exec "$PROGRAM" $WORDS'
 "#;
 
-/// A checkout with what `./run` needs, and a machine with what it looks for.
+/// A checkout with what `./run` needs, and the tools it looks for.
 struct Checkout {
     folder: tempfile::TempDir,
     user: u32,
@@ -48,7 +48,7 @@ fn program(path: &Path, text: &str) {
 
 impl Checkout {
     fn new(user: u32) -> Self {
-        // Short: sockets lie below it.
+        // The path must be short because Unix sockets are created below it.
         let folder = tempfile::Builder::new().prefix("cr").tempdir().unwrap();
         let path = folder.path();
         for name in [".ci", "bin", "home", "elsewhere/release"] {
@@ -70,7 +70,7 @@ impl Checkout {
         }
         let becoming = path.join("bin/become");
         fs::copy("/usr/bin/setpriv", &becoming).unwrap();
-        // Nobody else gets to this program that makes root of everybody.
+        // Nobody else may reach this setuid program.
         fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
         if user != 0 {
             fs::set_permissions(&becoming, fs::Permissions::from_mode(0o4755)).unwrap();
@@ -80,7 +80,7 @@ impl Checkout {
         Self { folder, user, port: free_port() }
     }
 
-    /// Types `./run` and what follows.
+    /// Runs `./run` with these arguments.
     fn run(&self, words: &[&str]) -> Output {
         let path = self.folder.path();
         let mut command = Command::new("/usr/bin/setpriv");
@@ -171,7 +171,7 @@ fn a_server_that_cannot_start_is_told_with_the_reason() {
     checkout.expect(&["restart"], 1, "unknown: restart (./run, ./run start, ./run stop, ./run status)");
 }
 
-/// While the kernel loads a large program, nobody can tell by its words which one it will be.
+/// While the kernel loads a large program, its command line cannot be read yet.
 #[test]
 fn a_server_whose_words_cannot_be_read_yet_has_not_ended() {
     let checkout = Checkout::new(0);

@@ -1,4 +1,4 @@
-//! Whether `./run` and `./test` find Rust, and say what to do where it is missing or too old, before they install anything.
+//! `./run` and `./test` find Rust, or say what to do if it is missing or too old before they install anything.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use e2e::source;
 
-/// Asks for Rust as the scripts do, with these programs and variables alone.
+/// Runs the scripts' check for Rust with only these programs and variables.
 fn need_rust(programs: &Path, more: &[(&str, &str)]) -> Output {
     for tool in ["sed", "sort", "cut"] {
         let _ = symlink(format!("/usr/bin/{tool}"), programs.join(tool));

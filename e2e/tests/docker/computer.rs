@@ -1,5 +1,5 @@
-//! The agent's whole computer as a container: the default image, exported and imported as the manual says, with live code,
-//! the desktop, the browser and a recording.
+//! The whole default image as a container, exported and imported as the manual says, with live code, the desktop, the
+//! browser and a recording.
 
 use e2e::{Engine, shell};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The server or the container killed in the middle of a job.
+//! The server or the container is killed in the middle of a job.
 
 use e2e::{Engine, Event, shell};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn in_step_two(event: &Event) -> bool {
     event.is("call_output") && event.call() == "step-2.1"
 }
 
-/// Kills the server at an event, restarts it, and expects every step to have run once.
+/// Kills the server at an event, restarts it, and asserts that every step ran once.
 #[track_caller]
 fn kill_server_at(more: &str, what: &str, point: impl Fn(&Event) -> bool) {
     let engine = Engine::get();

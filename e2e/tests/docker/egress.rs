@@ -1,4 +1,4 @@
-//! The way out of a container: the same clients, requests and secrets as with namespaces.
+//! Egress of containers: the same clients, input requests and secrets as with namespaces.
 
 use e2e::{Engine, Outside, SecretHost, check_clients, shell};
 use serde_json::json;
@@ -48,7 +48,7 @@ fn a_secret_reaches_its_host_and_never_the_container() {
     assert!(output.starts_with("caisson-placeholder-") && output.contains("echo: Bearer ****"), "{output}");
     assert!(!output.contains(CANARY));
     assert!(outside.heads()[0].contains(CANARY), "{:?}", outside.heads());
-    // Another container trusts no such thing.
+    // Another container does not trust the job's CA.
     let job = server.schedule(&json!({"steps": [shell("grep -c BEGIN /etc/ssl/certs/ca-certificates.crt")]}));
     let mut others = job.follow();
     others.until_end();

@@ -1,4 +1,4 @@
-//! What is told when the engine, an image or a runtime is missing.
+//! Errors when the engine, an image or a runtime is missing.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -7,10 +7,10 @@ use std::process::Command;
 use e2e::{Engine, Options, Server, binary, shell};
 use serde_json::json;
 
-/// Somebody without rights.
+/// A user without privileges.
 const NOBODY: u32 = 65534;
 
-/// What `caisson doctor` says with this configuration, and its exit code.
+/// Runs `caisson doctor` with this configuration; returns its output and exit code.
 fn doctor(config: &str) -> (String, Option<i32>) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("caisson.toml");
@@ -43,7 +43,7 @@ fn doctor_tells_a_missing_engine_from_a_good_one() {
     assert!(text.contains("no runtime `runsc`") && text.contains("no caisson/missing"), "{text}");
 }
 
-/// A copy of the binary that everybody may start, wherever the repository lies.
+/// Copies the binary to a place where every user can execute it, even if the repository is not accessible.
 fn for_everybody(folder: &std::path::Path) -> std::path::PathBuf {
     let copy = folder.join("caisson");
     std::fs::copy(binary(), &copy).unwrap();
@@ -57,7 +57,7 @@ fn who_may_not_open_the_engine_is_told_so_by_doctor_and_by_the_job() {
     let engine = Engine::get();
     let folder = tempfile::tempdir().unwrap();
     let program = for_everybody(folder.path());
-    // The engine's own socket, in a place of its own so that nobody else's rights change.
+    // A link to the engine's socket in a separate folder, so that no other test is affected by the permissions.
     let socket = folder.path().join("docker.sock");
     std::os::unix::fs::symlink(engine.socket(), &socket).unwrap();
     let allowed = std::fs::metadata(&socket).unwrap().permissions().mode();

@@ -1,11 +1,11 @@
-//! The server itself in a container, with nothing but the engine's socket: its sandboxes are containers beside it, reached
-//! through the engine's exec. As deploy/compose/docker.yaml runs it.
+//! The server itself in a container, with only the engine's socket, as in deploy/compose/docker.yaml: its sandboxes
+//! are sibling containers, which it reaches through the engine's exec.
 
 use e2e::{Engine, binary, free_port, wait_until};
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
-/// A server in a container. Removed, with its sandboxes, when it goes out of scope.
+/// A server in a container. Dropping it removes the container and its sandboxes.
 struct Contained {
     engine: Engine,
     id: String,
@@ -23,7 +23,7 @@ impl Contained {
             "Env": ["CAISSON_BACKEND=docker"],
             "Volumes": {"/var/lib/caisson": {}},
             "HostConfig": {
-                // The test's engine has no bridge.
+                // The test engine has no bridge network.
                 "NetworkMode": "host",
                 "CapDrop": ["ALL"],
                 "SecurityOpt": ["no-new-privileges"],
@@ -41,7 +41,7 @@ impl Contained {
         contained
     }
 
-    /// Starts it (again) and waits until it is ready.
+    /// Starts (or restarts) the server and waits until it is ready.
     fn run(&self) {
         self.engine.ask("POST", &format!("/containers/{}/start", self.id)).expect("starting the container");
         wait_until("the server in the container is ready", || {
@@ -69,7 +69,7 @@ impl Contained {
         answer.and_then(|answer| answer.text()).unwrap_or_default()
     }
 
-    /// Makes an empty file in the job's workspace as soon as its sandbox is reached.
+    /// Creates an empty file in the job's workspace, retrying until the sandbox is reachable.
     fn touch(&self, job: &str, path: &str) {
         wait_until("the sandbox is reached", || {
             let request = self.client.put(self.url(&format!("/v1/jobs/{job}/files/{path}")));
@@ -77,7 +77,7 @@ impl Contained {
         });
     }
 
-    /// Sandboxes of whatever server: other tests have theirs at the same time, so by the job's label.
+    /// The sandboxes with this job's label, of any server: other tests use the engine at the same time.
     fn sandboxes(&self, job: &str) -> Vec<Value> {
         let filter = format!("%7B%22label%22%3A%5B%22caisson.job%3D{job}%22%5D%7D");
         let answer = self.engine.ask("GET", &format!("/containers/json?all=true&filters={filter}"));
@@ -124,7 +124,7 @@ fn a_server_in_a_container_runs_jobs_beside_it_and_survives_its_own_end() {
     let (status, log) = (server.status(&job), server.log(&job));
     assert_eq!(status["status"], "complete", "{status}\n{log}");
     assert_eq!(status["steps"][1]["attempts"], 1, "{status}");
-    // What this server cannot enforce is told.
+    // The server logs what it cannot enforce.
     assert!(log.contains("the disk limit is not enforced"), "{log}");
     wait_until("the sandbox is gone", || server.sandboxes(&job).is_empty());
 }

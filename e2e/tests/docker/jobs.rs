@@ -1,4 +1,4 @@
-//! What jobs see in a container.
+//! Jobs in containers.
 
 use e2e::{Engine, Event, shell};
 use serde_json::json;
@@ -24,7 +24,7 @@ fn steps_of_every_kind_run_and_their_files_come_back() {
         (output.text("made.txt"), output.text("deep/file.txt")),
         ("by python\n".into(), "edited\n".into())
     );
-    // Nobody lists the files of a container as they are touched.
+    // With containers there is no live list of touched files, only a difference at the end.
     let list = job.get("audit/files").text();
     assert!(list.starts_with("{\"event\":\"begin\",\"method\":\"difference\""), "{list}");
     assert!(list.contains("{\"event\":\"created\",\"path\":\"/workspace/deep/file.txt\"}"), "{list}");
@@ -112,7 +112,7 @@ fn one_run_without_a_server_leaves_nothing() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
-    // Its server's name went with its folder: what is left would be found by the run's own.
+    // The server's name was deleted with its folder; leftover containers are found by the paths of their mounts.
     let all = engine.ask("GET", "/containers/json?all=true").unwrap();
     let ours = |container: &&serde_json::Value| {
         let mounts = container["Mounts"].to_string();

@@ -1,4 +1,4 @@
-//! Jobs on a server whose sandboxes are containers: the same promises as with namespaces, and what is told when the
+//! Jobs on a server whose sandboxes are containers: the same guarantees as with namespaces, and the errors when the
 //! engine or an image is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

@@ -1,11 +1,11 @@
-//! The engine is stopped in the middle of the work and started again.
+//! The engine is stopped in the middle of a job and started again.
 
 use e2e::{Event, OwnEngine, Server, shell, wait_until};
 use serde_json::{Value, json};
 
 const UNAVAILABLE: &str = "backend_unavailable";
 
-/// A step that is worth a checkpoint, and one that waits for a file.
+/// A step that gets a checkpoint, and one that waits for a file.
 fn saved_and_waiting() -> Value {
     json!([
         shell("sleep 2; echo one >> log.txt"),
@@ -45,7 +45,7 @@ fn a_restart_of_the_engine_costs_jobs_no_more_than_a_lost_sandbox() {
     server.post("/v1/sandboxes", &json!({})).expect_problem(503, UNAVAILABLE);
     let unknown = server.schedule(&json!({"image": "caisson/nothing", "steps": [shell("true")]}));
     assert_eq!(unknown.status()["code"], UNAVAILABLE, "{}", unknown.status());
-    // It does not wait, and has what was saved.
+    // The job does not wait for the engine, and its output is the last checkpoint.
     cancelled.cancel().expect(202);
     assert_eq!(cancelled.wait_for("cancelled")["steps"][1]["status"], "pending");
     assert_eq!(cancelled.output().text("log.txt"), "one\n");

@@ -1,4 +1,4 @@
-//! The default image in the engine of the tests: exported and imported as the manual says.
+//! The default image in the shared engine of the tests, exported and imported as the manual says.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -8,8 +8,8 @@ use rustix::fs::{FlockOperation, flock};
 
 const NAME: &str = "caisson/whole";
 
-/// Imports the image, unless a test that ran before on the same engine has done so, and returns its name. The engine keeps it
-/// to its end: two gigabytes take a minute.
+/// Imports the image unless an earlier test on the same engine has done so, and returns its name. The engine keeps
+/// the image until it stops, because importing two gigabytes takes a minute.
 pub(crate) fn import(engine: &Engine) -> &'static str {
     let lock = File::create(format!("{}.whole-image", engine.socket())).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();

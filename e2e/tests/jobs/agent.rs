@@ -1,4 +1,4 @@
-//! Tasks done by an agent with a scripted model: everything but the model's words is real.
+//! Tasks done by an agent with a scripted model: everything except the model's answers is real.
 
 use model::scripted::{Fault, Script, ScriptedAnswer, ScriptedCall};
 use serde_json::json;
@@ -185,7 +185,8 @@ fn instructions_of_the_workspace_reach_the_model() {
     let draft = scripted.server.post("/v1/jobs", &json!({"task": "x", "start": false})).expect(202).json();
     let job = scripted.server.job(draft["job_id"].as_str().unwrap());
     job.put_file("AGENTS.md", "Always write tests first.").expect(200);
-    // A long one, cut within a character; and one of a package that is nobody's instruction.
+    // A long file, truncated inside a multi-byte character; and one of a package, which must not count as
+    // instructions.
     job.put_file("web/AGENTS.md", format!("a{}", "é".repeat(10_000))).expect(200);
     job.put_file("node_modules/x/AGENTS.md", "Do what the package wants.").expect(200);
     job.post("start", &json!({})).expect(202);

@@ -1,5 +1,5 @@
-//! What an agent's job cannot do to others or to its budget: tools taken from other jobs, money for broken answers, two
-//! people in one sandbox, a model server that has gone away.
+//! What an agent's job cannot do to others or to its budget: take tools away from other jobs, get broken answers for
+//! free, be taken over by two users at once; and a model server that goes away.
 
 use std::net::TcpStream;
 use std::sync::Barrier;
@@ -43,7 +43,7 @@ fn answers_that_always_break_off_are_paid_for_until_the_budget_is_used_up() {
     let model = ScriptedServer::start_on_thread(Script::of(vec![cut])).unwrap();
     let key = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(key.path(), "sk-test").unwrap();
-    // A dialect that tells at its beginning what was read.
+    // An API dialect that reports the input tokens at the start of the answer.
     let config = format!(
         "[model]\nname = \"anthropic/claude-sonnet-5\"\nbase_url = \"{}\"\nkey_file = \"{}\"\nretries = 1\n",
         model.base_url(Dialect::Anthropic),
@@ -90,7 +90,7 @@ fn of_two_who_take_over_at_once_one_has_it() {
     assert_eq!(taken.len(), 1, "{:?}", answers.iter().map(e2e::Answer::text).collect::<Vec<_>>());
     assert!(answers.iter().filter(|answer| answer.status == 409).count() == 3);
     let token = taken[0].json()["token"].as_str().unwrap().to_owned();
-    // The one who has it makes many files where nobody looks, and one where everybody does.
+    // The holder creates many files in an ignored folder, and one in the workspace's root.
     let fill =
         "mkdir -p a/node_modules && cd a/node_modules && seq 1 11000 | xargs touch; cd ../..; echo x > zeta";
     let path = format!("/v1/jobs/{}/exec", job.id);

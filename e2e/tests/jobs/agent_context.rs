@@ -1,4 +1,4 @@
-//! What the model of a job saw: told by the API and the command line, the same after a restart.
+//! What the model of a job saw: shown by the API and the CLI, the same after a restart.
 
 use model::scripted::ScriptedAnswer;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn answers() -> Vec<ScriptedAnswer> {
     ]
 }
 
-/// What the model was really sent at one of its turns: all texts, one after another.
+/// What the model was actually sent at one of its turns: all texts concatenated.
 fn sent(scripted: &Scripted, turn: usize) -> String {
     let body = &scripted.model.requests()[turn - 1].body;
     let messages = body["messages"].as_array().unwrap();
@@ -52,7 +52,7 @@ fn what_the_model_saw_is_told_with_its_costs_and_is_the_same_after_a_kill() {
     let kinds: Vec<&str> = segments.iter().map(|segment| segment["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds[..3], ["system", "tools", "task"]);
     assert_eq!(*kinds.last().unwrap(), "volatile");
-    // Every piece stands in the request as it went over the wire.
+    // Every segment appears verbatim in the request that was sent.
     let sent = sent(&scripted, 4);
     for segment in
         segments.iter().filter(|segment| !["tools", "raw"].contains(&segment["kind"].as_str().unwrap()))

@@ -1,4 +1,4 @@
-//! People and an agent that works: messages, pauses, budgets, questions, plans, commands, takeovers.
+//! Users control a running agent: messages, pauses, budgets, questions, plans, commands, takeovers.
 
 use e2e::{Event, Follower, Job};
 use model::scripted::{ScriptedAnswer, When};

@@ -1,4 +1,5 @@
-//! The server killed at every point of an agent's job: it goes on, no finished call is done or paid for twice.
+//! The server is killed at every point of an agent's job: the job continues, and no finished call runs or is paid
+//! twice.
 
 use e2e::Event;
 use model::scripted::ScriptedAnswer;
@@ -6,7 +7,7 @@ use serde_json::json;
 
 use crate::scripted::{Scripted, call, finish, shell};
 
-/// What the agent does: each command tells how often it ran.
+/// The agent's answers: each command records how often it ran.
 fn answers() -> Vec<ScriptedAnswer> {
     vec![
         call("plan", json!({"items": ["count"]})),
@@ -19,7 +20,7 @@ fn answers() -> Vec<ScriptedAnswer> {
             ("write_file", json!({"path": "a.txt", "content": "x\n"})),
             ("edit_file", json!({"path": "a.txt", "old": "x", "new": "y"})),
         ]),
-        // Slow enough to be killed in its midst.
+        // Slow enough to be killed midway.
         ScriptedAnswer {
             event_delay_ms: 40,
             letters: Some(2),
@@ -47,7 +48,7 @@ fn kill_at(what: &str, point: impl Fn(&Event) -> bool) {
     assert_eq!(count("model_answered"), 5, "every answer is there once: {}", events.summary());
     assert_eq!(count("call_started"), 7, "{}", events.summary());
     assert_eq!(count("call_ended"), 7, "{}", events.summary());
-    // An answer that was in the log was not asked for again.
+    // The server does not request an answer again that is already in the log.
     let asked = scripted.model.requests().len();
     assert!((5..=6).contains(&asked), "the model was asked {asked} times: {}", events.summary());
     assert_eq!(job.status()["agent"]["spent"]["turns"], 5);

@@ -1,4 +1,4 @@
-//! An agent with eyes and hands: the desktop and the browser of the default image, driven by a scripted model.
+//! An agent that uses the desktop and the browser of the default image, driven by a scripted model with vision.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::scripted::{call, finish, shell};
 
-/// A model that sees: its name says so, its address is the scripted server's.
+/// Starts a server with a vision model: the model's name implies vision, its address is the scripted server's.
 fn seeing(script: Script) -> (Server, ScriptedServer) {
     let model = ScriptedServer::start_on_thread(script).unwrap();
     let config = format!(
@@ -24,7 +24,7 @@ fn turns(answers: Vec<model::scripted::ScriptedAnswer>) -> Script {
     Script { order: Order::Turns, ..Script::of(answers) }
 }
 
-/// A window with a field and a button at known places; the button writes what is in the field.
+/// A window with a field and a button at known positions; the button writes the field's text to a file.
 const PROGRAM: &str = r#"
 import tkinter
 root = tkinter.Tk(className="Form")
@@ -39,7 +39,7 @@ tkinter.Button(root, text="Save", command=save).place(x=20, y=80, width=100, hei
 root.mainloop()
 "#;
 
-/// The pictures of a request to the model, newest last.
+/// The images in a request to the model, newest last.
 fn pictures(body: &Value) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let blocks = body["messages"].as_array().into_iter().flatten();
@@ -80,7 +80,7 @@ fn a_desktop_task_is_done_by_a_model_that_sees() {
     let requests = model.requests();
     let offered = requests[0].body["tools"].to_string();
     assert!(["gui", "screenshot", "browser"].iter().all(|tool| offered.contains(&format!("\"{tool}\""))));
-    // What the model is shown is the screen: it changes when something is typed, and the file holds the same.
+    // The model is shown the actual screen: it changes after typing, and the file has the typed text.
     let first = pictures(&requests[4].body);
     assert_eq!(first.len(), 1);
     assert!(first[0].starts_with(b"\x89PNG\r\n\x1a\n"));
@@ -89,7 +89,7 @@ fn a_desktop_task_is_done_by_a_model_that_sees() {
     assert_eq!(both.len(), 2);
     assert!(both[0] == first[0] && both[1] != first[0]);
     assert!(requests[4].body.to_string().contains("\\\"Form\\\" at "), "the windows are told too");
-    // The log names the picture; its bytes are fetched by their name.
+    // The log contains the image's name; the bytes are fetched by that name.
     let shown = events.events.iter().find(|event| event.is("call_ended") && event.call() == "turn-4-1.1");
     let image = &shown.unwrap().data()["result"]["images"][0];
     assert_eq!((&image["width"], &image["height"]), (&json!(1280), &json!(800)), "{image}");

@@ -1,4 +1,4 @@
-//! Jobs whose history is longer than the model's window: summaries, recall, maps, refused prompts, small windows.
+//! Jobs whose history exceeds the model's window: summaries, recall, repository maps, refused prompts, small windows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 
 use crate::scripted::{Scripted, call, finish, shell};
 
-/// An answer to the agent itself, not to one who asks for a summary.
+/// An answer for the agent's own requests, not for requests for a summary.
 fn agent(answer: ScriptedAnswer) -> ScriptedAnswer {
     ScriptedAnswer { when: When { offers: Some("shell".into()), ..When::default() }, ..answer }
 }
 
-/// The answer to everybody who asks for a summary.
+/// The answer to every request for a summary.
 fn summary(text: &str) -> ScriptedAnswer {
     let when =
         When { user_contains: Some("Its next prompt will hold your summary".into()), ..When::default() };
     ScriptedAnswer { when, times: Times(0), ..ScriptedAnswer::text(text) }
 }
 
-/// An answer of about 1,500 tokens with a command that prints about 3,500, which no other does.
+/// An answer of about 1,500 tokens with a command that prints about 3,500; no two parts are equal.
 fn much(part: usize) -> ScriptedAnswer {
     let thought =
         |line: usize| format!("I think about line {line} of part {part} and find {}. ", line * 7 + part);
@@ -40,7 +40,7 @@ fn kinds(view: &Value) -> Vec<&str> {
     view["segments"].as_array().unwrap().iter().map(|segment| segment["kind"].as_str().unwrap()).collect()
 }
 
-/// What a tool has answered.
+/// The result of a tool call.
 fn result(events: &e2e::Follower<'_>, call: &str) -> String {
     let ended = events.events.iter().find(|event| event.is("call_ended") && event.call() == call);
     let ended = ended.unwrap_or_else(|| panic!("{call} has not ended: {}", events.summary()));
@@ -81,11 +81,11 @@ fn a_history_larger_than_the_window_is_summed_up_ahead_of_time_and_found_again_a
     assert!(cited["first"].as_u64() >= covered["first"].as_u64(), "{by_model}");
     assert!(cited["last"].as_u64() <= covered["last"].as_u64(), "{by_model}");
 
-    // What was not in view any more is found, with its neighbours.
+    // What is no longer in the prompt is found, together with the events around it.
     let found = result(&events, "turn-18-1.1");
     assert!(found.contains("portOfTheLighthouse_7731") && found.contains("before: [e"), "{found}");
 
-    // Summaries are events, and paid for.
+    // Summaries are logged as events, and their cost counts.
     let made: Vec<&e2e::Event> = events.events.iter().filter(|event| event.is("summary_made")).collect();
     assert!(made.iter().any(|event| event.data()["summary"].is_object()), "{}", events.summary());
     let input = |event: &&e2e::Event| {
@@ -100,7 +100,7 @@ fn a_history_larger_than_the_window_is_summed_up_ahead_of_time_and_found_again_a
     let paid: u64 = paid.map(|event| input(&event)).sum();
     assert_eq!(job.status()["agent"]["spent"]["input_tokens"], paid);
 
-    // No prompt was over the budget, and each is told as it was.
+    // No prompt exceeded the budget, and the context view shows each one as it was sent.
     for asked in events.events.iter().filter(|event| event.is("turn_started")) {
         let view = job.get(&format!("context?at={}", asked.sequence)).expect(200).json();
         assert_eq!(view["tokens"], asked.data()["prompt_tokens"], "at e{}", asked.sequence);
@@ -135,7 +135,7 @@ fn a_refused_prompt_and_a_provider_that_counts_more_lead_to_smaller_prompts() {
                 much(2),
                 ScriptedAnswer::fault(Fault::Overflow),
                 much(3),
-                // Half as much again as we count.
+                // Reports half as many tokens again as our own count.
                 counted(much(4), 30_000),
                 agent(finish()),
             ],
@@ -231,7 +231,7 @@ fn a_window_of_four_thousand_tokens_does_a_whole_job() {
     for name in ["shell", "finish", "history_read", "read_file", "write_file", "edit_file"] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
-    // It is told only of tools that it has.
+    // The system prompt only mentions tools that the agent has.
     let system = first["messages"][0]["content"].to_string();
     for name in ["plan", "process", "notes", "history_search", "python"] {
         assert!(names.contains(&name) || !system.contains(&format!("`{name}`")), "{name}: {system}");
@@ -268,7 +268,7 @@ fn a_giant_file_is_read_as_an_outline_then_in_parts_then_by_lines() {
     assert!(result(&events, "turn-4-1.1").contains("110001  def part_55001():"));
 }
 
-/// Vectors in which what is about fruit lies near what is about fruit.
+// Embeddings that place texts about fruit near each other.
 fn vectors_of(texts: &[&str]) -> Vec<Vec<f32>> {
     let is_about =
         |text: &str, words: [&str; 2]| f32::from(u8::from(words.iter().any(|word| text.contains(word))));

@@ -1,4 +1,4 @@
-//! What an agent may not do for ever: spend, turn in circles, wait for a model that does not answer well.
+//! What an agent may not do forever: spend, loop, or wait for a model that answers badly.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::scripted::{Scripted, call, finish, model_section, shell};
 
-/// A model that gives these answers over and over.
+/// A model that repeats these answers.
 fn circle(answers: &[ScriptedAnswer]) -> ScriptedServer {
     let many = std::iter::repeat_n(answers, 40).flatten().cloned().collect();
     ScriptedServer::start_on_thread(Script::of(many)).unwrap()
@@ -139,7 +139,7 @@ fn a_model_that_falls_silent_or_talks_garbage_is_asked_again() {
     assert!(model.requests().len() >= 5);
 }
 
-/// The deltas in a stream of server-sent events that may still go on.
+/// The deltas in a stream of server-sent events that may still be open.
 fn deltas(stream: &str) -> Vec<Value> {
     stream
         .split("\n\n")
@@ -148,7 +148,7 @@ fn deltas(stream: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The text of all deltas.
+/// The concatenated text of all deltas.
 fn text_of(deltas: &[Value]) -> String {
     deltas.iter().filter_map(|delta| delta["text"].as_str()).collect()
 }
@@ -156,7 +156,7 @@ fn text_of(deltas: &[Value]) -> String {
 #[test]
 fn the_words_of_the_model_are_heard_as_they_come_and_the_log_has_them_once() {
     let words = "I look around first, then I write the file, and then I look whether it is right.";
-    // The model stops after 20 and after 60 characters: one event comes before those of the text.
+    // The model stops after 20 and after 60 characters: one event precedes those of the text.
     let slow = ScriptedAnswer {
         text: words.into(),
         letters: Some(4),

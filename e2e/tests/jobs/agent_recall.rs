@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use crate::mcp;
 use crate::scripted::{Scripted, call, finish};
 
-/// An answer that runs a command, and waits for its end however slow the machine is.
+/// An answer that runs a command and waits for it to end, however slow the machine is.
 fn run(command: &str) -> ScriptedAnswer {
     call("shell", json!({ "command": command, "wait_s": 200 }))
 }
 
-/// What `history_read` gives of an event.
+/// An answer that calls `history_read` for an event.
 fn read(call_id: &str, more: &Value) -> ScriptedAnswer {
     let mut input = json!({ "event": call_id });
     for (key, value) in more.as_object().into_iter().flatten() {
@@ -22,7 +22,7 @@ fn read(call_id: &str, more: &Value) -> ScriptedAnswer {
     call("history_read", input)
 }
 
-/// An answer of `history_read` without the line about how to go on.
+/// A result of `history_read` without the line that says how to continue.
 fn text_of(answer: &str) -> &str {
     match answer.rsplit_once("\n[") {
         Some((text, note)) if note.contains("go on with from_line") => text,
@@ -32,7 +32,7 @@ fn text_of(answer: &str) -> &str {
 
 #[test]
 fn outputs_of_ten_megabytes_long_lines_and_bytes_that_are_no_text_are_read_back() {
-    // Ten megabytes, with something to find in the middle.
+    // Ten megabytes, with a text to find in the middle.
     let huge = "seq -f 'row %.0f of an output that is far too large for any prompt' 1 75000; \
                 echo needleOfTheMiddle_4711; seq -f 'row %.0f of an output that is far too large for any prompt' 75001 170000";
     let mut rows = String::new();
@@ -45,14 +45,14 @@ fn outputs_of_ten_megabytes_long_lines_and_bytes_that_are_no_text_are_read_back(
     assert!(rows.len() > 10_000_000);
     // One line of more than 100 kB.
     let numbers = (1..=20_000).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
-    // Bytes that are not UTF-8 between lines that are.
+    // Bytes that are not UTF-8 between valid lines.
     let odd = "seq -f 'line %.0f' 1 4500; printf 'bad \\377\\376 bytes\\n'; seq -f 'line %.0f' 4502 9001";
     let odd_line = |line: usize| match line {
         4501 => "bad \u{fffd}\u{fffd} bytes\n".to_owned(),
         line => format!("line {line}\n"),
     };
     let odd_lines = |from: usize, to: usize| (from..=to).map(odd_line).collect::<String>();
-    // What an MCP server says: one line of more than 50 KiB.
+    // A result of an MCP server: one line of more than 50 KiB.
     let argument = "abcdefghij".repeat(6_000);
     let answered = format!("good {{\"text\": \"{argument}\"}}");
 
@@ -82,7 +82,7 @@ fn outputs_of_ten_megabytes_long_lines_and_bytes_that_are_no_text_are_read_back(
     assert_eq!(job.status()["status"], "complete", "{}", events.summary());
     let result = |turn: usize| mcp::result(&events, &format!("turn-{turn}-1"));
 
-    // The previews have the counts of the whole.
+    // The previews state the size of the whole output.
     let all = rows.len() + "[exit code 0]".len();
     let preview = result(1);
     assert!(preview.contains(&format!(" of 170002 ({all} bytes in all)")), "{}", &preview[..200]);
@@ -113,7 +113,7 @@ fn outputs_of_ten_megabytes_long_lines_and_bytes_that_are_no_text_are_read_back(
     assert!(text_of(&first).len() >= 30_000 && answered.starts_with(text_of(&first)), "{first}");
     assert!(second == answered[30_000..], "{second}");
 
-    // The first that is found is the output, by the line in its middle, and not the search for it.
+    // The first hit is the output itself, by the line in its middle, not the call that searched for it.
     let found = result(13);
     let event = |turn: usize| {
         let id = format!("turn-{turn}-1.1");

@@ -1,4 +1,4 @@
-//! A sandbox that a person has taken over: the holder works in it, everybody else watches.
+//! Takeovers: the holder works in the sandbox, everybody else only watches.
 
 use e2e::images::default_images;
 use e2e::{Follower, Job, Options, Said, Server, Socket};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::desktop::Viewer;
 use crate::scripted::{Scripted, finish, model_section, shell};
 
-/// A job whose agent waits for somebody who has taken over, and the token.
+/// Starts a job and takes it over; returns the job, its events and the token.
 fn taken<'a>(scripted: &'a Scripted, body: &Value) -> (Job<'a>, Follower<'a>, String) {
     let job = scripted.schedule(body);
     let mut events = job.follow();
@@ -49,11 +49,11 @@ fn only_the_holder_runs_and_writes_and_everybody_reads() {
     refused(job.post("input", &json!({"action": "windows"})));
     refused(job.post("code", &json!({"language": "python", "code": "1"})));
     refused(job.post("kernels/python3/interrupt", &json!({})));
-    // Reading and steering stay possible.
+    // Reading and sending messages stay possible.
     job.get_file("go").expect(200);
     job.get("ports").expect(200);
     job.post("message", &json!({"text": "take your time"})).expect(202);
-    // Each of the three ways to show the token.
+    // Each of the three ways to pass the token.
     let path = format!("/v1/jobs/{}/exec", job.id);
     let body = json!({"command": "echo yes >> yes"});
     let exec = |path: &str| server.request(Method::POST, path).json(&body);
@@ -62,11 +62,11 @@ fn only_the_holder_runs_and_writes_and_everybody_reads() {
     server.send(by_cookie.header("Origin", server.url(""))).expect(200);
     server.send(exec(&format!("{path}?takeover={token}"))).expect(200);
     refused(server.send(exec(&path).header("X-Caisson-Takeover", "takeover-0")));
-    // However the id is written, it is the same sandbox.
+    // Percent-encoding the id makes no difference.
     let otherwise = path.replacen("/v1/jobs/0", "/v1/jobs/%30", 1);
     assert_ne!(otherwise, path);
     refused(server.send(exec(&otherwise)));
-    // A server that was killed remembers who has it; the log does not give the token away.
+    // The takeover survives a crash of the server, and the log does not contain the token.
     assert!(!job.get("events?format=json&limit=1000").expect(200).text().contains(&token));
     server.kill9();
     server.restart();
@@ -90,7 +90,7 @@ fn a_terminal_is_watched_by_everybody_and_typed_into_by_the_holder() {
     let job = scripted.task("share");
     let mut events = job.follow();
     events.until("the first command", |event| event.is("call_output"));
-    // Bob is there before Ada takes over.
+    // Bob connects before Ada takes over.
     let path = format!("/v1/jobs/{}/terminal", job.id);
     let mut bob = Socket::open(&scripted.server, &path);
     let session = bob.session();
@@ -101,7 +101,7 @@ fn a_terminal_is_watched_by_everybody_and_typed_into_by_the_holder() {
     bob.send_bytes(b"echo second-$((1+2)) > bob\n");
     let problem = problem_of(&mut bob);
     assert_eq!(problem["code"], "taken_over", "{problem}");
-    // A shell of his own is refused; Ada types into the one that is there, and Bob sees it.
+    // Bob cannot open a new shell; Ada types into the existing one, and Bob sees it.
     let mut other = Socket::open(&scripted.server, &path);
     assert_eq!(problem_of(&mut other)["status"], 409);
     let mut ada = Socket::open(&scripted.server, &format!("{path}?session={session}&takeover={token}"));
@@ -148,7 +148,7 @@ fn a_desktop_is_watched_by_everybody_and_used_by_the_holder() {
     ada("input", &launch).expect(200);
     ada("input", &json!({"action": "wait", "window": "Typed", "seconds": 60})).expect(200);
     ada("input", &json!({"action": "focus", "window": "Typed"})).expect(200);
-    // Bob sees the screen, but what he types is left out; a viewer with the token is Ada's.
+    // Bob sees the screen, but his input is dropped; a viewer with the token is Ada's.
     bob.type_letters("bob\n");
     let mut own = Viewer::open_at(&server, &format!("{path}?takeover={token}"));
     own.type_letters("ada\n");

@@ -1,4 +1,4 @@
-//! Whole tasks: a bug in a small repository is found and fixed with its tests as acceptance.
+//! Whole tasks: a bug in a small repository is found and fixed, with its tests as acceptance commands.
 
 use serde_json::json;
 
@@ -31,7 +31,7 @@ fn a_bug_in_a_python_repository_is_fixed_with_the_tests_as_acceptance() {
         call("list_files", json!({})),
         shell("python3 -m unittest -q 2>&1"),
         call("read_file", json!({"path": "stats.py"})),
-        // Too early: the acceptance commands say so.
+        // Too early: the acceptance commands fail.
         finish(),
         call(
             "edit_file",

@@ -1,4 +1,4 @@
-//! Managing jobs: list, filter, page, idempotency, cancel, delete, exec.
+//! Managing jobs: list, filter, paginate, idempotency, cancel, delete, exec.
 
 use e2e::{Options, Server, shell};
 use reqwest::Method;
@@ -9,7 +9,7 @@ fn ids(page: &Value) -> Vec<String> {
     jobs.iter().map(|job| job["job_id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A job that runs until it is told to stop by a file, so that a test decides how long it lives.
+/// A job that runs until a file `stop` exists, so that the test decides when it ends.
 fn waiting_job(server: &Server) -> e2e::Job<'_> {
     let job = server.schedule_steps(&[shell("echo ready; until [ -e stop ]; do sleep 0.05; done")]);
     job.follow().until("the first output", |event| event.is("call_output"));
@@ -114,7 +114,7 @@ fn a_queued_job_can_be_cancelled_and_never_runs() {
     assert_eq!(events.count(|event| event.is("call_started")), 0, "{}", events.summary());
     running.put_file("stop", "").expect(200);
     running.wait_for("complete");
-    // The queue goes on without it.
+    // The queue continues without it.
     last.wait_for("complete");
     queued.wait_for("cancelled");
 }

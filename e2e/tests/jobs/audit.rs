@@ -1,4 +1,4 @@
-//! What happened, and that nobody changed it: the files that a job touched, and the check of its log.
+//! Audit: the list of files that a job touched, and the verification of its event log.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The lines of an event and a path.
+/// The lines with this event and path.
 fn of<'a>(list: &'a [Value], event: &str, path: &str) -> Vec<&'a Value> {
     list.iter().filter(|line| line["event"] == event && line["path"] == path).collect()
 }
@@ -44,7 +44,7 @@ fn assert_touched(list: &[Value]) {
     );
 }
 
-/// The list as it is written, in the folder of the only sandbox.
+/// The list file of the only sandbox, as it is being written.
 fn live_list(folder: &Path) -> String {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -61,7 +61,8 @@ fn live_list(folder: &Path) -> String {
     String::new()
 }
 
-/// Goes on when `on` is there: names are read when events are, so whoever looks must have seen the first before it is another.
+/// Waits for the file `on` before the rename: a reader that resolves names after the fact must first see the old
+/// name.
 const TOUCH: &str = "echo hi > a.txt; until [ -e /workspace/on ]; do sleep 0.05; done; mkdir -p d/e; echo x > d/gone; mv a.txt b.txt; rm d/gone; read line < b.txt; \
     echo t > /tmp/t; echo h > ~/h; cat /usr/bin/env > /dev/null";
 
@@ -90,7 +91,7 @@ fn files_are_listed_while_no_server_runs() {
         "touch begun; while [ ! -e /workspace/go ]; do sleep 0.1; done; {TOUCH}"
     ))]);
     wait_until("the step has begun", || job.get_file("begun").status == 200);
-    // What it waits for comes from a process of its own, while nobody serves.
+    // A background process creates the file that the job waits for while the server is down.
     job.exec("setsid sh -c 'sleep 2; touch /workspace/go; sleep 3; touch /workspace/on' > /dev/null 2>&1 &")
         .expect(200);
     server.kill9();
@@ -107,10 +108,10 @@ fn files_are_listed_while_no_server_runs() {
 fn the_list_of_a_bare_sandbox_outlives_it_and_has_what_was_still_open() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));
-    // A last command would take the shell's place, and the kernel makes one event of what one process does to a file.
+    // `true` at the end: the shell would exec the last command, and the kernel merges one process's events on a file.
     let before = "echo a > 'made (deleted)'; echo s > /dev/shm/shared; mkdir ~/mine; echo o > ~/mine/o; cat ~/mine/o; true";
     assert_eq!(sandbox.exec(before)["exit_code"], 0);
-    // Asked while it lives: the newest line is there.
+    // Fetched while the sandbox runs: the list includes the newest line.
     for number in 0..20 {
         assert_eq!(sandbox.exec(&format!("echo x > now-{number}"))["exit_code"], 0);
         let list = lines(&sandbox.get("audit/files").expect(200).text());
@@ -140,7 +141,7 @@ fn what_the_kernel_could_not_remember_is_a_gap() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));
     sandbox.follow().until("its sandbox", |event| event.is("sandbox_ready"));
-    // The one who writes the list stands still while more happens than the kernel keeps.
+    // Stops the launcher, which writes the list, while more happens than the kernel's queue holds.
     let owner = server.newest_sandbox();
     owner.signal_launcher(Signal::STOP);
     let many =
@@ -208,7 +209,7 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
     assert!(sound && said.contains("1 kept elsewhere"), "{said}");
     let (sound, said) = audit(&server, &["verify", "--head", file, "--key", &"0".repeat(64)]);
     assert!(!sound && said.contains("another key"), "{said}");
-    // The keys that count may be named without any head, and more than one.
+    // Keys can be given without a head, and more than one.
     let keys = ["verify", "--key", &"0".repeat(64), "--key", key.trim()];
     let (sound, said) = audit(&server, &keys);
     assert!(sound && said.contains("1 of 1 jobs are sound"), "{said}");
@@ -217,7 +218,7 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
     let (sound, said) = audit(&server, &["verify", "--key", "xyz"]);
     assert!(!sound && said.contains("64 hexadecimal digits"), "{said}");
     assert!(matches!(job.delete().status, 200 | 204));
-    // The server has deleted it, and signed that it did.
+    // The server has deleted the job and signed a statement about it.
     let (sound, said) = audit(&server, &["verify", "--head", file]);
     assert!(sound && said.contains("deleted by anybody") && said.contains("1 were deleted"), "{said}");
     let (exported, statement) = audit(&server, &["export-head", &id]);
@@ -229,7 +230,7 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
     );
     let (_, all) = audit(&server, &["export-head", "--deleted"]);
     assert_eq!(serde_json::from_str::<Value>(&all).unwrap(), statement);
-    // Who takes that away too cannot be told from who removed the job.
+    // Without the statement, a deletion by the server cannot be told from a removal by hand.
     server.stop();
     let wiped = take_statements_away(&server.data().join("caisson.db"));
     assert!(wiped, "the statement was there");
@@ -238,12 +239,12 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
     server.restart();
 }
 
-/// Removes every statement about a deleted job, as somebody with root would.
+/// Removes every statement about a deleted job, as an attacker with root would.
 fn take_statements_away(database: &Path) -> bool {
     change(database, "DELETE FROM tombstones")
 }
 
-/// Changes the database behind the server's back; whether anything was.
+/// Changes the database behind the server's back; returns whether a row was affected.
 fn change(database: &Path, sql: &str) -> bool {
     let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
         n = c.execute(sys.argv[2]).rowcount; c.commit(); sys.exit(0 if n > 0 else 1)";
@@ -255,7 +256,7 @@ fn a_finished_job_without_its_signed_heads_is_found_also_after_a_restart() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo hello")]);
     job.wait_for("complete");
-    // The head over the end of a job is there with the end.
+    // The signed head is stored together with the end of the job.
     server.kill9();
     let (sound, said) = audit(&server, &["verify"]);
     assert!(sound && said.contains("1 of 1 jobs are sound"), "{said}");
@@ -309,7 +310,7 @@ fn a_zip_or_a_list_of_files_that_was_changed_is_found() {
     assert!(audit(&server, &["verify"]).0);
 }
 
-/// The most memory that a process has had, in KiB.
+/// The peak resident memory of a process, in KiB.
 fn peak_kib(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -323,7 +324,7 @@ fn a_sandbox_cannot_make_its_owner_grow_by_what_it_touches() {
     sandbox.follow().until("its sandbox", |event| event.is("sandbox_ready"));
     let owner = server.newest_sandbox();
     let before = peak_kib(owner.launcher);
-    // Long paths, each opened and many of them left open, in an environment of a megabyte.
+    // Opens files with long paths, keeps many of them open, and has a large environment.
     let many = "import os\nplace = '/workspace' + ('/' + 'n' * 250) * 14\nos.makedirs(place)\nkept = []\n\
         for n in range(6000):\n    f = open(f'{place}/{n:0200}', 'w')\n    kept = (kept + [f])[-200:]";
     let environment = json!({"A": "x".repeat(100_000), "B": "x".repeat(100_000), "C": "x".repeat(100_000)});

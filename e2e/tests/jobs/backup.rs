@@ -1,4 +1,4 @@
-//! Backups while jobs run: what comes back, and that the first server is not disturbed.
+//! Backups while jobs run: what a restore contains, and that a backup does not disturb the server.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,7 +20,7 @@ fn back_up(server: &Server, archive: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A server on a folder that was restored.
+/// Starts a server on a restored data folder.
 #[track_caller]
 fn restore(archive: &Path) -> Server {
     let server = Server::prepare(Options::default());
@@ -62,7 +62,7 @@ fn a_backup_with_running_jobs_is_taken_up_by_another_server() {
     assert_eq!(taken_up.output().text("log.txt"), "one\ntwo\ntwo ends\n", "{}", restored.summary());
     assert_eq!(restored.count(|event| event.is("call_started") && event.call().starts_with("step-1")), 1);
 
-    // The first server still has its sandboxes: the second has not touched them.
+    // The first server still has its sandboxes: the second one has not touched them.
     for job in [&running, &careful] {
         job.touch("go");
         let status = job.wait_for("complete");

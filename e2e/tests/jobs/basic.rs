@@ -1,10 +1,10 @@
-//! The four basic calls, word for word, and what a job looks like from its acceptance to its zip.
+//! The four basic calls exactly as the README shows them, and a job from its submission to its zip.
 
 use e2e::{Options, RawConnection, Server, free_port, shell};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// The body of the first call, as the README has it.
+/// The body of the first call in the README.
 const FIRST_JOB: &str = r#"{
   "steps": [
     {"tool": "shell", "command": "ls -la /app"},

@@ -1,4 +1,4 @@
-//! The tool `browser`: a page that a job serves is opened, read, used and photographed.
+//! The tool `browser`: opens a page that a job serves, reads and uses it, and takes screenshots.
 
 use e2e::images::default_images;
 use e2e::{Options, Server, shell};
@@ -125,7 +125,7 @@ fn dialogs_are_answered_and_no_page_holds_the_browser_up() {
         browser(json!({"action": "click", "text": "Ask"})),
         browser(json!({"action": "read"})),
         browser(json!({"action": "evaluate", "expression": "prompt('name?', 'nobody')"})),
-        // This one opens when nobody is connected to the page.
+        // This dialog opens while no client is connected to the page.
         browser(json!({"action": "click", "text": "Later"})),
         shell("sleep 2"),
         browser(json!({"action": "wait", "text": "after", "seconds": 60})),
@@ -164,7 +164,7 @@ fn a_browser_that_was_stopped_or_killed_does_not_pass_an_empty_page_for_the_old_
     let steps = [
         browser(json!({"action": "read"})),
         open(),
-        // Whatever is done on the desktop keeps it, for longer than it may be idle.
+        // Desktop actions keep the desktop, and with it the browser, running past the idle timeout.
         json!({"tool": "gui", "action": "wait", "seconds": 12}),
         browser(json!({"action": "read"})),
         shell(gone),

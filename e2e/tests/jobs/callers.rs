@@ -1,10 +1,10 @@
-//! Callers that do not belong here: foreign sites, slow clients, garbage. And settings that would let more of them in.
+//! Unwanted callers: foreign sites, slow clients, garbage; and settings that would let more of them in.
 
 use e2e::{Options, RawConnection, Server, binary, shell};
 use reqwest::Method;
 use serde_json::json;
 
-/// The server still takes and completes jobs.
+/// Asserts that the server still accepts and completes jobs.
 #[track_caller]
 fn assert_still_works(server: &Server) {
     server.schedule_steps(&[shell("true")]).wait_for("complete");
@@ -38,7 +38,7 @@ fn a_page_of_another_site_cannot_submit_jobs() {
     for origin in ["https://evil.example", "http://localhost:1", "null", "http://127.0.0.1.evil.example"] {
         let request = server.request(Method::POST, "/schedule").header("Origin", origin).json(&body);
         server.send(request).expect_problem(403, "origin_not_allowed");
-        // What a form or a simple request could send without asking first.
+        // What a form or another simple request could send without a CORS preflight.
         let simple = server
             .request(Method::POST, "/submit")
             .header("Origin", origin)
@@ -61,7 +61,7 @@ fn slow_clients_are_shown_out_and_do_not_stop_others() {
         connection.write(b"POST /schedule HTTP/1.1\r\nHost: localhost\r\nContent-Le");
     }
     assert_still_works(&server);
-    // The head must have come within the server's patience; then the connection is closed.
+    // The server closes a connection whose head does not arrive within the timeout.
     for connection in &mut slow {
         connection.read_to_end();
     }

@@ -1,10 +1,10 @@
-//! The server killed at every point of a job: after a restart the job completes, each step has run once, the event
-//! stream goes on without gap or repeat, and nothing is left behind.
+//! The server is killed at every point of a job: after a restart the job completes, each step has run once, the event
+//! stream has no gaps or repeats, and nothing is left behind.
 
 use e2e::{Event, Follower, Job, Server, shell};
 use serde_json::{Value, json};
 
-/// Steps that tell how often they ran: each adds lines to one file.
+/// Steps that record how often they ran: each appends lines to one file.
 fn counting_steps() -> Vec<Value> {
     vec![
         shell("echo one >> log.txt"),
@@ -17,7 +17,7 @@ fn counting_steps() -> Vec<Value> {
 
 const COUNTED: &str = "one, edited\ntwo begins\ntwo ends\nthree\nfive\n";
 
-/// What must hold after the end, however often the server was killed.
+/// What must hold at the end, however often the server was killed.
 #[track_caller]
 fn assert_ran_once(server: &Server, job: &Job<'_>, events: &Follower<'_>) {
     let status = job.status();
@@ -40,7 +40,7 @@ fn assert_ran_once(server: &Server, job: &Job<'_>, events: &Follower<'_>) {
     server.assert_nothing_left();
 }
 
-/// Read from the start, the stream must be what was seen live.
+/// Asserts that a stream read from the start equals what was seen live.
 #[track_caller]
 fn assert_whole_stream(job: &Job<'_>, live: &Follower<'_>) {
     let mut replay = job.follow();
@@ -50,7 +50,7 @@ fn assert_whole_stream(job: &Job<'_>, live: &Follower<'_>) {
     assert_eq!(json(&replay), json(live), "the log was rewritten");
 }
 
-/// Kills the server as soon as the event comes, restarts it, and sees the job through.
+/// Kills the server as soon as the event arrives, restarts it, and follows the job to its end.
 #[track_caller]
 fn kill_at(what: &str, point: impl Fn(&Event) -> bool) {
     let server = Server::start();
@@ -140,7 +140,7 @@ fn killed_in_the_middle_of_collecting_much() {
     let job = server.schedule_steps(&[shell("head -c 40M /dev/urandom > large.bin; sha256sum large.bin")]);
     let mut events = job.follow();
     events.until("collecting", |event| event.is_state("collecting"));
-    // A part of the zip is written by now; that part must not be taken for the whole.
+    // Part of the zip has been written; it must not be mistaken for the complete zip.
     let folder = server.data().join("jobs").join(&job.id);
     e2e::wait_until("something was written", || folder_bytes(&folder) > 1 << 20);
     server.kill9();
@@ -161,7 +161,7 @@ fn killed_again_and_again() {
     let server = Server::start();
     let job = server.schedule_steps(&counting_steps());
     let mut events = job.follow();
-    // Each life of the server sees a few events more than the one before.
+    // Each run of the server gets a few events further than the one before.
     for target in [2, 4, 5, 7, 9, 11, 13] {
         if events.last_sequence() < target {
             events.until("some more events", |event| event.sequence >= target);
@@ -199,7 +199,7 @@ fn a_step_goes_on_while_no_server_runs_and_its_result_is_found() {
     events.until("the first output", |event| event.is("call_output"));
     let sandbox = server.newest_sandbox();
     server.kill9();
-    // The shell of the step is gone when only the guest is left below the launcher's child.
+    // The step's shell has exited when the guest has no children left.
     e2e::wait_until("the step has ended without a server", || !sandbox.has_children_of_guest());
     server.restart();
     events.until_end();
@@ -247,7 +247,7 @@ fn much_output_survives_a_crash_without_gap_or_repeat() {
     let job = server.schedule_steps(&[shell(count)]);
     let mut events = job.follow();
     for block in 0..4 {
-        // The first of a block has come; the rest is on its way.
+        // The first part of a block has arrived; the rest is on its way.
         events.until("more output", |event| event.is("call_output"));
         server.kill9();
         server.restart();

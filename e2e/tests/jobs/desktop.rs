@@ -1,4 +1,5 @@
-//! The desktop: steps that use mouse and keyboard, pictures, viewers good and bad, the page in a real browser.
+//! The desktop: steps that use mouse and keyboard, screenshots, good and bad viewers, the desktop page in a real
+//! browser.
 
 use e2e::images::{add_small, default_images};
 use e2e::{Browser, Event, Options, Said, Sandbox, Server, Socket, shell, wait_until};
@@ -6,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// Whether the page of the desktop shows the screen.
+/// A JavaScript expression: the desktop page shows the screen.
 const CONNECTED: &str = "document.getElementById('state')?.dataset.state === 'connected'";
 
 fn server() -> Server {
@@ -30,7 +31,7 @@ fn input(sandbox: &Sandbox<'_>, action: &Value) -> Value {
     done["result"].clone()
 }
 
-/// A window with a field and a button at known places; the button writes what is in the field.
+/// A window with a field and a button at known positions; the button writes the field's text to a file.
 const PROGRAM: &str = r#"
 import tkinter
 root = tkinter.Tk(className="Form")
@@ -148,7 +149,7 @@ fn an_image_without_a_desktop_says_which_program_is_missing() {
     assert_eq!((&done["status"], &done["code"]), (&json!("failed"), &json!("no_desktop")), "{done}");
 }
 
-/// Bytes of a viewer's connection.
+/// A VNC client on a WebSocket.
 pub(crate) struct Viewer {
     socket: Socket,
     heard: Vec<u8>,
@@ -189,8 +190,8 @@ impl Viewer {
         viewer
     }
 
-    /// Tries to type with a version of the protocol in which one byte less is sent: keys stand where the check of a later version
-    /// would see a list of encodings. Such a viewer is hung up on.
+    /// Tries to type with an older protocol version whose handshake is one byte shorter: key events stand where the
+    /// filter of a later version would expect a list of encodings. The server must close such a connection.
     fn type_by_an_older_version(mut self, version: &[u8; 12]) {
         let format = [0, 2, 0, 0, 32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0];
         let mut said = [&version[..], &[1], &format].concat();
@@ -199,13 +200,13 @@ impl Viewer {
                 said.extend([4, is_down, 0, 0, 0, 0, key[0], key[1]]);
             }
         }
-        // What is missing of the encodings that the list claims to have.
+        // Pads the encodings that the list claims to have.
         said.extend([3, 0, 0, 0, 0, 0, 5, 0, 3, 32].repeat(5));
         self.socket.send_bytes(&said);
         while matches!(self.socket.hear(), Said::Bytes(_)) {}
     }
 
-    /// Types letters, and waits until the server has taken them: the screen is asked for after them.
+    /// Types characters and waits until the server has processed them, by requesting the screen after them.
     pub(crate) fn type_letters(&mut self, letters: &str) {
         for letter in letters.bytes() {
             let key = if letter == b'\n' { [0xff, 0x0d] } else { [0, letter] };
@@ -228,7 +229,7 @@ impl Viewer {
         self.heard.drain(..count).collect()
     }
 
-    /// Asks for the whole screen.
+    /// Requests the whole screen.
     fn ask(&mut self) {
         self.socket.send_bytes(&[3, 0, 0, 0, 0, 0, 5, 0, 3, 32]);
     }
@@ -348,13 +349,14 @@ fn viewers_see_the_desktop_also_when_the_job_has_cleared_its_folders() {
     let server = server();
     let sandbox = sandbox(&server);
     drop(Viewer::open(&server, &sandbox));
-    // Programs that have just started may still create files there; the X server's are gone for good.
+    // Programs that have just started may still create files there; the X server does not recreate its own.
     let cleared =
         sandbox.exec("rm -rf /tmp/* /tmp/.[!.]* 2>/dev/null; ls -d /tmp/.X11-unix /tmp/.X1-lock 2>/dev/null");
     assert_eq!(cleared["stdout"], "", "{cleared}");
     drop(Viewer::open(&server, &sandbox));
-    // Nothing is open, so nobody loses anything by a new X server.
-    // Programs that have just started may still create files there, also while `rm` runs; only the desktop creates this folder.
+    // No window is open, so a new X server loses nothing.
+    // Programs that have just started may still create files there, even while `rm` runs; only the desktop creates
+    // the folder `caisson`.
     let cleared = sandbox.exec("until rm -rf ~/.cache; do sleep 0.1; done; ls -d ~/.cache/caisson 2>&1");
     assert!(cleared["stdout"].as_str().unwrap().contains("No such file"), "{cleared}");
     drop(Viewer::open(&server, &sandbox));
@@ -386,7 +388,7 @@ fn typing_into_a_terminal_through_the_page_in_a_browser_writes_a_file() {
     page.type_keys("echo through the page > typed.txt\n");
     wait_until("the file is written", || sandbox.get("files/typed.txt").status == 200);
     assert_eq!(sandbox.get("files/typed.txt").expect(200).body, b"through the page\n");
-    // Only watching sends nothing.
+    // View-only mode sends no input.
     page.act("document.getElementById('view-only').click()");
     page.wait_for("it only watches", "document.getElementById('state').textContent === 'watching'");
     page.type_keys("echo no > seen.txt\n");
@@ -404,7 +406,7 @@ fn typing_into_a_terminal_through_the_page_in_a_browser_writes_a_file() {
     page.wait_for("it has its own size, and is cut", &format!("Math.abs({scale} - 1) < 0.01"));
     page.evaluate("document.getElementById('fit').click()");
     page.wait_for("it fits again", &format!("{scale} < 0.6"));
-    // As after a sleep: the old socket may only look open.
+    // As after the computer slept: the old socket may only appear to be open.
     page.evaluate("globalThis.lost = document.querySelector('#screen canvas'); window.dispatchEvent(new Event('online'))");
     page.wait_for("another connection is made", &format!("!lost.isConnected && {CONNECTED}"));
     page.act("document.getElementById('full-screen').click()");

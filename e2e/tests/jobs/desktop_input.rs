@@ -1,10 +1,11 @@
-//! Mouse and keyboard as programs see them: buttons, wheel, dragging, keys that are held, and characters that no keyboard has.
+//! Mouse and keyboard as programs see them: buttons, wheel, dragging, held keys, and characters that are on no
+//! keyboard.
 
 use e2e::images::default_images;
 use e2e::{Options, Server, shell};
 use serde_json::{Value, json};
 
-/// A window at a known place that writes down what it is told, a line each.
+/// A window at a known position that logs its input events, one per line.
 const CANVAS: &str = r#"
 import tkinter
 root = tkinter.Tk(className="Canvas")
@@ -72,7 +73,7 @@ fn buttons_wheel_dragging_and_held_keys_reach_a_program() {
     assert!(held.contains("control") && held.contains("shift"), "{seen}");
     let right = place(first("press 3"));
     assert_eq!(place(held), right, "both clicks were at the same place: {seen}");
-    // Dragging begins where it was wanted, moves with the button held, and ends 100 pixels further.
+    // The drag starts at the requested point, moves with the button held, and ends 100 pixels further.
     let pressed = lines.iter().rposition(|line| line.starts_with("press 1")).unwrap();
     let released = lines.iter().rposition(|line| line.starts_with("release 1")).unwrap();
     let (from, to) = (place(lines[pressed]), place(lines[released]));
@@ -84,7 +85,7 @@ fn buttons_wheel_dragging_and_held_keys_reach_a_program() {
 #[test]
 fn characters_that_no_keyboard_has_are_typed_as_they_are() {
     let server = server();
-    // Beyond the first plane too.
+    // Includes characters beyond the Basic Multilingual Plane.
     let text = "ß€ñ漢字かなカナ한글ქართული العربية 😀🚀";
     let steps = [
         gui(json!({

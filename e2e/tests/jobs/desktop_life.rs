@@ -1,4 +1,4 @@
-//! The life of a desktop: it stops when nobody uses it, goes on when the server is killed, and can be recorded.
+//! The lifetime of a desktop: it stops when idle, survives a crash of the server, and can be recorded.
 
 use e2e::images::default_images;
 use e2e::{Options, Server, shell, wait_until};
@@ -62,8 +62,8 @@ fn an_action_on_the_desktop_survives_the_death_of_the_server_and_is_done_once() 
     assert_eq!(replay.output("step-5.1", "stdout"), "once\n", "{}", replay.summary());
 }
 
-/// Opens a recording with another decoder than ours, and says how many frames it has, how large they are, and of what
-/// colour one pixel is in the first and in the last of them.
+/// Opens a recording with another decoder and prints the number of frames, their size, and the color of one pixel in
+/// the first and in the last frame.
 const LOOK: &str = r#"
 from PIL import Image
 film = Image.open("film.apng")

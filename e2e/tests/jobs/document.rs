@@ -1,5 +1,5 @@
-//! The API against its own document: schemathesis makes requests of everything that the document says, right and wrong, and compares what
-//! comes back with it. All checks are on; `e2e/schemathesis.toml` says what else holds.
+//! Tests the API against its OpenAPI document: schemathesis generates valid and invalid requests for every operation
+//! and compares the responses with the document. All checks are on; `e2e/schemathesis.toml` lists the exceptions.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,9 +7,9 @@ use std::process::Command;
 use e2e::Server;
 use serde_json::json;
 
-/// Requests that are made up for each operation; `./test api` asks for more.
+/// Generated requests per operation; `./test api` uses more.
 const EXAMPLES: &str = "12";
-/// Without keys everybody may do everything: that is no fault.
+/// Without API keys every request is allowed, which is not a bug.
 const WITHOUT_KEYS: [&str; 2] = ["--exclude-checks", "ignored_auth"];
 
 #[test]
@@ -18,7 +18,7 @@ fn every_request_that_the_document_allows_is_answered_as_it_says() {
     try_all(&server, "examples,coverage,fuzzing", &WITHOUT_KEYS);
 }
 
-/// Here too: what asks for a key refuses who has none, or another; and what one request made is used by the next.
+/// Additionally checks that missing and wrong keys are rejected, and that requests use what earlier requests created.
 #[test]
 fn with_a_key_the_same_holds_and_nothing_is_answered_without_it() {
     let server = Server::start();
@@ -42,7 +42,7 @@ fn try_all(server: &Server, phases: &str, more: &[&str]) {
         .args(["run", &server.url("/openapi.json"), "--checks", "all", "--no-color", "--phases", phases])
         .args(["--max-examples", &examples, "--request-timeout", "60"])
         .args(more)
-        // What the last run found must not decide what this one tries.
+        // A run must not be influenced by the findings of the previous one.
         .current_dir(folder.path())
         .env("NO_PROXY", "*")
         .env("no_proxy", "*")

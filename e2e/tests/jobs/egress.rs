@@ -12,7 +12,7 @@ fn run<'a>(server: &'a Server, egress: &Value, command: &str) -> (Job<'a>, Follo
     (job, events)
 }
 
-/// Connections in the log: what happened (`opened`, `closed`, `refused`), and to which name.
+/// Connections in the log: what happened (`opened`, `closed`, `refused`), the host name, and the event's data.
 fn connections(events: &Follower<'_>) -> Vec<(String, String, Value)> {
     let egress = events.events.iter().filter(|event| event.is("egress")).map(Event::data);
     egress
@@ -33,7 +33,7 @@ fn assert_refused(events: &Follower<'_>, host: &str, code: &str) {
     assert!(!list.iter().any(|(event, name, _)| event == "opened" && name == host), "{list:?}");
 }
 
-/// Asks for an address through the proxy and prints status and body.
+/// Fetches a URL through the proxy and prints status and body.
 fn fetch(url: &str) -> String {
     format!("curl -sS -m 30 -w '\\nstatus %{{http_code}}\\n' {url} 2>&1; true")
 }
@@ -112,7 +112,7 @@ fn a_list_allows_its_names_and_no_others() {
     let both = format!("{}\n{}", fetch("http://example.org/"), fetch("http://allowed.invalid/"));
     let (_, events) = run(&server, &json!({"allow": ["allowed.invalid"]}), &both);
     assert_refused(&events, "example.org", "not_in_list");
-    // No such host exists, so it is not reached; but the policy let it pass.
+    // The host does not exist, so the connection fails; but the policy must allow it.
     let list = connections(&events);
     let passed = list.iter().any(|(_, host, data)| host == "allowed.invalid" && data["verdict"] != "refused");
     assert!(passed, "{list:?}");
@@ -207,7 +207,7 @@ fn the_way_out_is_served_again_after_the_server_was_killed() {
     server.restart();
     job.touch("go");
     events.until_end();
-    // The proxy of the new server answers for the old sandbox.
+    // The new server's proxy serves the existing sandbox.
     assert!(events.output("step-1.1", "stdout").ends_with("403"), "{}", events.output("step-1.1", ""));
     assert_refused(&events, "example.org", "not_in_packages");
 }

@@ -1,4 +1,4 @@
-//! Clients that mean harm, through the real guest: it and the proxy stay up, and the next client is served.
+//! Hostile clients, through the real guest: the guest and the proxy stay up and serve the next client.
 
 use e2e::{Event, Options, Outside, Server, whole};
 use serde_json::json;
@@ -8,14 +8,14 @@ fn server() -> Server {
     Server::start_with(Options { config, ..Options::default() })
 }
 
-/// Runs Python in a job that may reach the outside.
+/// Runs Python in a job with open egress.
 fn run(server: &Server, outside: &Outside, code: &str) -> (String, Vec<serde_json::Value>) {
     let code = format!(
         "import socket\nPORT = {}\ndef proxy():\n    return socket.create_connection(('127.0.0.1', 3128), 60)\n\
          def answer(request):\n    s = proxy()\n    s.sendall(request)\n    return s.recv(65536).decode('latin-1')\n{code}",
         outside.port
     );
-    // Few processes, so that each may have many open files: all of them share what the host allows.
+    // The guest and its processes share the host's limit of open files; fewer processes may each have more.
     let limits = json!({"pids": 32});
     let job = server
         .schedule(&json!({"steps": [{"tool": "python", "code": code}], "egress": "open", "limits": limits}));
@@ -42,7 +42,7 @@ print(answer(b'GET http://localhost:%d/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' % POR
     assert!(lines[3].contains("200"), "{output}");
     let codes: Vec<&str> = logged.iter().filter_map(|line| line["code"].as_str()).collect();
     assert!(codes.contains(&"port_not_allowed") && codes.contains(&"bad_request"), "{codes:?}");
-    // A name that long is not written down in full.
+    // A name that long is truncated in the log.
     assert!(logged.iter().all(|line| line.to_string().len() < 4000), "{logged:?}");
 }
 

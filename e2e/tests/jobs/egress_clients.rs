@@ -1,4 +1,4 @@
-//! Ordinary clients through the proxy, on the default image.
+//! Common clients through the proxy, on the default image.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn a_tunnel_carries_http_2() {
     assert!(said.contains("a stream of its own over HTTP/2"), "{said}");
 }
 
-/// A server of Node's that speaks HTTP/2 over TLS and nothing else.
+/// A Node server that only speaks HTTP/2 over TLS.
 struct Http2 {
     port: u16,
     certificate: PathBuf,

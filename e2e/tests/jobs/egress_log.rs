@@ -1,5 +1,5 @@
-//! What is written down of connections: the report, the list in the zip, digests of downloads, what would have
-//! sufficed; and what a job may use in all.
+//! Records of connections: the report, the list in the zip, digests of downloads, the learned policy; and a job's
+//! total traffic allowance.
 
 use e2e::{Event, Options, Outside, Server, shell, whole};
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn every_connection_is_in_the_report_and_in_the_zip_and_downloads_have_digests()
     );
     let kept = server.data().join("jobs").join(&job.id).join("audit/network.jsonl");
     assert!(std::fs::read_to_string(kept).unwrap().starts_with(&lines));
-    // Ours, and none of the workspace.
+    // The audit folder contains our files, not the workspace's.
     let shown = job.get("files").expect(200).json().to_string();
     assert!(!shown.contains("audit"), "{shown}");
 }
@@ -87,7 +87,7 @@ fn learning_lets_pass_and_writes_the_policy_that_would_have_sufficed() {
     assert_eq!(events.output("step-1.1", "stdout"), "200\n", "{}", events.summary());
     let learned: Value = serde_json::from_str(&job.output().text(".caisson/learned-egress.json")).unwrap();
     assert_eq!(learned, json!({"egress": {"allow": [format!("localhost:{}", outside.port)]}}));
-    // It is what the next job can be sent with.
+    // The learned policy can be used as is for the next job.
     let job = server.schedule(&json!({"steps": [shell(&fetch(outside.port))], "egress": learned["egress"]}));
     let mut events = job.follow();
     events.until_end();
@@ -110,7 +110,7 @@ fn an_answer_without_end_ends_with_the_allowance_and_so_do_connections() {
     let mut events = job.follow();
     events.until_end();
     let used_up = |event: &Event| event.is("egress") && event.data()["code"] == "budget_used_up";
-    // The first breaks off, the second is refused.
+    // The first download is cut off, the second is refused.
     assert_eq!(events.count(used_up), 2, "{}", events.summary());
     assert!(events.output("step-1.1", "stdout").ends_with("403\n"), "{}", events.output("step-1.1", ""));
     let small = Outside::http(|_, client| whole(client, BODY));
@@ -154,7 +154,7 @@ fn a_download_that_is_cut_by_a_crash_fails_cleanly_and_the_next_one_works() {
     let output = events.output("step-1.1", "stdout");
     assert!(output.contains("exit 18") || output.contains("exit 56"), "{output}");
     assert!(output.ends_with("hello"), "{output}");
-    // What stood when the server went away has an end in the log too.
+    // Connections that were open at the crash have a `closed` event, too.
     let count = |kind: &str| events.count(|event| event.is("egress") && event.data()["event"] == kind);
     assert_eq!(count("opened"), count("closed"), "{}", events.summary());
 }

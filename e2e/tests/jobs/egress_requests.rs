@@ -1,4 +1,5 @@
-//! Refusals that become requests: a person allows once, for the rest, or not at all, and the running job goes on.
+//! Refused connections as input requests: a user allows once, for the rest of the job, or never, and the running job
+//! continues.
 
 use e2e::{Event, Follower, Options, Outside, Server, shell, whole};
 use serde_json::{Value, json};
@@ -59,13 +60,13 @@ fn a_permission_for_once_is_used_once_also_after_a_restart() {
     server.kill9();
     server.restart();
     job.touch("go");
-    // The first of two uses it up, and the second asks again.
+    // The first of two connections uses up the permission, and the second asks again.
     events.until("a second request", opened);
     job.post("requests/egress-2", &json!({"accept": false})).expect(202);
     job.touch("more");
     events.until_end();
     assert_eq!(events.output("step-1.1", "stdout"), "403\n200\n403\n403\n", "{}", events.summary());
-    // What was denied is not asked again.
+    // A denied connection does not ask again.
     assert_eq!(requests(&events), 2);
     assert_eq!(outside.heads().len(), 1);
 }
@@ -90,7 +91,7 @@ fn no_answer_in_time_is_a_refusal_and_an_answer_must_fit() {
     job.touch("go");
     events.until_end();
     assert_eq!(events.output("step-1.1", "stdout"), "403\n");
-    // A job that is over waits for nobody.
+    // A job that has ended has no open requests.
     assert_eq!(job.get("requests").expect(200).json()["requests"], json!([]));
 }
 

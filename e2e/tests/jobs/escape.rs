@@ -1,5 +1,5 @@
-//! Trying to get out of a job of the real server. The attempts are the same list that every backend is tried with
-//! (`crates/sandbox/tests/escape_suite`); here they run as steps, with the rights and the environment of a job.
+//! Attempts to escape from a job of the real server. They are the same list that every backend is tested with
+//! (`crates/sandbox/tests/escape_suite`); here they run as steps, with a job's privileges and environment.
 
 #[path = "../../../crates/sandbox/tests/escape_suite/attempts/mod.rs"]
 mod attempts;
@@ -12,7 +12,7 @@ use attempts::{PRELUDE, system_calls};
 use e2e::{Server, shell};
 use serde_json::{Value, json};
 
-/// Steps, each of which prints the words of one attempt.
+/// Steps that each print the outcome of one attempt.
 fn steps(facts: &str) -> Vec<Value> {
     let prelude = format!("{}{facts}{PRELUDE}", system_calls());
     let step = |script: &str| json!({"tool": "python", "code": format!("{prelude}{script}"), "continue_on_error": true});
@@ -35,7 +35,7 @@ fn every_attempt_of_a_job_is_refused() {
         fs::read_to_string("/proc/self/mounts")
             .unwrap()
             .lines()
-            // What tests beside this one mount, and the engine of one of them.
+            // Excludes mounts of concurrent tests and of one test's engine.
             .filter(|line| !line.contains(" /tmp/") && !line.contains(" /var/tmp/caisson-docker-"))
             .count()
     };

@@ -1,9 +1,9 @@
-//! The files of a job over the API: while it runs, and afterwards.
+//! A job's files over the API: while it runs, and afterwards.
 
 use e2e::{Job, Server, shell};
 use serde_json::json;
 
-/// A job that waits for a file named `stop`.
+/// A job that waits for a file `stop`.
 fn waiting_job<'a>(server: &'a Server, first: &str) -> Job<'a> {
     let job = server
         .schedule_steps(&[shell(&format!("{first}; echo ready; until [ -e stop ]; do sleep 0.05; done"))]);

@@ -1,4 +1,4 @@
-//! Forms that are sent twice, that break off, and paths that lead out of the files of a draft.
+//! Multipart forms sent twice or cut off, and paths that lead out of a draft's files.
 
 use std::io::Read as _;
 
@@ -21,7 +21,7 @@ fn send(server: &Server, key: &str, files: &[(&str, &str)]) -> Answer {
     server.send(request.header("Idempotency-Key", key).body(body))
 }
 
-/// Sends the beginning of a form whose file never ends, and waits until there are so many jobs.
+/// Sends the beginning of a form whose file never ends, and waits until there are this many jobs.
 fn begin(server: &Server, key: &str, jobs_then: usize) -> RawConnection {
     let mut connection = RawConnection::open(server.port);
     let job = json!({"steps": [shell("cat *")]});
@@ -63,7 +63,7 @@ fn a_form_that_is_sent_twice_is_one_job_and_other_files_are_refused() {
     let request = server.request(Method::POST, "/v1/jobs").header("Idempotency-Key", "k").json(&plain);
     server.send(request).expect_problem(422, "idempotency_mismatch");
     server.job(id).wait_for("complete");
-    // Also after the job is over, and by another server.
+    // The same holds after the job has ended and the server was restarted.
     server.kill9();
     server.restart();
     assert_eq!(send(&server, "k", &[("a", "one"), ("b", "two")]).expect(200).json()["job_id"], id);

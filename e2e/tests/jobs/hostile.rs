@@ -1,10 +1,11 @@
-//! Bad input. Always a problem with a stable code or a failed step with a reason; nothing lost, nothing hung.
+//! Malformed input: always answered with a problem with a stable code, or a failed step with a reason. Nothing is
+//! lost or hangs.
 
 use e2e::{RawConnection, Server, shell};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// The server still takes and completes jobs.
+/// Asserts that the server still accepts and completes jobs.
 #[track_caller]
 fn assert_still_works(server: &Server) {
     server.schedule_steps(&[shell("true")]).wait_for("complete");
@@ -115,7 +116,7 @@ fn a_body_of_100_megabytes_is_refused_before_it_is_read() {
         }
     }
     chunked.finish();
-    // The server may close before all was sent; what counts is that it did not take it in.
+    // The server may close the connection before everything is sent; what counts is that it does not accept the body.
     let answer = chunked.read_to_end();
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413"), "{answer}");
     assert_still_works(&server);

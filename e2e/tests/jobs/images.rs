@@ -1,4 +1,4 @@
-//! Jobs on images: by name, small ones, broken ones, and the default one with all that it has.
+//! Jobs on images: selected by name, small ones, broken ones, and everything in the default one.
 
 use std::fs;
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ fn a_broken_image_ends_in_a_clear_error_of_the_job() {
     fs::create_dir_all(images.join("empty/rootfs/etc")).unwrap();
     let no_libc = images.join("no-libc/rootfs/bin");
     fs::create_dir_all(&no_libc).unwrap();
-    // The host's own, without the libraries that it needs.
+    // The host's shell without the libraries that it needs.
     fs::copy("/bin/sh", no_libc.join("sh")).unwrap();
     let server = server_with(images.clone());
     let run = |image: &str| server.schedule(&json!({"image": image, "steps": [shell("echo never")]}));
@@ -93,7 +93,7 @@ fn a_broken_image_ends_in_a_clear_error_of_the_job() {
     assert!(reason(&status).contains("this image has no shell"), "{status}");
     let status = run("no-libc").wait_for_failure("step_failed");
     assert!(reason(&status).contains("/bin/sh") && reason(&status).contains("loader"), "{status}");
-    // One that goes away between the answer and the start.
+    // An image that disappears between submission and start.
     add_small(&images, "fleeting");
     let job = server.schedule(&json!({"image": "fleeting", "start": false, "steps": [shell("true")]}));
     fs::remove_dir_all(images.join("fleeting")).unwrap();

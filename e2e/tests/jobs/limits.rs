@@ -1,9 +1,9 @@
-//! What a job may use: each limit ends with its own code and harms nobody else. Greedy steps of every kind.
+//! Limits of a job: each has its own error code, and exceeding one affects no other job.
 
 use e2e::{Follower, Job, Server, shell, wait_until};
 use serde_json::{Value, json};
 
-/// A neighbour that must not notice anything: it counts while the other job misbehaves.
+/// A job that counts while another job misbehaves, and must not be affected by it.
 struct Neighbour<'a> {
     job: Job<'a>,
 }
@@ -22,7 +22,7 @@ impl<'a> Neighbour<'a> {
         self.job.get_file("count").text().trim().parse().unwrap_or(0)
     }
 
-    /// It still counts, completes, and has been on its first attempt all the time.
+    /// Asserts that the job still counts, completes, and is on its first attempt.
     fn assert_unharmed(self) {
         let before = self.count();
         wait_until("the neighbour counts on", || self.count() > before);
@@ -90,7 +90,8 @@ fn a_step_that_fills_the_disk_ends_as_disk_full() {
     server.assert_nothing_left();
 }
 
-/// Large blocks leave room for less than one, `fallocate` leaves all of it, and a program may remove what it has written.
+/// Large blocks leave less than one block free, `fallocate` leaves all of the space free, and a program may remove
+/// what it has written.
 #[test]
 fn a_full_disk_is_recognised_however_it_was_filled() {
     let server = Server::start();
@@ -200,7 +201,7 @@ fn processor_time_is_limited() {
 fn a_job_that_lives_too_long_ends_at_its_deadline_and_keeps_its_work() {
     let server = Server::start();
     let steps = [shell("echo kept > kept.txt; sleep 600")];
-    // Time enough for a slow machine to start the step.
+    // Enough time for a slow machine to start the step.
     let (job, _) = run_with_limits(&server, &json!({"wall_clock_s": 8}), &steps);
     job.wait_for_failure("deadline");
     assert_eq!(job.output().text("kept.txt"), "kept\n");
@@ -211,7 +212,7 @@ fn a_job_that_lives_too_long_ends_at_its_deadline_and_keeps_its_work() {
 fn a_deadline_holds_also_while_the_server_is_down() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [shell("sleep 600")], "limits": {"wall_clock_s": 2}}));
-    // However slow the machine is, this comes: the deadline is looked at only from here on.
+    // The deadline starts to matter here; however slow the machine is, the job gets this far.
     job.follow().until("its sandbox", |event| event.is_state("running"));
     server.kill9();
     server.restart();

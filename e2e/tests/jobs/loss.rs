@@ -1,10 +1,10 @@
-//! The sandbox itself lost: the guest or the launcher killed, with and without a server. Steps after the checkpoint
-//! run again as a logged further attempt; the final workspace holds each effect once.
+//! The sandbox itself is lost: the guest or the launcher is killed, with and without a running server. Steps after
+//! the checkpoint run again as another logged attempt; the final workspace contains each effect once.
 
 use e2e::{Event, Follower, Job, SandboxProcesses, Server, shell};
 use serde_json::{Value, json};
 
-/// The second waits until it is told to stop.
+/// The second step waits for a file `stop`.
 fn counting_steps() -> Vec<Value> {
     vec![
         shell("echo one >> log.txt"),
@@ -25,7 +25,7 @@ fn in_second_attempt(event: &Event) -> bool {
     event.is("call_output") && event.call() == "step-2.2"
 }
 
-/// Lets the second attempt end, and looks at what is left of the first.
+/// Lets the second attempt end, and checks what is left of the first.
 #[track_caller]
 fn assert_second_attempt(server: &Server, job: &Job<'_>, events: &mut Follower<'_>) {
     events.until("output of the second attempt", in_second_attempt);

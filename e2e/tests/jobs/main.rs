@@ -1,4 +1,4 @@
-//! Jobs on the real binary, over HTTP: one file for each topic.
+//! Jobs on the real binary, over HTTP: one file per topic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod agent;

@@ -1,4 +1,4 @@
-//! Further tools by MCP servers, in the sandbox and outside: real servers, a scripted model.
+//! MCP servers, in the sandbox and outside: real servers, a scripted model.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use crate::scripted::{Scripted, call, finish};
 
-/// The server of these tests.
+/// The source of the MCP server.
 const SERVER: &str = include_str!("mcp_server.py");
 
-/// A server in the sandbox; the mode says what is wrong with it.
+/// An MCP server in the sandbox; `mode` selects its fault.
 pub(crate) fn server(mode: &str) -> Value {
     json!({"command": ["python3", "-c", SERVER, mode]})
 }
 
-/// What the model was told a call gave.
+/// The result of a call as the model received it.
 #[track_caller]
 pub(crate) fn result(events: &Follower<'_>, call: &str) -> String {
     let name = format!("{call}.1");
@@ -26,19 +26,19 @@ pub(crate) fn result(events: &Follower<'_>, call: &str) -> String {
     ended.data()["result"]["text"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The names of the tools that the model was offered in a turn, from 0.
+/// The names of the tools that the model was offered in a turn, counted from 0.
 pub(crate) fn offered(scripted: &Scripted, turn: usize) -> Vec<String> {
     let requests = scripted.model.requests();
     let tools = requests[turn].body["tools"].as_array().cloned().unwrap_or_default();
     tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Everything that the model was asked in a turn, from 0.
+/// All messages that the model received in a turn, counted from 0.
 pub(crate) fn asked(scripted: &Scripted, turn: usize) -> String {
     scripted.model.requests()[turn].body["messages"].to_string()
 }
 
-/// An answer that waits until somebody makes the file `go-on`.
+/// An answer that waits for a file `go-on`.
 pub(crate) fn wait_for_go() -> ScriptedAnswer {
     call("shell", json!({"command": "until [ -e go-on ]; do sleep 0.05; done", "wait_s": 120}))
 }
@@ -185,7 +185,7 @@ fn only_the_tools_that_are_named_are_offered() {
     assert!(asked(&scripted, 0).contains("the tool `elsewhere`: the server has none of this name"));
 }
 
-/// A server outside of every sandbox.
+/// An MCP server outside of all sandboxes.
 struct Outside {
     child: Child,
     port: u16,
@@ -204,7 +204,7 @@ impl Outside {
         Self { child, port: line.trim().parse().unwrap() }
     }
 
-    /// The server as the configuration describes it.
+    /// The configuration section for this server.
     fn section(&self, key: &str) -> String {
         format!(
             "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n[mcp.hub]\nurl = \"http://127.0.0.1:{}/mcp\"\n\
@@ -225,7 +225,7 @@ fn with_outside(outside: &Outside, key: &str, answers: Vec<ScriptedAnswer>) -> S
     Scripted::start(Script { order: Order::Turns, ..Script::of(answers) }, &outside.section(key))
 }
 
-/// Nothing that anybody can read has the key.
+/// Asserts that the key appears in nothing that a user can read.
 fn assert_hidden(scripted: &Scripted, job: &Job<'_>, events: &Follower<'_>, key: &str) {
     let told: String = events.events.iter().map(|event| event.data().to_string()).collect();
     assert!(!told.contains(key), "the log has the key");
@@ -267,7 +267,7 @@ fn a_server_outside_is_refused_where_the_policy_does_not_allow_it_and_the_job_go
     events.until_end();
     let refused = |event: &e2e::Event| event.is("egress") && event.data()["event"] == "refused";
     assert!(events.count(refused) > 0, "what was refused is in the log: {}", events.summary());
-    // A job may also do without it.
+    // A job can also disable the MCP server.
     let job = scripted.schedule(&json!({"task": "x", "mcp": {"hub": false}}));
     assert_eq!(job.wait_for("complete")["agent"]["mcp"], Value::Null);
 }

@@ -1,4 +1,4 @@
-//! MCP servers that are slow, broken or gone: the job goes on, the agent is told, nothing is done twice.
+//! Slow, broken and crashed MCP servers: the job continues, the agent is informed, nothing runs twice.
 
 use serde_json::json;
 
@@ -125,7 +125,7 @@ fn killed_when_a_call_was_answered_meanwhile_the_answer_is_found() {
     let mut events = job.follow();
     events.until("the slow call", |event| event.is("call_started") && event.call() == "turn-1-1.1");
     e2e::wait_until("the slow call has begun", || job.get_file("slow-began").status == 200);
-    // Nobody but the sandbox lives when the answer is given.
+    // Only the sandbox is running when the answer is given.
     job.exec("(sleep 1; touch go-on) >/dev/null 2>&1 &").expect(200);
     scripted.server.kill9();
     scripted.server.restart();

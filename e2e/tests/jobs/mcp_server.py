@@ -67,7 +67,7 @@ def answer(method, params):
             "serverInfo": {"name": "test", "version": "1"},
         }
     if method == "tools/list":
-        # Two pages.
+        # Returns the tools in two pages.
         listed = tools()
         half = (len(listed) + 1) // 2
         if params.get("cursor"):

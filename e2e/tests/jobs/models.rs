@@ -1,4 +1,4 @@
-//! The models of a server as its callers see them.
+//! The server's models as API clients see them.
 
 use e2e::{Options, Server};
 use reqwest::Method;

@@ -1,4 +1,4 @@
-//! What whoever runs the server needs: figures, logs that name the job, and a stop that waits.
+//! Operations: metrics, logs that name the job, and a graceful stop.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// The value of a line of `/metrics`, by all that stands before it.
+/// The value of a line of `/metrics`, by the text before it.
 #[track_caller]
 fn figure(server: &Server, name: &str) -> f64 {
     let text = server.get("/metrics").expect(200).text();
@@ -45,7 +45,7 @@ fn figures_tell_what_has_happened() {
     ] {
         assert!(figure(&server, name) >= 1.0, "{name} is 0");
     }
-    // A bare sandbox is no job.
+    // A bare sandbox is not a job.
     let _sandbox = server.create_sandbox(&json!({}));
     for (name, value) in [("caisson_sandboxes", 1.0), ("caisson_jobs{state=\"running\"}", 0.0)] {
         let found = figure(&server, name);
@@ -143,7 +143,7 @@ fn a_second_signal_ends_the_waiting() {
 fn a_server_that_is_told_to_stop_while_it_starts_ends_in_order() {
     let server = Server::start();
     server.stop();
-    // The first thing that it takes.
+    // The lock file is the first thing that the server takes.
     let lock = server.data().join("lock");
     std::fs::remove_file(&lock).unwrap();
     server.spawn();

@@ -1,10 +1,10 @@
-//! Paths that lead out of the workspace: refused by every tool, by the API and by the collector, also while something
-//! swaps directories and links in a loop.
+//! Paths that lead out of the workspace: refused by every tool, by the API and by the collector, even while a process
+//! keeps swapping directories and links.
 
 use e2e::{Job, RawConnection, Server, shell};
 use serde_json::json;
 
-/// A job that waits for a file named `stop`, after a first command.
+/// A job that runs a command first and then waits for a file `stop`.
 fn waiting_job<'a>(server: &'a Server, first: &str) -> Job<'a> {
     let job = server
         .schedule_steps(&[shell(&format!("{first}\necho ready; until [ -e stop ]; do sleep 0.05; done"))]);
@@ -62,7 +62,7 @@ fn a_link_that_leaves_the_workspace_is_refused_in_every_file_tool() {
 fn a_path_that_leaves_the_workspace_is_refused_in_the_files_api() {
     let server = Server::start();
     let job = waiting_job(&server, "ln -s /etc etc; ln -s /etc/passwd passwd");
-    // Written by hand: a polite client takes `..` out by itself.
+    // A raw request, because a normal client resolves `..` itself.
     for path in
         ["../x", "..%2Fx", "%2e%2e/x", "%2Fetc%2Fpasswd", "a/..%2f..%2fx", "%2E%2E%2F%2E%2E%2Fetc%2Fpasswd"]
     {
@@ -96,7 +96,7 @@ fn a_nul_in_a_path_is_refused() {
     job.wait_for("complete");
 }
 
-/// Swaps a directory and a link to `/etc` as fast as it can, until a file named `stop` appears.
+/// Swaps a directory and a link to `/etc` in a tight loop until a file `stop` exists.
 const SWAP: &str = "mkdir -p real; echo mine > real/passwd; ln -sfn /etc evil; cp -r real dir
 cat > swap.py <<'END'
 import ctypes, os

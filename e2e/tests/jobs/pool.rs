@@ -1,4 +1,4 @@
-//! Sandboxes that stand ready before anybody asks.
+//! The pool of warm sandboxes.
 
 use e2e::images::add_small;
 use e2e::{Options, Server, shell, wait_until};
@@ -73,7 +73,7 @@ fn each_image_of_the_pool_has_sandboxes_that_stand_still() {
         let now = server.launchers();
         now.len() == 2 && !now.iter().any(|command| pool.contains(command))
     });
-    // The same name, made anew: what stood ready is of the old one.
+    // An image with the same name replaces the old one; the pooled sandboxes belong to the old image.
     let pool = server.launchers();
     std::fs::rename(images.join("small"), images.join("old")).unwrap();
     add_small(&images, "small");

@@ -1,4 +1,4 @@
-//! Settings that change while the server runs, and too many callers at once.
+//! Settings that change while the server runs, and too many concurrent callers.
 
 use e2e::{Options, Server, shell, wait_until};
 use model::scripted::{Fault, Script, ScriptedAnswer, ScriptedServer, Times};

@@ -1,4 +1,4 @@
-//! What is removed, what is not, and what is in the way.
+//! Retention: what is removed, what is kept, and what prevents a removal.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::process::Command;
 use e2e::{Options, Server, shell, wait_until};
 
 const AT_ONCE: &str = "[retention]\ndays = 0\n";
-/// The file that keeps when the clock was last believed.
+/// The file that stores the last time of day the server trusted.
 const LAST_LOOK: &str = "last-look";
 
-/// Starts the server again, which removes what is old.
+/// Restarts the server with this configuration; the start removes old jobs.
 fn restart_with(server: &Server, config: &str) {
     server.stop();
     std::fs::write(server.folder().join("caisson.toml"), config).unwrap();
@@ -20,7 +20,7 @@ fn is_gone(server: &Server, id: &str) -> bool {
     server.get(&format!("/v1/jobs/{id}")).status == 404 && !server.data().join("jobs").join(id).exists()
 }
 
-/// A mount that keeps a folder from being removed.
+/// A mount that prevents the removal of a folder.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -51,7 +51,7 @@ fn a_job_that_cannot_be_removed_keeps_no_other_from_it() {
     assert!(server.log().contains("an old job could not be removed"), "{}", server.log());
     assert!(server.data().join("jobs").join(&held.id).exists());
     drop(mount);
-    // What is left of it is a folder that no database knows.
+    // What is left is a folder that the database does not know.
     server.stop();
     server.restart();
     wait_until("its folder is removed", || is_gone(&server, &held.id));
@@ -77,7 +77,7 @@ fn a_clock_that_is_far_ahead_removes_nothing() {
     let job = server.schedule_steps(&[shell("true")]);
     job.wait_for("complete");
     server.stop();
-    // As if the clock had said another month when it was last looked at.
+    // As if the clock had been a month behind when the server last looked.
     let file = server.data().join(LAST_LOOK);
     let seen: i64 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
     std::fs::write(&file, (seen - 30 * 86_400_000).to_string()).unwrap();
@@ -86,7 +86,7 @@ fn a_clock_that_is_far_ahead_removes_nothing() {
     wait_until("it is told", || server.log().contains("nothing is removed for its age"));
     assert!(!is_gone(&server, &job.id));
     server.stop();
-    // Where the clock was where it is now, the job is old.
+    // With the true time restored, the job counts as old.
     std::fs::write(&file, seen.to_string()).unwrap();
     server.restart();
     wait_until("the job is removed", || is_gone(&server, &job.id));

@@ -1,4 +1,4 @@
-//! Bare sandboxes: from making to ending, and what happens to them when the server does not live that long.
+//! Bare sandboxes: from creation to end, and across crashes of the server.
 
 use e2e::{Options, Sandbox, Server, shell, wait_until};
 use reqwest::Method;
@@ -90,8 +90,8 @@ fn an_idle_sandbox_ends_by_itself() {
     server.assert_nothing_left();
 }
 
-/// Uses a sandbox for longer than its time to live, which becomes short only while it is in use: a busy machine may take its
-/// time before that.
+/// Uses a sandbox for longer than its time to live, which is reduced only while it is in use: a busy machine may
+/// take a while to get there.
 #[track_caller]
 fn is_kept_while_used(server: &Server, way: impl FnOnce(&Sandbox<'_>, &str) -> String + Send) {
     let sandbox = server.create_sandbox(&json!({"ttl_s": 600}));
@@ -137,7 +137,7 @@ fn commands_files_and_figures_work_as_for_a_job() {
     for figure in ["memory_peak_bytes", "pids", "oom_kills", "running_calls"] {
         assert!(stats[figure].is_u64(), "{figure}: {stats}");
     }
-    // What was done stands in its log.
+    // The sandbox's log contains the call.
     let mut events = sandbox.follow();
     events.until("the end of a call", |event| event.is("call_ended") && event.data()["exit_code"] == 3);
     sandbox.end().expect(204);

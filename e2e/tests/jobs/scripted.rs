@@ -1,22 +1,21 @@
-//! A server whose model plays a recorded dialogue over real HTTP.
+//! A server whose model plays a scripted conversation over real HTTP.
 
 use e2e::{Job, Options, Server};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use serde_json::{Value, json};
 
-/// The server and its model.
 pub(crate) struct Scripted {
     pub(crate) server: Server,
     pub(crate) model: ScriptedServer,
 }
 
 impl Scripted {
-    /// Plays answers by the turns of each conversation: a client that was killed is answered the same again.
+    /// Selects answers by the turn of each conversation: a restarted server gets the same answer again.
     pub(crate) fn turns(answers: Vec<ScriptedAnswer>) -> Self {
         Self::start(Script { order: Order::Turns, ..Script::of(answers) }, "")
     }
 
-    /// Plays answers one after another, whoever asks.
+    /// Gives the answers one after another, to any request.
     pub(crate) fn sequence(answers: Vec<ScriptedAnswer>) -> Self {
         Self::start(Script::of(answers), "")
     }
@@ -38,12 +37,12 @@ impl Scripted {
     }
 }
 
-/// The configuration of a server without any model.
+/// The configuration of a server without a model.
 pub(crate) fn no_model() -> String {
     "[model]\nlocal = false\n".to_owned()
 }
 
-/// The configuration that names a model server by its address.
+/// The configuration that selects a model server by its URL.
 pub(crate) fn model_section(url: &str) -> String {
     format!("[model]\nname = \"{url}\"\n")
 }
@@ -58,7 +57,7 @@ pub(crate) fn shell(command: &str) -> ScriptedAnswer {
     call("shell", json!({ "command": command }))
 }
 
-/// The last answer.
+/// An answer that finishes the task.
 pub(crate) fn finish() -> ScriptedAnswer {
     call("finish", json!({"summary": "It is done."}))
 }

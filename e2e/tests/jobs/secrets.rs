@@ -1,4 +1,4 @@
-//! Secrets: the sandbox has a placeholder, their hosts get the value, and nobody else ever sees it.
+//! Secrets: the sandbox has a placeholder, the secret's hosts receive the value, and nobody else ever sees it.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const CANARY: &str = "canary/7f3a+Q9-do-not-show";
 
-/// A server that knows the secret `API_TOKEN` and trusts the outside.
+/// Starts a server with the secret `API_TOKEN` that trusts the outside server's certificate.
 fn server_with(outside: &Outside, more: &str) -> Server {
     let server = Server::prepare(Options::default());
     let token = server.folder().join("token");
@@ -38,10 +38,10 @@ fn ask(outside: &Outside, how: &str) -> String {
     format!("curl -sS -m 60 --noproxy '' {how} https://localhost:{}/", outside.port)
 }
 
-/// The value in every form in which it might be found.
+/// The value in every encoding in which it could leak.
 fn forms() -> Vec<Vec<u8>> {
     let urlencoded = CANARY.replace('/', "%2F").replace('+', "%2B");
-    // Python's quote leaves the slash.
+    // Python's `quote` keeps the slash.
     let quoted = CANARY.replace('+', "%2B");
     [CANARY.to_owned(), STANDARD.encode(CANARY).trim_end_matches('=').to_owned(), urlencoded, quoted]
         .map(String::into_bytes)
@@ -52,7 +52,7 @@ fn has_value(bytes: &[u8]) -> bool {
     forms().iter().any(|form| bytes.windows(form.len()).any(|window| window == form.as_slice()))
 }
 
-/// Files below a folder that hold the value.
+/// Files below a folder that contain the value.
 fn leaks(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -66,7 +66,7 @@ fn leaks(folder: &Path) -> Vec<String> {
     found
 }
 
-/// The bytes of a file without its holes: disks of sandboxes are hardly anything else.
+/// The bytes of a file without its holes: the disk images of sandboxes are mostly holes.
 fn read_data(path: &Path) -> Vec<u8> {
     let Ok(mut file) = std::fs::File::open(path) else { return Vec::new() };
     let (mut bytes, mut at) = (Vec::new(), 0);
@@ -89,7 +89,7 @@ fn the_host_of_a_secret_gets_the_value_and_it_is_nowhere_else() {
          print(u.urlopen(r, timeout=60).read().decode())",
         outside.port
     );
-    // Spelled backwards, so that the command itself is not what is found.
+    // Reversed, so that the search does not find the command itself.
     let backwards: String = CANARY.chars().rev().collect();
     let search = format!(
         "value=$(printf %s '{backwards}' | rev); grep -rlF -- \"$value\" /workspace /home /tmp /etc; \
@@ -106,7 +106,7 @@ fn the_host_of_a_secret_gets_the_value_and_it_is_nowhere_else() {
     let job = server.schedule(&job(&outside, &steps));
     let mut events = job.follow();
     events.until("the answer was shown", |event| event.is("call_output") && event.call() == "step-3.1");
-    // The authority that the sandbox trusts is the same after a restart.
+    // The CA that the sandbox trusts is the same after a restart.
     server.kill9();
     server.restart();
     job.touch("go");
@@ -119,7 +119,7 @@ fn the_host_of_a_secret_gets_the_value_and_it_is_nowhere_else() {
         "{shown}"
     );
     assert!(events.output("step-5.1", "stdout").contains("echo: Bearer ****"), "{}", events.summary());
-    // A client that would rather speak HTTP/2 is served too.
+    // A client that prefers HTTP/2 is served over HTTP/1.1.
     assert!(events.output("step-4.1", "stdout").ends_with("HTTP/1.1"), "{}", events.summary());
     assert_eq!(events.output("step-6.1", "stdout"), "searched\n");
     let heads = outside.heads();
@@ -136,7 +136,7 @@ fn the_host_of_a_secret_gets_the_value_and_it_is_nowhere_else() {
     }
     let used: Vec<Value> = output.manifest()["provenance"].as_array().unwrap().clone();
     assert!(used.iter().all(|download| download["secrets"] == json!(["API_TOKEN"])), "{used:?}");
-    // With the end of the job the key that spoke for the host is gone.
+    // The CA's key is removed when the job ends.
     let authority = server.data().join("jobs").join(&job.id).join("authority");
     wait_until("the authority is removed", || !authority.exists());
     server.stop();
@@ -193,14 +193,14 @@ fn a_value_that_is_in_the_sandbox_all_the_same_does_not_come_out() {
     let said =
         job.exec("cat leak; printf %s \"$(cat leak)\" | jq -sRr @uri 2>/dev/null; true").expect(200).text();
     assert!(!has_value(said.as_bytes()) && said.contains("****"), "{said}");
-    // Names tell as much as contents: of a folder and a file, of what is encoded, of where a link leads, of what is left out.
+    // Names can leak as well as contents: of folders and files, also encoded, of link targets, and of skipped files.
     let naming = format!(
         "value=$(cat leak); mkdir -p \"$(dirname \"$value\")\"; echo named > \"$value\"; echo two > \"$(printf %s \"$value\" | base64 -w0)\"; \
          ln -s \"/nowhere/$value\" link; mkfifo \"$value.pipe\"; curl -sS -m 60 --noproxy '' \"http://{place}/$value\""
     );
     let named = job.exec(&naming).expect(200).json();
     assert_eq!((&named["exit_code"], &named["stdout"]), (&json!(0), &json!("hello")), "{named}");
-    // A list of files is there while the job runs only where the host lets them be watched.
+    // The file audit is available while the job runs only if the host supports watching files.
     for path in ["files?depth=3", "network", "audit/files"] {
         let told = job.get(path).text();
         assert!(!has_value(told.as_bytes()), "{path}: {told}");
@@ -222,7 +222,7 @@ fn a_value_that_is_in_the_sandbox_all_the_same_does_not_come_out() {
     }
     assert_eq!(zip.text(&"*".repeat(CANARY.len())), "named\n");
     assert!(events.events.iter().all(|event| !has_value(event.data().to_string().as_bytes())));
-    // What the sandbox had goes with it, a moment after the job's end.
+    // The sandbox's files are removed shortly after the end of the job.
     wait_until("the sandbox's files are removed", || leaks(&server.data()).is_empty());
     server.stop();
     assert_eq!(leaks(&server.data()), Vec::<String>::new());
@@ -250,7 +250,7 @@ fn a_secret_that_the_server_does_not_have_is_refused_with_those_it_has() {
         (json!({"OTHER": {"hosts": ["a.org"]}}), "secrets.OTHER"),
         (json!({"API_TOKEN": {"hosts": []}}), "secrets.API_TOKEN.hosts"),
         (json!({"API_TOKEN": {"hosts": ["*"]}}), "secrets.API_TOKEN.hosts[0]"),
-        // Where the operator says to which hosts it goes, a job cannot name another.
+        // If the operator restricts a secret to hosts, a job cannot name others.
         (json!({"BOUND": {"hosts": ["api.example.org", "evil.example"]}}), "secrets.BOUND.hosts[1]"),
         (json!({"BOUND": {"hosts": ["*.example.org"]}}), "secrets.BOUND.hosts[0]"),
     ] {
@@ -270,7 +270,7 @@ fn a_secret_that_the_server_does_not_have_is_refused_with_those_it_has() {
         .expect(422)
         .json();
     assert!(refusal["detail"].as_str().unwrap().contains("it has: API_TOKEN"), "{refusal}");
-    // One whose value cannot be had ends the job before it begins, and says why.
+    // A job whose secret cannot be read fails before it starts, with the reason.
     std::fs::remove_file(server.folder().join("token")).unwrap();
     let status = server.schedule(&job(&outside, &[shell("true")])).wait_for_failure("secret_unavailable");
     assert!(status["reason"].as_str().unwrap().contains("API_TOKEN"), "{status}");

@@ -1,4 +1,4 @@
-//! Jobs that cannot be driven: they end with a code, and the others go on.
+//! Jobs that the server cannot run: they fail with a code, and other jobs continue.
 
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn a_job_whose_log_is_damaged_fails_its_sandbox_goes_and_the_next_one_runs() {
     let damaged = Command::new("python3").arg("-c").arg(damage).arg(database).output().unwrap();
     assert!(damaged.status.success(), "{}", String::from_utf8_lossy(&damaged.stderr));
     server.restart();
-    // Its events cannot be followed to their end.
+    // The event stream of a damaged log has no end event.
     wait_until("the job is over", || job.status()["status"] == "failed");
     let status = job.status();
     assert_eq!(status["code"], "store_unreadable", "{status}");

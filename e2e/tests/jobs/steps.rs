@@ -1,9 +1,9 @@
-//! Every tool of a step job, and how results are treated.
+//! Every tool of a step job, and how results are handled.
 
 use e2e::{Follower, Server, shell};
 use serde_json::{Value, json};
 
-/// Runs steps to their end.
+/// Runs steps to the end of the job.
 fn run<'a>(server: &'a Server, steps: &[Value]) -> (Value, Follower<'a>) {
     let job = server.schedule_steps(steps);
     let mut events = job.follow();
@@ -11,7 +11,7 @@ fn run<'a>(server: &'a Server, steps: &[Value]) -> (Value, Follower<'a>) {
     (job.status(), events)
 }
 
-/// How a call ended, from the log.
+/// The `call_ended` data of a call.
 fn end_of<'a>(events: &'a Follower<'_>, call: &str) -> &'a Value {
     let mut ends = events.events.iter().filter(|event| event.is("call_ended") && event.call() == call);
     ends.next().unwrap_or_else(|| panic!("{call} has not ended: {}", events.summary())).data()

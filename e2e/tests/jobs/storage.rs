@@ -1,4 +1,4 @@
-//! The data folder in trouble: its disk full, its database locked, a second server on it.
+//! Trouble with the data folder: its disk full, its database locked, a second server on it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -47,7 +47,7 @@ fn a_port_that_is_taken_is_named() {
     assert!(printed.contains(&server.port.to_string()), "{printed}");
 }
 
-/// A small disk of its own, for a data folder.
+/// A small disk for a data folder.
 struct SmallDisk {
     folder: TempDir,
 }
@@ -71,7 +71,7 @@ impl SmallDisk {
         self.folder.path().join("filler")
     }
 
-    /// Writes until nothing more fits.
+    /// Fills the disk completely.
     fn fill(&self) {
         let mut file = File::create(self.filler()).unwrap();
         for size in [1 << 20, 4096, 1] {
@@ -80,7 +80,7 @@ impl SmallDisk {
         }
     }
 
-    /// Writes until only so much fits.
+    /// Fills the disk except for this much.
     fn fill_but(&self, mebibytes: u64) {
         self.fill();
         let file = File::options().write(true).open(self.filler()).unwrap();
@@ -88,7 +88,7 @@ impl SmallDisk {
         file.set_len(length - (mebibytes << 20)).unwrap();
     }
 
-    /// Writes until only so much is free, and not more in between.
+    /// Leaves exactly this much free, and never less in between.
     fn leave(&self, mebibytes: u64) {
         let facts = rustix::fs::statvfs(self.folder.path()).unwrap();
         let free = facts.f_bavail * facts.f_frsize;
@@ -117,7 +117,7 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
     let before = server.schedule_steps(&[shell("echo before > before.txt")]);
     before.wait_for("complete");
     disk.fill();
-    // A little may still fit into space that is already allotted; the disk must be noticed soon.
+    // A little may still fit into allocated blocks; the server must notice the full disk soon.
     let body = json!({"steps": [{"tool": "write_file", "path": "f", "content": "x".repeat(200_000)}]});
     let mut accepted = Vec::new();
     let refused = loop {
@@ -163,7 +163,7 @@ fn a_result_that_does_not_fit_is_kept_until_there_is_space_or_it_is_given_up() {
     let disk = SmallDisk::new(512);
     let config = "[sandbox]\ndisk_reserve_mib = 1\n".to_owned();
     let server = Server::start_with(Options { config, data: Some(disk.path()), ..Options::default() });
-    // What is not stored yet would have to fit as well.
+    // Without `sync`, data not yet written back would have to fit as well.
     let make =
         "head -c 60000000 /dev/urandom > large; sync; echo ready; until [ -e go ]; do sleep 0.05; done";
     let (kept, given_up) = (server.schedule_steps(&[shell(make)]), server.schedule_steps(&[shell(make)]));
@@ -174,7 +174,7 @@ fn a_result_that_does_not_fit_is_kept_until_there_is_space_or_it_is_given_up() {
     disk.fill_but(20);
     wait_until("sandboxes go on", || server.get("/readyz").status == 200);
     for (job, events) in [&kept, &given_up].into_iter().zip(&mut followed) {
-        // While the other result is tried, there is no room and the sandbox stands still.
+        // While the other result is collected there is no room, and this sandbox is frozen.
         job.touch("go");
         events.until("the end of the work", |event| event.is_state("collecting"));
         events.until("the wait for space", |event| event.is("note"));
@@ -191,7 +191,7 @@ fn a_result_that_does_not_fit_is_kept_until_there_is_space_or_it_is_given_up() {
     server.assert_nothing_left();
 }
 
-/// Writes files of a megabyte with their checksums until there is a file `go`.
+/// Writes files of one megabyte with their checksums until there is a file `go`.
 const WRITE: &str = "i=0; until [ -e go ]; do i=$((i+1)); [ $i -gt 60 ] && sleep 0.05 && continue; \
      head -c 1000000 /dev/urandom > f$i; sha256sum f$i >> sums; [ $i = 3 ] && echo ready; sleep 0.01; done; true";
 const CHECK: &str = "sync; sha256sum --check --quiet sums && echo intact";
@@ -208,7 +208,7 @@ fn sandboxes_stop_before_the_hosts_disk_is_full_and_go_on_with_every_byte() {
     assert_eq!(stopped.data()["code"], "host_disk_full");
     assert!(server.get("/readyz").expect(503).text().contains("stand still"));
     job.get_file("sums").expect_problem(503, "host_disk_full");
-    // A pause that somebody asks for is another thing: room does not end it.
+    // A pause that a user requested is independent: free space does not end it.
     job.post("pause", &json!({})).expect(202);
     disk.free();
     events.until("the end of the stop", |event| event.is("sandbox_continued"));
@@ -246,13 +246,14 @@ fn sandboxes_that_a_killed_server_had_stopped_go_on_with_the_next_one() {
 fn a_workspace_that_lost_data_is_not_delivered() {
     let disk = SmallDisk::new(512);
     let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
-    // It goes on writing, so that some of it is not stored yet. It ends by itself: a damaged disk may take no file.
+    // Keeps writing, so that some data is not stored yet. Ends by itself, because a damaged disk may not accept a
+    // file.
     let write = "head -c 40000000 /dev/urandom > lost; echo ready; for i in $(seq 1500); do \
          [ $i -gt 150 ] || head -c 1000000 /dev/urandom >> lost; sleep 0.02; done; true";
     let job = server.schedule(&json!({"steps": [shell(write)], "on_loss": "fail"}));
     let mut events = job.follow();
     events.until("the file", |event| event.is("call_output"));
-    // Something else on the host takes all at once, and the kernel stores what was written.
+    // Something else on the host uses up the disk, and then the kernel writes back the dirty pages.
     disk.fill();
     events.until("the stop", |event| event.is("sandbox_stopped"));
     rustix::fs::sync();
@@ -264,7 +265,7 @@ fn a_workspace_that_lost_data_is_not_delivered() {
     server.assert_nothing_left();
 }
 
-/// Another process that has locked the database.
+/// Another process that holds a lock on the database.
 struct Lock {
     process: Child,
 }
@@ -350,7 +351,7 @@ fn old_jobs_are_removed_and_a_running_one_never() {
     }
 }
 
-/// Whether a text is in any file of a folder, in its name, or where a link leads.
+/// Whether a text occurs in a folder: in a file's content, its name, or a link target.
 fn is_in_folder(folder: &Path, text: &str) -> bool {
     let prints = |program: &mut Command| !program.output().unwrap().stdout.is_empty();
     prints(Command::new("grep").args(["-ralF", text]).arg(folder))
@@ -365,13 +366,13 @@ fn of_a_deleted_job_nothing_is_left_on_the_disk_but_its_signed_statement() {
     let script = format!(
         "echo {text} | tee a; /usr/bin/python3 -c \"{set}\"; ln -s {text} link; touch {text}; sync ."
     );
-    // A small disk is read in no time.
+    // A small disk can be searched quickly.
     let job = server.schedule(&json!({"steps": [shell(&script)], "limits": {"disk_mib": 16}}));
     job.wait_for("complete");
     assert!(is_in_folder(&server.data(), text));
     assert!(matches!(job.delete().status, 200 | 204));
     wait_until("nothing is left of the job", || !is_in_folder(&server.data(), text));
-    // Where the server is killed before it has removed the folder, the next one does.
+    // If the server is killed before it has removed the folder, the next one removes it.
     server.stop();
     let folder = server.data().join("jobs").join(&job.id);
     assert!(!folder.exists());

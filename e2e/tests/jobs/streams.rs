@@ -1,4 +1,4 @@
-//! WebSockets into a sandbox: processes that are talked to, connections to ports.
+//! WebSockets into a sandbox: interactive processes, connections to ports.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -79,11 +79,12 @@ fn a_terminal_has_a_size_and_takes_what_is_typed() {
     socket.send(&json!({"type": "resize", "rows": 40, "columns": 120}));
     socket.send_bytes(b"echo now $(stty size)\n");
     socket.until_output("now 40 120");
-    // Ctrl-C ends what runs in the foreground, not the shell.
+    // Ctrl-C ends the foreground program, not the shell.
     socket.send_bytes(b"sh -c 'echo begin$((1)); exec sleep 600'\n");
     socket.until_output("begin1");
     socket.send_bytes(b"\x03");
-    // Not `^C`: the kernel signals the program before it decides whether to echo, and the shell may have switched echo off by then.
+    // Does not wait for `^C`: the kernel signals the program before it decides whether to echo, and the shell may
+    // have disabled echo by then.
     socket.until_output("next> ");
     socket.send_bytes(b"exit 5\n");
     let finished = socket.finish();
@@ -106,7 +107,7 @@ fn a_process_can_be_signalled_and_killed() {
     socket.until_output("ready");
     socket.send(&json!({"type": "kill"}));
     assert_eq!(socket.finish().end["status"], "failed");
-    // A zombie is dead too: its parent may reap it a moment later.
+    // A zombie counts as dead: its parent may reap it a moment later.
     let found = sandbox.exec("pgrep -r R,S,D -x sleep");
     assert_eq!((&found["exit_code"], &found["stdout"]), (&json!(1), &json!("")), "{found}");
 }
@@ -118,7 +119,7 @@ fn a_process_that_reads_nothing_can_still_be_killed() {
     let mut socket = sandbox.stream(&json!({"command": "echo ready; sleep 600", "keep_stdin_open": true}));
     socket.until_output("ready");
     socket.send_bytes(&vec![b'x'; 1 << 20]);
-    // As a client sends what is typed or piped into it: many messages.
+    // Many messages, as when a client sends typed or piped input.
     for _ in 0..64 {
         socket.send_bytes(&vec![b'x'; 16 << 10]);
     }
@@ -144,7 +145,7 @@ fn a_process_goes_on_without_its_client_unless_it_has_a_terminal() {
     wait_until("the terminal was hung up", || sandbox.get("files/hung_up").status == 200);
     sandbox.put_file("go", "").expect(200);
     let mut events = sandbox.follow();
-    // One event may hold all that was printed within a moment.
+    // One event may contain all output of a short interval.
     let is_late = |text: &str| text.ends_with("late\n");
     events.until("late output", |event| {
         event.is("call_output") && event.data()["text"].as_str().is_some_and(is_late)
@@ -159,7 +160,7 @@ fn a_slow_reader_gets_a_gap_and_stalls_nobody() {
     let sandbox = server.create_sandbox(&json!({}));
     let mut socket = sandbox.stream(&json!({"command": format!("head -c {WHOLE} /dev/zero; touch done")}));
     socket.started();
-    // Nothing is read until the process is through.
+    // Reads nothing until the process has ended.
     wait_until("the process has ended", || sandbox.get("files/done").status == 200);
     let finished = socket.finish();
     assert!(finished.gap > 0, "no gap in {} bytes", finished.stdout.len());
@@ -175,12 +176,12 @@ fn a_process_waits_for_a_reader_that_asks_for_it() {
     let command = format!("head -c {WHOLE} /dev/zero; touch done");
     let mut socket = sandbox.stream(&json!({"command": command, "wait_for_reader": true}));
     socket.started();
-    // The sandbox serves others while the process waits.
+    // The sandbox serves others while the process is blocked.
     assert_eq!(sandbox.exec("echo there")["stdout"], "there\n");
     let finished = socket.finish();
     assert_eq!((finished.stdout.len() as u64, finished.gap), (WHOLE, 0));
     assert_eq!(finished.end["exit_code"], 0);
-    // Who leaves is not waited for any longer.
+    // The process does not wait for a client that has left.
     let mut socket =
         sandbox.stream(&json!({"command": "yes | head -c 200000000; touch left", "wait_for_reader": true}));
     socket.started();
@@ -188,7 +189,7 @@ fn a_process_waits_for_a_reader_that_asks_for_it() {
     wait_until("the process has ended", || sandbox.get("files/left").status == 200);
 }
 
-/// What a process prints is written to the log while the server asks now and then whether the client is there.
+/// The output is still being logged while the server checks repeatedly whether the client is there.
 #[test]
 fn a_process_ends_as_it_ended_however_long_its_log_takes() {
     let config = "[http]\nidle_timeout_s = 1\n".to_owned();
@@ -319,7 +320,7 @@ fn a_client_that_is_gone_without_a_word_is_noticed_and_hung_up_on() {
     let terminal = json!({"rows": 24, "columns": 80});
     let mut silent = sandbox.stream(&json!({"command": "exec sleep 600", "terminal": terminal}));
     let call = silent.started();
-    // It reads nothing from here on, so it answers no ping; its connection stays open.
+    // The client reads nothing from here on, so it answers no ping; its connection stays open.
     let mut events = sandbox.follow();
     let ended = events.until("the end of the silent client's process", |event| {
         event.is("call_ended") && event.call() == format!("{call}.1")
@@ -334,7 +335,7 @@ fn sockets_count_as_connections() {
     let config = format!("[http]\nmax_connections = {LIMIT}\n");
     let server = Server::start_with(Options { config, ..Options::default() });
     let sandbox = server.create_sandbox(&json!({}));
-    // How many sockets are open now, and how many were at most.
+    // The number of open sockets now, and its maximum.
     let (open, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let (sender, receiver) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -353,7 +354,7 @@ fn sockets_count_as_connections() {
             socket.send_bytes(b"still here");
             socket.until_output("still here");
         }
-        // Each socket that is closed makes room for another one.
+        // Closing a socket makes room for another one.
         while let Some(mut socket) = sockets.pop() {
             open.fetch_sub(1, Ordering::SeqCst);
             socket.send(&json!({"type": "kill"}));

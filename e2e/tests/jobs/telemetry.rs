@@ -1,4 +1,4 @@
-//! Traces: the server sends what a collector of OpenTelemetry understands (OTLP over HTTP, JSON).
+//! Traces: the server exports OTLP (over HTTP, JSON) to an OpenTelemetry collector.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use e2e::{Options, Server, shell, wait_until};
 use serde_json::Value;
 
-/// A collector that keeps the spans it is sent.
+/// A collector that keeps the exported spans.
 struct Collector {
     port: u16,
     documents: Arc<Mutex<Vec<Value>>>,

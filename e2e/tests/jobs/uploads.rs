@@ -1,4 +1,4 @@
-//! Jobs that bring files: as a form, or put into a draft. And files that must not come in.
+//! Jobs with uploaded files: as a multipart form, or put into a draft. And files that must be rejected.
 
 use std::io::{Read as _, Write as _};
 
@@ -7,7 +7,7 @@ use reqwest::Method;
 use reqwest::blocking::multipart::{Form, Part};
 use serde_json::json;
 
-/// A form that begins with the job.
+/// A form that starts with the job.
 fn form(steps: &[&str]) -> Form {
     let steps: Vec<_> = steps.iter().map(|command| shell(command)).collect();
     Form::new().text("job", json!({"steps": steps}).to_string())
@@ -44,7 +44,7 @@ fn add(builder: &mut tar::Builder<Vec<u8>>, name: &str, mode: u32, content: &[u8
     let mut header = tar::Header::new_gnu();
     header.set_size(content.len() as u64);
     header.set_mode(mode);
-    // Written by hand: the library would refuse names that lead out.
+    // Written directly, because the library rejects names that lead out.
     header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
     header.set_cksum();
     builder.append(&header, content).unwrap();
@@ -113,7 +113,7 @@ fn a_field_of_the_job_is_not_taken_for_a_file() {
         assert!(problem["detail"].as_str().unwrap().contains("the part `job`"), "{problem}");
     }
     assert_eq!(server.get("/v1/jobs").expect(200).json()["jobs"], json!([]), "nothing is left of them");
-    // With a file name it is a file, whatever the part is called.
+    // A part with a file name is a file, whatever the part is called.
     let sent = form(&["cat start.txt"]).part("start", file("start.txt", "a file"));
     let id = send(&server, "/v1/jobs", sent).expect(202).json()["job_id"].as_str().unwrap().to_owned();
     server.job(&id).wait_for("complete");

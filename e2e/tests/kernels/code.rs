@@ -1,5 +1,5 @@
-//! `python` and `typescript` steps in live kernels: variables, pictures, exceptions, deaths, endless cells, much output,
-//! a server that is killed in the middle.
+//! `python` and `typescript` steps in live kernels: variables, images, exceptions, crashes, endless cells, large
+//! output, and a server that is killed during a cell.
 
 use e2e::{Event, Sandbox};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ fn typescript_keeps_types_variables_and_awaits_anywhere() {
 fn an_endless_cell_is_interrupted_and_the_kernel_lives_on() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
-    // A kernel may take its time to start; that is not what is tested.
+    // A kernel may start slowly; this test is not about that.
     run(&sandbox, "kept = 7");
     let endless = cell(&sandbox, &json!({"code": "while True: pass", "timeout_s": 2}));
     assert_eq!((&endless["status"], &endless["code"]), (&json!("failed"), &json!("timeout")), "{endless:#}");

@@ -1,4 +1,4 @@
-//! Fixed ports that show the newest job: the page of the desktop, JupyterLab, and plain VNC for native viewers.
+//! Fixed ports that show the newest job: the desktop page, JupyterLab, and plain VNC for native viewers.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -35,7 +35,7 @@ fn jupyterlab_of_the_newest_job_opens_at_a_port_of_its_own() {
     page.wait_for("JupyterLab is shown", "!!document.querySelector('.jp-Launcher .jp-LauncherCard')");
 }
 
-/// A native viewer, as far as one picture.
+/// A minimal VNC client that can read one screen image.
 struct Viewer(TcpStream);
 
 impl Viewer {
@@ -46,7 +46,7 @@ impl Viewer {
         (viewer.take(12)? == b"RFB 003.008\n").then_some(viewer)
     }
 
-    /// So many bytes; nothing where the connection is closed.
+    /// Reads this many bytes; `None` if the connection is closed.
     fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; count];
         self.0.read_exact(&mut bytes).ok().map(|()| bytes)
@@ -61,7 +61,7 @@ impl Viewer {
         usize::from(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Greets, and asks for the whole screen as plain pixels: its size, and all pixels in some order.
+    /// Shakes hands and requests the whole screen as raw pixels: returns its size, and all pixels in some order.
     fn picture(mut self) -> ((usize, usize), Vec<u8>) {
         self.say(b"RFB 003.008\n");
         assert_eq!(self.take(2).unwrap(), [1, 1], "one way in: without a password");
@@ -73,7 +73,7 @@ impl Viewer {
         assert_eq!(format[0], 32, "bits of a pixel");
         let name = u32::from_be_bytes([format[16], format[17], format[18], format[19]]) as usize;
         assert_eq!(String::from_utf8(self.take(name).unwrap()).unwrap(), "Caisson");
-        // Plain pixels and nothing else.
+        // Announces raw encoding only.
         self.say(&[2, 0, 0, 1, 0, 0, 0, 0]);
         self.say(&[3, 0, 0, 0, 0, 0, 5, 0, 3, 32]);
         assert_eq!(self.take(2).unwrap()[0], 0, "an update of the screen");
@@ -104,7 +104,7 @@ fn a_native_viewer_sees_the_desktop_of_the_newest_job() {
     colours.sort_unstable();
     colours.dedup();
     assert!(colours.len() > 20, "a screen of {} colours shows nothing", colours.len());
-    // Who talks nonsense is put out and harms nobody.
+    // A client that sends garbage is disconnected and affects no other client.
     let mut garbage = Viewer::open(port).unwrap();
     garbage.say(&[0xff; 4096]);
     assert!(garbage.0.read_to_end(&mut Vec::new()).is_ok() || garbage.take(1).is_none());

@@ -1,11 +1,11 @@
-//! Kernels that are lost with their sandbox: the next cell fails by name, or all cells run again.
+//! Kernels lost with their sandbox: the next cell fails and names the lost variables, or all cells run again.
 
 use e2e::{Event, Follower, Job, Server, shell};
 use serde_json::{Value, json};
 
 use crate::server;
 
-/// The first step takes long enough for a checkpoint after it.
+/// The first step runs long enough to get a checkpoint.
 const LONG_ENOUGH: &str = "import time\nopen('log.txt', 'a').write('one\\n')\ntime.sleep(2.5)\nx = 41";
 
 fn waiting() -> Value {
@@ -16,7 +16,7 @@ fn python(code: &str) -> Value {
     json!({"tool": "python", "code": code})
 }
 
-/// Kills the guest while the step of this number waits, and lets its second attempt end.
+/// Kills the guest while this step waits, and lets the step's second attempt end.
 fn lose_sandbox<'a>(server: &Server, job: &Job<'a>, number: usize, before: impl FnOnce()) -> Follower<'a> {
     let output = |attempt: usize| {
         let call = format!("step-{number}.{attempt}");
@@ -71,7 +71,7 @@ fn the_cells_of_lost_kernels_run_again_where_the_job_asks_for_it() {
     let status = job.wait_for("complete");
     let attempts: Vec<u64> =
         status["steps"].as_array().unwrap().iter().map(|step| step["attempts"].as_u64().unwrap()).collect();
-    // The second step runs again as a step where no checkpoint followed it, and as a cell where one did.
+    // The second step runs again as a step if no checkpoint followed it, and as a cell if one did.
     assert_eq!(attempts, [2, 2, 2, 1, 1], "{status:#}");
     assert_eq!(events.output("step-4.1", "stdout"), "42\n", "{}", events.summary());
     assert_eq!(events.output("step-5.1", "stdout"), "21\n", "{}", events.summary());

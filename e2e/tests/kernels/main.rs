@@ -11,7 +11,7 @@ mod terminal;
 
 use e2e::{Options, Server, default_images};
 
-/// A server whose jobs find the default image.
+/// Starts a server that has the default image.
 fn server() -> Server {
     server_with("")
 }

@@ -1,11 +1,11 @@
-//! JupyterLab in a real browser, on the kernels of the agent.
+//! JupyterLab in a real browser, on the agent's kernels.
 
 use e2e::{Browser, Server, empty_notebook, free_port, run_cell};
 use serde_json::{Value, json};
 
 use crate::{server, server_with};
 
-/// A new notebook with the Python kernel, made over the notebook server's own interface.
+/// Creates a notebook with a Python kernel through Jupyter Server's API.
 fn make_notebook(server: &Server, host: &str, name: &str) {
     let path = format!("/v1/sandboxes/{host}/files/{name}");
     let request = server.request(reqwest::Method::PUT, &path).body(empty_notebook().to_string());
@@ -25,11 +25,11 @@ fn a_person_sees_the_variables_of_the_agent_in_jupyterlab() {
     let origin = format!("http://{}-jupyter.localhost:{}", sandbox.id, server.port);
     let mut page = browser.open(&format!("{origin}/lab/tree/mine.ipynb"));
     run_cell(&mut page, "print(secret)", "from the agent 42");
-    // And the other way round.
+    // And in the other direction.
     run_cell(&mut page, "secret = secret.upper(); print('changed')", "changed");
     let seen: Value = sandbox.post("code", &json!({"code": "print(secret)"})).expect(200).json();
     assert_eq!(seen["stdout"], "FROM THE AGENT 42\n", "{seen:#}");
-    // What the agent ran opens as a notebook too.
+    // The agent's cells open as a notebook, too.
     let mut own = browser.open(&format!("{origin}/lab/workspaces/other/tree/.caisson/agent.ipynb"));
     own.wait_for(
         "the agent's notebook is shown",

@@ -1,11 +1,12 @@
-//! Dev servers of jobs in a real browser: WebSockets, hot reload, the second listener, and what their pages may not do.
+//! Dev servers of jobs in a real browser: WebSockets, hot reload, the second listener, and what their pages may not
+//! do.
 
 use e2e::{Browser, Sandbox, Server, free_port, wait_until};
 use serde_json::json;
 
 use crate::{server, server_with};
 
-/// A server with a page that shows what comes over a WebSocket, in nothing but Node. Every change of `message.txt` is sent.
+/// A plain Node server whose page shows WebSocket messages. It sends `message.txt` whenever the file changes.
 const TINY_SERVER: &str = r#"
 const http = require('http'), crypto = require('crypto'), fs = require('fs');
 const page = `<title>tiny</title><p id=m>nothing</p><script>
@@ -46,7 +47,7 @@ fn a_dev_server_is_shown_with_its_websocket_and_its_page_cannot_call_the_api() {
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     let browser = Browser::start();
     let origin = origin(&server, &sandbox, 5173);
-    // Opened too early, the page says so and looks again by itself.
+    // A page opened too early says so and retries by itself.
     let mut page = browser.open(&origin);
     page.wait_for("the page waits", "document.body.innerText.includes('Nothing listens on port 5173 yet')");
     start_tiny(&sandbox);
@@ -79,7 +80,7 @@ fn a_dev_server_is_shown_with_its_websocket_and_its_page_cannot_call_the_api() {
     assert_eq!(page.evaluate(&socket), "refused");
     let jobs = server.get("/v1/jobs").expect(200).json();
     assert_eq!(jobs["jobs"].as_array().map(Vec::len), Some(0), "{jobs:#}");
-    // The API is not on the job's origin either.
+    // The API is not reachable on the job's origin either.
     let own = page.evaluate("fetch('/v1/jobs').then(answer => answer.text())");
     assert!(own.as_str().unwrap().contains("<title>tiny</title>"), "{own}");
 }

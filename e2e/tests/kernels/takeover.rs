@@ -1,5 +1,5 @@
-//! The notebook of a job that a person has taken over: the holder works on the agent's kernel, others look, the agent waits
-//! and is told afterwards.
+//! The notebook during a takeover: the holder works on the agent's kernel, others can only look, and the agent waits
+//! and is informed at the handback.
 
 use e2e::{Browser, Job, Options, Server, Socket, default_images, empty_notebook, run_cell};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
@@ -15,7 +15,7 @@ fn server(model: &ScriptedServer) -> Server {
     Server::start_with(Options { config, images: Some(default_images()), ..Options::default() })
 }
 
-/// What somebody without the token meets at the notebook's own address.
+/// Asserts what a client without the takeover token gets at the notebook's address.
 fn assert_others_only_look(server: &Server, job: &Job<'_>) {
     let host = format!("{}-jupyter.localhost:{}", job.id, server.port);
     let at = |method: Method, path: &str| server.send(server.request(method, path).header("Host", &host));

@@ -1,4 +1,4 @@
-//! Terminals that stay: closed and come back to, also over a restart of the server.
+//! Persistent terminals: they can be closed and reopened, also across a restart of the server.
 
 use e2e::{Said, Sandbox, Server, Socket};
 use serde_json::json;
@@ -16,7 +16,7 @@ fn open(server: &Server, sandbox: &Sandbox<'_>, query: &str) -> (Socket, String)
     }
 }
 
-/// Reads until a text stands on the terminal.
+/// Reads until a text appears on the terminal.
 fn until(socket: &mut Socket, wanted: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(wanted) {

@@ -1,4 +1,4 @@
-//! What is done to a job with the buttons of the page.
+//! Job actions by the buttons of the page.
 
 use e2e::{Browser, Options, Outside, Page, Server, whole};
 use model::scripted::ScriptedAnswer;
@@ -8,7 +8,7 @@ use crate::support::{has, model_of, open, press, shows, wait_for_download};
 
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
-/// Opens the menu of the only job of the view and presses something in it.
+/// Opens the menu of the view's only job and chooses an entry.
 #[track_caller]
 fn choose(page: &mut Page, text: &str) {
     page.wait_for("there is a menu", &has("[popovertarget]"));
@@ -42,7 +42,7 @@ fn a_job_is_cancelled_and_run_again() {
     );
     press(&mut page, "Pause");
     page.wait_for("the server knows it", "globalThis.wasTold === true");
-    // It pauses between two steps.
+    // The job pauses between two steps.
     again.touch("go");
     page.wait_for("it waits", &has(".badge.wait"));
     press(&mut page, "Go on");

@@ -1,4 +1,4 @@
-//! An agent and people: plan, steering, questions, takeover, and two who watch the same job.
+//! An agent and people: plan, steering, questions, takeover, and two viewers of the same job.
 
 use e2e::{Browser, Job, Options, Server};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{has, key, open, press, shows, write};
 
-/// A server whose model plays these answers, by the turns of each conversation.
+/// A server whose scripted model gives these answers, one per turn of each conversation.
 struct Played {
     server: Server,
     model: ScriptedServer,

@@ -1,4 +1,4 @@
-//! Panes as one likes them: in the order of choosing, moved, stretched, by the keyboard; and what resources tells.
+//! Arranging panes: in the order of opening, moved, resized, by the keyboard; and what the resources pane shows.
 
 use e2e::{Browser, Server};
 use serde_json::json;
@@ -18,7 +18,7 @@ fn panes_stand_in_the_order_of_choosing_and_are_moved_and_stretched() {
     page.wait_for("one pane is open", "document.querySelectorAll('.pane').length === 1");
     page.act("document.querySelector('[aria-label=\"Show Files too\"]').click()");
     page.wait_for("two are", "document.querySelectorAll('.pane').length === 2");
-    // Resources is the seventh; with Shift it comes as one more.
+    // Resources is the seventh pane; Shift adds it to the open ones.
     let digit =
         json!({"type": "keyDown", "key": "&", "code": "Digit7", "windowsVirtualKeyCode": 55, "modifiers": 8});
     page.ask("Input.dispatchKeyEvent", &digit);

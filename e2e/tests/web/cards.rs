@@ -1,4 +1,4 @@
-//! Every way to answer a card, and what the list tells of an agent's job.
+//! Every way to answer an input request's card, and what the list shows of an agent's job.
 
 use e2e::{Browser, Options, Outside, Page, Server, whole};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
@@ -14,7 +14,7 @@ fn finish() -> ScriptedAnswer {
     call("finish", json!({"summary": "All done."}))
 }
 
-/// What the model was told after so many answers.
+/// The request that the model received after this many answers.
 fn told(model: &ScriptedServer, answers: usize) -> String {
     model.requests()[answers].body.to_string()
 }
@@ -72,7 +72,7 @@ fn a_command_is_refused_with_a_reason() {
     page.threw_nothing();
 }
 
-/// Waits for the card of a connection and presses a button of it.
+/// Waits for the card of a connection and presses one of its buttons.
 #[track_caller]
 fn answer(page: &mut Page, button: &str) {
     page.wait_for("the card is there", &shows("May it connect?"));
@@ -126,7 +126,7 @@ fn a_card_that_comes_or_moves_cannot_be_pressed_by_who_meant_another() {
         "the first card can be pressed",
         &format!("{button}?.getAttribute('aria-disabled') === 'false'"),
     );
-    // What the page is like in the very moment in which the number of cards changes.
+    // Records the page at the very moment in which the number of cards changes.
     page.evaluate(&format!(
         "globalThis.moments = []; globalThis.cards = 1; \
          globalThis.place = () => [...document.querySelectorAll('{card}')].at(-1)?.querySelector('button.first').getBoundingClientRect().y; \
@@ -145,7 +145,7 @@ fn a_card_that_comes_or_moves_cannot_be_pressed_by_who_meant_another() {
         "the newest is on top, and the press on it did nothing",
         &format!("document.querySelector('{card} pre')?.innerText === 'elsewhere.example:{}' && {button}.getAttribute('aria-disabled') === 'false'", outside.port),
     );
-    // The older one is answered, with the keyboard on it: the other slides into its place.
+    // The older card is answered while it has the keyboard focus: the other card slides into its place.
     page.evaluate(&format!(
         "[...document.querySelectorAll('{card}')].at(-1).querySelector('button.first').focus()"
     ));

@@ -1,4 +1,4 @@
-//! Files that are dropped on the page, and beside where they belong.
+//! Files dropped on the page, on drop targets and beside them.
 
 use std::path::Path;
 

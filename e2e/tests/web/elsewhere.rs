@@ -1,4 +1,4 @@
-//! Login with an account elsewhere: a real OpenID provider, a real browser.
+//! Single sign-on with a real OpenID provider in a real browser.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{has, press, shows, write};
 
-/// A provider that lets everybody in who names themselves: `ada` is of the group `admins`.
+/// A provider that accepts every user name; `ada` is in the group `admins`.
 struct Provider(Child);
 
 impl Provider {
@@ -22,7 +22,7 @@ impl Provider {
         let mut child = node.spawn().expect("starting the provider; apt-get install nodejs");
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let is_ready = lines.any(|line| line.is_ok_and(|line| line == "listening"));
-        // It goes on speaking; somebody must listen.
+        // The pipe must be drained, because the provider keeps printing.
         std::thread::spawn(move || lines.for_each(drop));
         assert!(is_ready, "the provider has ended at once");
         Self(child)
@@ -51,7 +51,7 @@ fn server(issuer: &str) -> Server {
     server
 }
 
-/// Goes through the provider's own pages.
+/// Logs in through the provider's own pages.
 fn log_in_as(page: &mut Page, name: &str) {
     page.wait_for("the key is asked for", &shows("Log in with Example"));
     press(page, "Log in with Example");
@@ -90,7 +90,7 @@ fn one_logs_in_with_an_account_elsewhere_and_the_claim_decides_on_the_role() {
     let owner = page
         .evaluate(&format!("fetch('/v1/jobs/{id}').then(answer => answer.json()).then(job => job.owner)"));
     assert_eq!(owner, "ada@example.org");
-    // A link that she makes ends with her login, whatever she asks for.
+    // A share link ends with the login of its creator, whatever lifetime she asks for.
     let link = page.evaluate(&format!(
         "fetch('/v1/jobs/{id}/shares', {{method: 'POST', headers: {{'content-type': 'application/json'}}, \
          body: JSON.stringify({{view: 'files', for_s: 2592000}})}}).then(answer => answer.json())\
@@ -98,7 +98,7 @@ fn one_logs_in_with_an_account_elsewhere_and_the_claim_decides_on_the_role() {
     ));
     let hours = link["hours"].as_f64().unwrap_or_else(|| panic!("{link}"));
     assert!(hours > 6.0 && hours < 12.1, "it holds for {hours} hours");
-    // What people may use is set by role: one job works, one waits, a third is refused.
+    // Limits of users are set by role: one job runs, one waits, a third is refused.
     page.wait_for(
         "the first job is over",
         &format!(
@@ -118,7 +118,7 @@ fn one_logs_in_with_an_account_elsewhere_and_the_claim_decides_on_the_role() {
     assert_eq!(page.evaluate(&format!("{hand_in}.then(answer => answer.status)")), json!(202));
     let refused = page.evaluate(&format!("{hand_in}.then(answer => answer.json())"));
     assert_eq!((&refused["status"], &refused["code"]), (&json!(429), &json!("key_used_up")), "{refused}");
-    // Logging out ends the login on the server: a copy of its cookie is worth nothing, nor is the link.
+    // Logging out ends the session on the server: a copy of its cookie becomes useless, and so does the link.
     let cookies = page.ask("Network.getCookies", &json!({}))["cookies"].clone();
     let session =
         cookies.as_array().unwrap().iter().find(|cookie| cookie["name"] == "caisson_session").unwrap();
@@ -154,7 +154,7 @@ fn a_login_that_was_not_begun_here_is_refused() {
     server.get("/v1/login").expect_problem(502, "provider_failed");
     let _provider = Provider::start(port, &format!("http://localhost:{}/v1/login/callback", server.port));
     let client = e2e::http_client().redirect(reqwest::redirect::Policy::none()).build().unwrap();
-    // A provider that has failed is left alone for a moment.
+    // The server does not contact a failed provider again for a moment.
     let mut begun = client.get(server.url("/v1/login")).send().unwrap();
     wait_until("the provider is asked again", || {
         begun = client.get(server.url("/v1/login")).send().unwrap();
@@ -175,13 +175,13 @@ fn a_login_that_was_not_begun_here_is_refused() {
         let answer = request.send().unwrap();
         assert_eq!(answer.status().as_u16(), 303);
         assert_eq!(answer.headers()["location"], "/", "{query}");
-        // Whatever is brought without the state of this browser's own login is not shown to anybody.
+        // Without the state of a login that this browser started, no text from the request is shown to anybody.
         let cookies: Vec<&str> =
             answer.headers().get_all("set-cookie").iter().map(|cookie| cookie.to_str().unwrap()).collect();
         let told = "caisson_login_problem=the%20login%20was%20begun%20in%20another%20browser";
         assert!(cookies.len() == 1 && cookies[0].starts_with(told), "{query}: {cookies:?}");
     }
-    // Each is known afterwards; what was brought is in no log.
+    // Each failed login is logged, without the values from its request.
     let file = server.data().join("access.jsonl");
     wait_until("the failed logins are told of", || {
         let text = std::fs::read_to_string(&file).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! For everyone, and against hostile ones: every view with axe in light and dark, the policy of the page, what jobs print.
+//! Accessibility and hostile content: every view with axe in light and dark, the page's CSP, what jobs print.
 
 use e2e::{Browser, Page, Server};
 use reqwest::Method;
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use crate::support::{dress, has, key, open, press, shows, write};
 
-/// The checker that `npm ci` has put there; it is no part of the page.
+/// The axe checker, which `npm ci` installs; it is not part of the page.
 pub(crate) fn axe() -> String {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../web/node_modules/axe-core/axe.min.js");
     std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}; run ./build-web"))
 }
 
-/// Fails where a person who cannot see, point or tell colours apart would be stuck.
+/// Panics on violations that block a person who cannot see, point or tell colors apart.
 #[track_caller]
 pub(crate) fn is_accessible(page: &mut Page, what: &str) {
     let found = page.evaluate(
@@ -23,7 +23,7 @@ pub(crate) fn is_accessible(page: &mut Page, what: &str) {
     assert_eq!(found, "[]", "{what}");
 }
 
-/// Looks at every view with axe, in these colours and this width; nothing may be wider than the window.
+/// Checks every view with axe in this color scheme and width; nothing may be wider than the window.
 #[track_caller]
 fn look_at_every_view(colours: &str, width: u32) {
     let server = Server::start();
@@ -93,7 +93,7 @@ fn axe_finds_nothing_serious_in_any_view_on_a_phone_in_dark() {
     look_at_every_view("dark", 390);
 }
 
-/// Looks with axe at what a server with keys shows: login, keys, a link to share, and what it leads to.
+/// Checks the views of a server with API keys with axe: login, keys, a share link, and the shared view.
 #[track_caller]
 fn look_where_there_are_keys(colours: &str, width: u32) {
     let server = Server::start();
@@ -165,7 +165,7 @@ fn keys_lead_everywhere_and_are_listed() {
     page.wait_for("the job is there", &has(".call"));
     key(&mut page, "2", "2", 0);
     page.wait_for("the second pane is open", "location.hash.endsWith('/files')");
-    // No wait for the pane itself: a key that follows the change of address at once must find it open.
+    // Does not wait for the pane itself: a key pressed right after the navigation must already find it open.
     key(&mut page, "Escape", "", 0);
     page.wait_for("all panes are closed", "!location.hash.endsWith('/files')");
     key(&mut page, "n", "n", 0);
@@ -222,6 +222,6 @@ fn the_policy_of_the_page_lets_no_foreign_or_inline_script_run() {
         .unwrap()
         .iter()
         .filter(|host| **host != json!(format!("localhost:{}", server.port)));
-    // The two that were tried above are not among them: they never left.
+    // The two requests tried above are not among them: the browser never sent them.
     assert_eq!(foreign.filter(|host| **host != "127.0.0.1:9").collect::<Vec<&Value>>(), Vec::<&Value>::new());
 }

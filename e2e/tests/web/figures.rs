@@ -1,4 +1,4 @@
-//! What the page asks of the server as a whole: images, doctor, defaults, usage, search, files as they were.
+//! Server-wide endpoints that the page uses: images, doctor, defaults, usage, search, files as they were uploaded.
 
 use e2e::{Server, binary};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The files pane: what is edited is what is saved, byte by byte; what was there at the start; up and down.
+//! The files pane: it saves what was edited, byte by byte; files as they were at the start; uploads and downloads.
 
 use e2e::{Browser, Job, Page, Server, wait_until};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn editor(text: &str) -> String {
     format!("document.querySelector('.viewer .cm-content')?.innerText.includes({})", json!(text))
 }
 
-/// Chooses a file of the tree.
+/// Selects a file in the tree.
 #[track_caller]
 fn choose(page: &mut Page, name: &str) {
     let entry = format!(
@@ -24,7 +24,7 @@ fn choose(page: &mut Page, name: &str) {
     page.act(&format!("{entry}.click()"));
 }
 
-/// A draft that has got these files and was started.
+/// Creates a draft with these files and starts it.
 fn with_files<'a>(server: &'a Server, files: &[(&str, &[u8])], steps: &Value) -> Job<'a> {
     let job = server.schedule(&json!({"start": false, "steps": steps}));
     for (path, content) in files {
@@ -48,7 +48,7 @@ fn an_answer_that_comes_late_is_not_taken_for_another_file() {
     choose(&mut page, "quick.txt");
     page.wait_for("the other is there", &editor("the quick one"));
     let_go(&mut page);
-    // Once more there and back: what came late would be seen by now.
+    // Switches there and back once more: a late response would show by now.
     choose(&mut page, "slow.txt");
     page.wait_for("the slow one is there", &editor("the slow one"));
     hold_back(&mut page, "GET", "files/slow.txt");

@@ -1,4 +1,4 @@
-//! Following a job: back and forth while it runs, after a lost connection, in many tabs, and when it is no more.
+//! Following a job: scrubbing while it runs, after a lost connection, in many tabs, and after its removal.
 
 use e2e::{Browser, Options, Page, Server};
 use model::scripted::{Script, ScriptedAnswer, ScriptedServer};
@@ -33,7 +33,7 @@ fn a_job_that_runs_is_scrubbed_back_and_followed_again() {
     slide(&mut page, second - 1);
     page.wait_for("the job as it was is shown", &calls(1));
     page.wait_for("the address says so", &format!("location.hash.endsWith('?at={}')", second - 1));
-    // A pane opens at the same time of the job.
+    // A pane opens at the same point in time of the job.
     press(&mut page, "Files");
     page.wait_for("the pane is there", &format!("{} && location.hash.includes('/files?at=')", has(".files")));
     page.evaluate(&format!("location.hash = '#/jobs/{}?at=2'", job.id));
@@ -72,7 +72,7 @@ fn a_bookmark_of_a_time_does_not_keep_one_from_what_happens_now() {
 
 #[test]
 fn a_replay_plays_and_shows_the_pictures_of_each_time() {
-    // A picture of one point, as a tool would take it.
+    // A one-pixel image, as a tool would return it.
     let dot =
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
     let server = Server::start_with(Options { images: Some(e2e::default_images()), ..Options::default() });
@@ -113,7 +113,7 @@ fn tabs_that_nobody_sees_leave_the_connections_to_the_one_that_is_seen() {
     let hash = format!("#/jobs/{}", job.id);
     let see = "Object.defineProperty(document, 'visibilityState', {configurable: true, get: () => globalThis.sight}); \
                document.dispatchEvent(new Event('visibilitychange'))";
-    // A browser has six connections to a server, for all its tabs.
+    // A browser opens at most six connections to a server, for all its tabs.
     let mut hidden: Vec<Page> = (0..6)
         .map(|_| {
             let mut page = open(&browser, &server, &hash);
@@ -176,7 +176,7 @@ fn a_browser_that_has_lost_its_takeover_hands_back_by_force() {
     page.wait_for("it works", &shows("began"));
     press(&mut page, "Take over");
     page.wait_for("it is taken over", &shows("Hand back"));
-    // Somebody hands it back for this browser, and another one takes it over: its mark is worth nothing now.
+    // The takeover ends elsewhere, and another browser takes the job over: this browser's token is invalid now.
     job.post("handback", &json!({"force": true})).expect(202);
     page.wait_for("it was handed back", &shows("Take over"));
     job.post("takeover", &json!({"by": "Ada"})).expect(202);

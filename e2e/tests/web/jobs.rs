@@ -1,4 +1,4 @@
-//! Step jobs: started, followed, found again, replayed.
+//! Step jobs: start, follow, search, replay.
 
 use e2e::{Browser, Server};
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! Without a mouse: out of what takes every key, one thing closed at a time, keys that can be switched off, focus that stays.
+//! The page without a mouse: leaving widgets that take every key, closing one thing at a time, disabling
+//! single-letter shortcuts, and keeping the focus.
 
 use e2e::{Browser, Server};
 use serde_json::json;

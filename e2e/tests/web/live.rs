@@ -1,4 +1,4 @@
-//! What comes from elsewhere while one watches: words of the model, connections that wait, a repository.
+//! Updates while a person watches: model output, waiting connections, a repository.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn a_connection_that_waits_is_allowed_in_the_page_and_the_job_goes_on() {
 #[test]
 fn words_of_the_model_are_shown_as_they_come_and_once() {
     let text = "The first words are here. Then there is a long pause, and at last the very end.";
-    // The model stops after the first four pieces of the text, which three other events precede.
+    // The model stops after the first four pieces of the text, which follow three other events.
     let slow = ScriptedAnswer {
         reasoning: "Slowly now.".into(),
         text: text.into(),

@@ -1,4 +1,4 @@
-//! The page of a server that asks for keys: log in, be somebody, give out keys, share a view, log out.
+//! The page of a server with API keys: log in, see one's name, create keys, share a view, log out.
 
 use e2e::{Browser, Server, shell, wait_until};
 use reqwest::Method;

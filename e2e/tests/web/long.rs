@@ -1,13 +1,12 @@
-//! Much, and interruptions: long timelines, long lists, servers that go away.
+//! Large amounts and interruptions: long timelines, long lists, servers that go away.
 
 use e2e::{Browser, Server};
 use serde_json::{Value, json};
 
 use crate::support::{has, open, shows};
 
-/// How many jobs are listed.
 const JOBS: usize = 5000;
-/// The most elements that a view may have, however long the job is.
+/// The most DOM elements that a view may have, however long the job is.
 const MOST_ELEMENTS: u64 = 1500;
 
 #[test]
@@ -51,7 +50,7 @@ fn a_timeline_whose_place_moves_while_it_is_drawn_stays() {
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
     page.wait_for("the last call is in sight", &shows("waiting"));
-    // What lies above the list changes its height again and again: each look finds the list elsewhere.
+    // Content above the list keeps changing its height: each measurement finds the list at another position.
     page.evaluate(
         "const real = Element.prototype.getBoundingClientRect;
          globalThis.looks = 0;
@@ -75,7 +74,7 @@ fn a_timeline_whose_place_moves_while_it_is_drawn_stays() {
 fn thousands_of_jobs_are_a_list_of_which_only_a_part_is_in_the_page() {
     let server = Server::start();
     let draft = |number: usize| json!({"name": format!("number {number}"), "start": false, "steps": [{"tool": "shell", "command": "true"}]});
-    // The first is the oldest and the last the newest; the others come in any order.
+    // The first job is the oldest and the last one the newest; the order of the others does not matter.
     server.schedule(&draft(0));
     std::thread::scope(|scope| {
         for part in 0..8 {
@@ -90,7 +89,7 @@ fn thousands_of_jobs_are_a_list_of_which_only_a_part_is_in_the_page() {
     let mut page = open(&browser, &server, "#/jobs");
     page.wait_for("the newest is shown", &shows(&format!("number {}", JOBS - 1)));
     assert!(page.evaluate("document.querySelectorAll('.job').length").as_u64().unwrap() < 80);
-    // As long as there is more, the end of the page moves away.
+    // Keeps scrolling, because the end of the page moves down while there are more jobs.
     page.evaluate(
         "globalThis.down = setInterval(() => scrollTo(0, document.documentElement.scrollHeight), 20); 0",
     );

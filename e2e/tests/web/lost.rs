@@ -1,4 +1,4 @@
-//! A server that is gone, hangs, refuses or is not ready: the page says so, and goes on when it can.
+//! A server that is gone, hangs, refuses or is not ready: the page says so, and continues when it can.
 
 use e2e::{Browser, Options, Server};
 use model::scripted::ScriptedAnswer;
@@ -142,10 +142,10 @@ fn what_comes_late_from_another_time_is_not_shown_in_the_window_of_now() {
     press(&mut page, "To the end");
     page.wait_for("one is back", "!document.querySelector('.replay').innerText.includes('To the end')");
     let_go(&mut page);
-    // A question and its answer: what was held back has been heard by then.
+    // One more round trip: a late response would have been processed by now.
     page.evaluate("fetch('/healthz').then(() => new Promise(done => setTimeout(done)))");
     assert_eq!(page.evaluate(segments), now);
-    // Where the window of a time cannot be had, that of another is not shown for it.
+    // If the context of one point in time cannot be loaded, that of another one is not shown instead.
     page.evaluate(
         "globalThis.fetch = (path, rest) => String(path).endsWith('context?at=2') \
          ? Promise.resolve(new Response(JSON.stringify({code: 'x', detail: 'not any more'}), {status: 404})) : own(path, rest); 0",

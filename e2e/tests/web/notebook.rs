@@ -1,4 +1,4 @@
-//! The notebook pane: JupyterLab framed from its own address, also while somebody has taken the job over.
+//! The notebook pane: JupyterLab framed from its own origin, also during a takeover.
 
 use e2e::{Browser, Options, Server, default_images, empty_notebook, run_cell};
 use model::scripted::ScriptedAnswer;
@@ -18,7 +18,7 @@ fn the_holder_works_in_the_notebook_pane_and_others_only_look() {
     let job = server.schedule(&json!({"task": "share", "image": "default"}));
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
-    // Wide enough for the name of the kernel beside the timeline.
+    // Wide enough to show the kernel's name beside the timeline.
     dress(&mut page, "light", 2400);
     page.wait_for("the agent waits", &shows("began"));
     job.put_file("mine.ipynb", empty_notebook().to_string()).expect(200);
@@ -43,7 +43,7 @@ fn the_holder_works_in_the_notebook_pane_and_others_only_look() {
                 ...[...document.querySelectorAll('iframe')].map(frame => frame.src)])";
     let addresses = page.evaluate(seen).to_string() + &frame.evaluate(seen).to_string();
     assert!(!addresses.contains("takeover="), "no address ever has the token: {addresses}");
-    // Another browser is told who has it.
+    // Another browser shows who has taken over.
     let other = Browser::start();
     let mut others = open(&other, &server, &format!("#/jobs/{}/notebook", job.id));
     others.wait_for("others may look", &shows("has taken over: you may look."));

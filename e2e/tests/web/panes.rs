@@ -1,11 +1,11 @@
-//! Panes that look into the computer of a job: terminal, files, preview, desktop.
+//! Panes that show a job's sandbox: terminal, files, preview, desktop.
 
 use e2e::{Browser, Options, Server, default_images, wait_until};
 use serde_json::{Value, json};
 
 use crate::support::{has, key, open, press, shows, type_keys, write};
 
-/// Counts the sockets that the page opens from now on.
+/// Counts the WebSockets that the page opens from now on.
 const COUNT_SOCKETS: &str = "globalThis.opened = 0; globalThis.WebSocket = class extends WebSocket {\
      constructor(...words) { super(...words); this.addEventListener('open', () => globalThis.opened += 1); } }; 0";
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
@@ -25,7 +25,7 @@ fn a_terminal_is_typed_into_and_goes_on_after_the_pane_was_closed() {
     page.wait_for("the pane is gone", &format!("!({})", has(".xterm")));
     press(&mut page, "Terminal");
     page.wait_for("the same shell is there", &format!("{screen}?.includes('it-42')"));
-    // As after a sleep: the old socket may only look open.
+    // As after the computer slept: the old socket may only appear to be open.
     page.evaluate(COUNT_SOCKETS);
     page.evaluate("window.dispatchEvent(new Event('online'))");
     page.wait_for("a new connection is made", "globalThis.opened === 1");
@@ -65,7 +65,7 @@ fn a_file_is_edited_saved_and_seen_by_the_job() {
     page.threw_nothing();
 }
 
-/// A page that tries everything to reach the API of the server that shows it.
+/// A page that tries everything to reach the API of the server that serves it.
 const HOSTILE_PAGE: &str = "<!doctype html><title>x</title><p id=p>trying</p><script>(async () => {\
     const said = [];\
     const api = 'http://localhost:' + location.port;\
@@ -128,7 +128,7 @@ fn a_desktop_is_typed_into_and_no_address_holds_a_secret() {
     };
     wait_until("the window is there", || has_window(|_| true));
     press(&mut page, "Use it");
-    // The window is where the pointer is: a click gives it the keyboard.
+    // The window covers this point; the click gives it the keyboard focus.
     let place = page.evaluate(
         "(() => { const b = document.querySelector('.desktop-place canvas').getBoundingClientRect(); return [b.left + b.width * 0.1, b.top + b.height * 0.15]; })()",
     );

@@ -1,4 +1,4 @@
-//! What cells show: pictures, tables, and HTML that means no good.
+//! Rich output of cells: images, tables, and hostile HTML.
 
 use e2e::{Browser, Options, Server, default_images};
 use serde_json::json;

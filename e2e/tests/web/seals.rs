@@ -1,4 +1,4 @@
-//! Where the server asks for keys, what a job serves is shown without anything secret in an address.
+//! On a server with API keys, what a job serves is shown without a secret in any URL.
 
 use e2e::{Browser, Server, shell};
 use reqwest::Method;
@@ -37,7 +37,7 @@ fn a_preview_is_framed_and_opened_without_a_secret_in_any_address() {
     };
     assert_eq!(addresses.iter().filter(secret).collect::<Vec<_>>(), Vec::<&String>::new());
     assert!(addresses.iter().any(|address| address.contains(&place)), "{addresses:?}");
-    // Without what the form shows nobody comes in.
+    // Without the token in the form the server rejects the request.
     let stranger = server.request(Method::GET, "/").header("host", format!("{place}:{}", server.port));
     assert_eq!(server.send(stranger).status, 401);
     let forged =

@@ -1,4 +1,4 @@
-//! The start page: a task, files, a repository, options, steps with a fault, and a server without a model.
+//! The start page: a task, files, a repository, options, invalid steps, and a server without a model.
 
 use e2e::{Browser, Options, Outside, Page, Server, git_files};
 use model::scripted::{ScriptedAnswer, ScriptedServer};
@@ -8,7 +8,7 @@ use crate::support::{choose_files, has, key, model_of, open, press, shows, write
 
 const LOCAL: &str = "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n";
 
-/// The job that the page has come to, as the server tells it.
+/// The job that the page shows, from the server's API.
 #[track_caller]
 fn arrived(page: &mut Page, server: &Server) -> Value {
     page.wait_for("the job is there", "/^#\\/jobs\\/[0-9a-f-]{36}/.test(location.hash)");
@@ -34,7 +34,7 @@ fn a_task_is_typed_with_files_and_options_and_started() {
     let browser = Browser::start();
     let mut page = open(&browser, &server, "");
     write(&mut page, "#task", "Look at what I bring");
-    // Of two files with the same name the later one comes along.
+    // Of two files with the same name, the later one is uploaded.
     let other = here.path().join("other/brought.txt");
     std::fs::create_dir(here.path().join("other")).unwrap();
     std::fs::write(&other, "it stays\n").unwrap();
@@ -72,7 +72,7 @@ fn a_task_is_typed_with_files_and_options_and_started() {
     let job = arrived(&mut page, &server);
     assert_eq!((&job["name"], &job["task"]), (&json!("from the page"), &json!("Look at what I bring")));
     assert_eq!(job["agent"]["budget"]["turns"], 7);
-    // What was chosen for an agent stays there, and steps are not refused for it.
+    // Agent options stay on the page but are not sent with steps, so the server does not reject them.
     page.act("document.querySelector('[popovertarget]').click()");
     press(&mut page, "Use as a template");
     page.wait_for(
@@ -96,7 +96,8 @@ fn steps_begin_with_a_repository_and_only_these_hosts() {
     let git = Outside::files(git_files(folder.path()));
     let server = Server::start_with(Options { config: LOCAL.into(), ..Options::default() });
     let place = format!("localhost:{}", git.port);
-    // Made over the API for what the page has no field for; the page sends the same again.
+    // Submitted over the API, because the page has no fields for some of this; as a template, the page sends it
+    // again.
     let first = server.schedule(&json!({
         "name": "first", "git": {"url": format!("http://{place}/project.git")}, "egress": {"allow": [place]},
         "environment": {"no_proxy": "", "NO_PROXY": ""}, "labels": {"kept": "yes"},

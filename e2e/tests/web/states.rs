@@ -1,4 +1,5 @@
-//! What is no view of its own, with axe: cards, a menu, the list of keys, a replay, a patch, a part that cannot be loaded.
+//! States that are not a view of their own, with axe: cards, a menu, the list of keys, a replay, a patch, and a
+//! component that cannot be loaded.
 
 use e2e::{Browser, Options, Page, Server};
 use model::scripted::ScriptedAnswer;
@@ -10,7 +11,7 @@ use crate::support::{dress, has, key, model_of, open, press, shows, waiting_call
 const PATCH: &str =
     "--- a/app.py\n+++ b/app.py\n@@ -1,2 +1,2 @@\n import os\n-print('red')\n+print('blue')\n";
 
-/// Looks at each state in these colours and this width; nothing may be wider than the window.
+/// Checks each state in this color scheme and width; nothing may be wider than the window.
 #[track_caller]
 fn look_at_every_state(colours: &str, width: u32) {
     let call = |name: &str, arguments| ScriptedAnswer::calls(&[(name, arguments)]);

@@ -1,4 +1,4 @@
-//! What tests of the page share: ways to find, press and type.
+//! Helpers for tests of the page: finding, pressing and typing.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use e2e::{Browser, Page, Server, wait_until};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use serde_json::json;
 
-/// A model that gives these answers, one a turn, and the configuration that names it.
+/// A model that gives these answers, one per turn, and the configuration that selects it.
 pub(crate) fn model_of(answers: Vec<ScriptedAnswer>) -> (ScriptedServer, String) {
     let script = Script { order: Order::Turns, ..Script::of(answers) };
     let model = ScriptedServer::start_on_thread(script).unwrap();
@@ -20,12 +20,12 @@ pub(crate) fn waiting_call() -> ScriptedAnswer {
     ScriptedAnswer::calls(&[("shell", json!({"command": command, "wait_s": 300}))])
 }
 
-/// Opens a place of the page.
+/// Opens a view of the page by its hash.
 pub(crate) fn open(browser: &Browser, server: &Server, hash: &str) -> Page {
     browser.open(&format!("http://localhost:{}/{hash}", server.port))
 }
 
-/// An expression: the button or link whose text begins like this.
+/// A JavaScript expression: the button or link whose text starts with this.
 fn named(text: &str) -> String {
     format!(
         "[...document.querySelectorAll('button, a')].find(b => b.textContent.trim().startsWith({}))",
@@ -42,17 +42,17 @@ pub(crate) fn press(page: &mut Page, text: &str) {
     page.act(&format!("{button}.click()"));
 }
 
-/// An expression: the page shows this text.
+/// A JavaScript expression: the page shows this text.
 pub(crate) fn shows(text: &str) -> String {
     format!("document.body.innerText.includes({})", json!(text))
 }
 
-/// An expression: there is such an element.
+/// A JavaScript expression: there is such an element.
 pub(crate) fn has(selector: &str) -> String {
     format!("document.querySelector({}) !== null", json!(selector))
 }
 
-/// Writes into a field as a person does.
+/// Fills a field as a person does.
 #[track_caller]
 pub(crate) fn write(page: &mut Page, selector: &str, text: &str) {
     page.wait_for(&format!("there is {selector}"), &has(selector));
@@ -60,7 +60,7 @@ pub(crate) fn write(page: &mut Page, selector: &str, text: &str) {
     page.type_text(text);
 }
 
-/// Types letters and ends the line, key by key.
+/// Types characters key by key and presses Enter.
 pub(crate) fn type_keys(page: &mut Page, text: &str) {
     for letter in text.chars() {
         key(page, &letter.to_string(), &letter.to_string(), 0);
@@ -68,13 +68,13 @@ pub(crate) fn type_keys(page: &mut Page, text: &str) {
     key(page, "Enter", "\r", 0);
 }
 
-/// Presses and lets go of one key.
+/// Presses and releases one key.
 pub(crate) fn key(page: &mut Page, name: &str, text: &str, modifiers: u32) {
     let code = match name {
         "Enter" => 13,
         "Escape" => 27,
         "F6" => 117,
-        // Signs have codes of their own on each keyboard; the letter itself says enough.
+        // The key codes of symbols differ by keyboard layout; the character alone is enough.
         _ => name
             .chars()
             .next()
@@ -91,7 +91,7 @@ pub(crate) fn key(page: &mut Page, name: &str, text: &str, modifiers: u32) {
     page.ask("Input.dispatchKeyEvent", &event);
 }
 
-/// Looks at the page with these colours and this width.
+/// Sets the page's color scheme and width.
 pub(crate) fn dress(page: &mut Page, colours: &str, width: u32) {
     let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500});
     page.ask("Emulation.setDeviceMetricsOverride", &size);
@@ -99,7 +99,7 @@ pub(crate) fn dress(page: &mut Page, colours: &str, width: u32) {
     page.ask("Emulation.setEmulatedMedia", &media);
 }
 
-/// Answers to such requests are held back until [`let_go`]; `globalThis.held` has them.
+/// Holds back responses to matching requests until [`let_go`]; they wait in `globalThis.held`.
 pub(crate) fn hold_back(page: &mut Page, method: &str, part: &str) {
     page.evaluate(&format!(
         "globalThis.held = []; globalThis.isHeld = true; globalThis.own ??= globalThis.fetch; globalThis.fetch = async (path, rest) => {{ \
@@ -111,12 +111,12 @@ pub(crate) fn hold_back(page: &mut Page, method: &str, part: &str) {
     ));
 }
 
-/// Gives out what was held back, and holds back nothing more.
+/// Releases the responses that were held back, and holds back no more.
 pub(crate) fn let_go(page: &mut Page) {
     page.evaluate("globalThis.isHeld = false; globalThis.fetch = own; held.forEach(go => go()); 0");
 }
 
-/// Chooses files as a person does in the dialogue of the browser.
+/// Chooses files as a person does in the browser's file dialog.
 #[track_caller]
 pub(crate) fn choose_files(page: &mut Page, selector: &str, files: &[&Path]) {
     let document = page.ask("DOM.getDocument", &json!({"depth": 0}));
@@ -126,7 +126,7 @@ pub(crate) fn choose_files(page: &mut Page, selector: &str, files: &[&Path]) {
     page.ask("DOM.setFileInputFiles", &json!({"nodeId": found["nodeId"], "files": files}));
 }
 
-/// The content of a file that the browser was told to keep, once it is whole.
+/// Waits until a download is complete and returns its content.
 pub(crate) fn wait_for_download(folder: &Path, name: &str) -> Vec<u8> {
     let file = folder.join(name);
     let is_partial = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -1,4 +1,4 @@
-//! What was written in the editor and not saved: it is not lost, and what others wrote meanwhile is not overwritten unasked.
+//! Unsaved edits: they are not lost, and saving does not silently overwrite changes that others made meanwhile.
 
 use e2e::{Browser, Server};
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::support::{has, key, open, press, shows, write};
 
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
-/// Whether the browser would ask before the page goes.
+/// Whether the browser would ask before leaving the page.
 const WOULD_ASK: &str = "(() => { const event = new Event('beforeunload', {cancelable: true}); \
     dispatchEvent(event); return event.defaultPrevented; })()";
 

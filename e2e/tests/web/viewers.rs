@@ -1,4 +1,4 @@
-//! Who may only look is offered nothing else; who writes a word to the agent sends it once.
+//! Read-only viewers are offered only what they may use; a message to the agent is sent once.
 
 use e2e::{Browser, Options, Server};
 use model::scripted::ScriptedAnswer;

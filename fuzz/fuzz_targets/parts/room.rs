@@ -1,4 +1,4 @@
-//! A folder in memory in which archives are unpacked, with a witness beside it.
+//! A folder in memory for unpacking archives, with a canary file beside it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub(crate) static ROOM: LazyLock<PathBuf> = LazyLock::new(|| {
     room
 });
 
-/// An empty folder to unpack into.
+/// Returns an empty folder to unpack into.
 pub(crate) fn empty() -> PathBuf {
     let inside = ROOM.join("in");
     if fs::remove_dir(&inside).is_err() {
@@ -23,7 +23,7 @@ pub(crate) fn empty() -> PathBuf {
     inside
 }
 
-/// Nothing was made or changed beside the folder.
+/// Asserts that nothing was created or changed beside the folder.
 pub(crate) fn assert_untouched(also: &[&str]) {
     assert_eq!(fs::read(ROOM.join("witness")).expect("the witness"), b"here");
     for entry in fs::read_dir(&*ROOM).expect("the room") {

@@ -1,4 +1,5 @@
-//! Archives out of what the fuzzer gives: headers with the right sum, so that what is behind the sum is reached.
+//! Builds tar archives from the fuzzer's input, with correct header checksums, so that the code behind the check is
+//! reached.
 
 /// Each entry is `kind, length of the name, name, length of the link, link, size, mode`, then so much content.
 pub(crate) fn tar_of(bytes: &[u8]) -> Vec<u8> {

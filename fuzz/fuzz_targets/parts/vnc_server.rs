@@ -1,7 +1,7 @@
-//! What the server of a desktop makes of a viewer's bytes: a second reader, by the rules of the server (RFC 6143, and what TigerVNC
-//! adds), that knows nothing of the one that is tested.
+//! How a VNC server parses a viewer's bytes: an independent parser, following the server's rules (RFC 6143 and the
+//! extensions of TigerVNC), that shares no code with the one under test.
 
-/// How far the conversation is.
+/// The state of the handshake.
 #[derive(Default, Clone, Copy, PartialEq)]
 enum Step {
     #[default]
@@ -9,7 +9,7 @@ enum Step {
     Security,
     Init,
     Running,
-    /// The server has hung up.
+    /// The server has closed the connection.
     Over,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Reads on; how many messages have acted on the desktop. What is passed on must end where a message ends.
+    /// Reads more bytes; returns how many messages acted on the desktop. The input must end at a message boundary.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> usize {
         let mut acted = 0;
         while !bytes.is_empty() && self.step != Step::Over {
@@ -41,7 +41,7 @@ impl Server {
                     minor.and_then(|text| text.strip_prefix("RFB 003.")?.trim_end().parse::<u32>().ok());
                 self.step = match minor {
                     Some(7..) => Step::Security,
-                    // The server chooses; nothing is said of it.
+                    // The server chooses the security type; the viewer does not reply to that.
                     Some(_) => Step::Init,
                     None => Step::Over,
                 };

@@ -1,18 +1,18 @@
-//! Makes an ordinary program of a fuzz target, which runs it over every input of its corpus and over changes of these
-//! that are the same in every run. `fuzz/run` looks for new inputs with libFuzzer; this makes sure that none that is known fails again.
+//! Turns a fuzz target into an ordinary program that runs it over every input of its corpus and over deterministic
+//! mutations of them. `fuzz/run` searches for new inputs with libFuzzer; this detects regressions on known ones.
 
 use std::path::{Path, PathBuf};
 use std::{fs, process};
 
 use fastrand::Rng;
 
-/// Changed inputs per target: together some seconds without optimisation.
+/// Mutated inputs per target: in total a few seconds without optimisation.
 const CHANGED_INPUTS: usize = 5_000;
 
-/// The longest input, as in `fuzz/run`.
+/// The maximum input length, as in `fuzz/run`.
 const LONGEST: usize = 4_096;
 
-/// Makes a program of a fuzz target; the macro of the crate `libfuzzer-sys` has the same form.
+/// Generates the `main` of a fuzz target; a drop-in replacement for the macro of the crate `libfuzzer-sys`.
 #[macro_export]
 macro_rules! fuzz_target {
     (|$input:ident: &[u8]| $body:expr) => {
@@ -30,7 +30,7 @@ macro_rules! fuzz_target {
     };
 }
 
-/// Calls `target` with every input of its corpus and with changed ones.
+/// Calls `target` with every input of its corpus and with mutations of them.
 pub fn run(name: &str, mut target: impl FnMut(&[u8])) {
     let corpus = inputs(&fuzz_folder().join("corpus").join(name));
     assert!(!corpus.is_empty(), "fuzz/corpus/{name} has no inputs");
@@ -47,11 +47,11 @@ pub fn run(name: &str, mut target: impl FnMut(&[u8])) {
     for _ in 0..CHANGED_INPUTS {
         call(&changed(&corpus, &mut rng));
     }
-    // Where targets that write files write them (parts/room.rs).
+    // The folder of targets that write files (parts/room.rs).
     let _ = fs::remove_dir_all(format!("/dev/shm/caisson-fuzz-{}", process::id()));
 }
 
-/// As much of the bytes as is text.
+/// The longest prefix of the bytes that is valid UTF-8.
 pub fn text_of(bytes: &[u8]) -> &str {
     let valid = match std::str::from_utf8(bytes) {
         Ok(text) => return text,
@@ -71,7 +71,7 @@ fn inputs(folder: &Path) -> Vec<Vec<u8>> {
     paths.iter().filter_map(|path| fs::read(path).ok()).collect()
 }
 
-/// One input with a few changes: bytes replaced, removed, repeated, or taken from another input.
+/// Mutates one input: replaces, removes or repeats bytes, or copies them from another input.
 fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let mut input = corpus[rng.usize(..corpus.len())].clone();
     for _ in 0..rng.usize(1..=4) {
@@ -96,7 +96,7 @@ fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     input
 }
 
-/// Writes the input down when the target panics.
+/// Saves the input if the target panics.
 struct KeptOnFailure<'a> {
     name: &'a str,
     input: &'a [u8],

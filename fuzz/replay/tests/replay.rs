@@ -1,4 +1,4 @@
-//! Every fuzz target holds for what is in its corpus and for what is near it.
+//! Every fuzz target passes on the inputs of its corpus and on mutations of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

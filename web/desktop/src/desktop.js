@@ -1,7 +1,7 @@
-// The page of a desktop: the screen by noVNC, and a bar with what a person needs beside it.
+// The desktop page: the screen by noVNC, and a bar with the controls.
 //
-// The address of the page says whose desktop it is; its socket is below it. Everything that comes from the desktop is
-// data: pixels on a canvas and text for the clipboard, never markup.
+// The page's URL determines the desktop; the WebSocket is below it. Everything that comes from the desktop is
+// treated as data: pixels on a canvas and text for the clipboard, never markup.
 import RFB from "@novnc/novnc";
 import "./desktop.css";
 
@@ -21,7 +21,7 @@ const clipboardText = find("clipboard-text");
 const sendText = find("send-text");
 const keys = find("keys");
 
-/** Waits between attempts to connect again, in milliseconds. */
+/** Pauses between reconnection attempts, in milliseconds. */
 const PAUSES = [500, 1000, 2000, 4000, 8000];
 const SYMBOLS = { control: 0xffe3, alt: 0xffe9, delete: 0xffff };
 
@@ -41,7 +41,7 @@ function remember(name, value) {
   try {
     localStorage.setItem(`caisson-desktop-${name}`, value);
   } catch {
-    // A browser that keeps nothing forgets this too.
+    // Storage is disabled; the setting is not kept.
   }
 }
 
@@ -62,7 +62,7 @@ function socketAddress() {
   return address.href;
 }
 
-/** Asks the server why there is no desktop: a WebSocket that was refused does not say. */
+/** Asks the server why there is no desktop, because a rejected WebSocket does not tell the reason. */
 async function explain() {
   try {
     const answer = await fetch(`${location.pathname.replace(/\/+$/, "")}/state`, { cache: "no-store" });
@@ -95,7 +95,8 @@ function connect() {
   rfb.addEventListener("clipboard", (event) => {
     clipboardText.value = event.detail.text;
     clipboardButton.dataset.news = "yes";
-    // Works where the browser allows it; the panel works always. Who only watches keeps the own clipboard.
+    // Works if the browser allows it; the panel always works. In view-only mode the user's clipboard is not
+    // overwritten.
     if (!viewOnly.checked) navigator.clipboard?.writeText(event.detail.text).catch(() => {});
   });
 }
@@ -140,7 +141,7 @@ again.addEventListener("click", () => {
   failures = 0;
   connect();
 });
-// A computer that slept, or has another network now, has a socket that only looks open.
+// After the computer slept or changed its network, the old socket may only appear to be open.
 window.addEventListener("online", () => {
   failures = 0;
   connect();

@@ -1,29 +1,29 @@
-// Terminal output as coloured pieces of plain text. Nothing is ever read as HTML.
+// Terminal output as colored pieces of plain text. Nothing is ever interpreted as HTML.
 
 export interface Piece {
   text: string;
   class: string;
-  /** Colours that no class has, as CSS. */
+  /** CSS for colors that have no class. */
   style?: string;
 }
 
 const COLOURS = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
 const FONTS: Record<number, string> = { 1: 'a-bold', 2: 'a-dim', 3: 'a-italic', 4: 'a-underline', 7: 'a-inverse', 9: 'a-struck' };
-/** What ends which. */
+/** Which classes each reset code ends. */
 const ENDS: Record<number, string[]> = { 22: ['a-bold', 'a-dim'], 23: ['a-italic'], 24: ['a-underline'], 27: ['a-inverse'], 29: ['a-struck'] };
 
 type Side = 'fg' | 'bg';
 
 interface Style {
   fonts: Set<string>;
-  /** A name of one of eight colours, or a colour of CSS. */
+  /** One of eight color names, or a CSS color. */
   fg: string;
   bg: string;
 }
 
 const plain = (): Style => ({ fonts: new Set(), fg: '', bg: '' });
 
-/** Splits at colour codes, drops every other control sequence, and lets a carriage return overwrite its line. */
+/** Splits at color codes, drops all other control sequences, and lets a carriage return overwrite its line. */
 export function ansi(text: string): Piece[] {
   const pieces: Piece[] = [];
   let style = plain();
@@ -50,7 +50,7 @@ function shown({ fonts, fg, bg }: Style): { class: string; style?: string } {
   return { class: [...fonts, ...named('fg', fg), ...named('bg', bg)].join(' '), ...(css && { style: css }) };
 }
 
-/** What stays of lines that a progress bar has written over. A return at the very end of a line has overwritten nothing yet. */
+/** The visible part of overwritten lines. A carriage return at the very end has not overwritten anything yet. */
 function overwrite(text: string): string {
   if (!text.includes('\r')) return text;
   return text
@@ -70,7 +70,7 @@ function restyle(before: Style, codes: string): Style {
     else if (font) style.fonts.add(font);
     else if (ENDS[code]) ENDS[code].forEach((name) => style.fonts.delete(name));
     else if (code === 38 || code === 48) {
-      // The numbers of a colour stand behind it, or in it after colons.
+      // The numbers of a color follow as separate parameters, or in the same one after colons.
       const inside = words[index]?.split(':').slice(1) ?? [];
       const rest = (inside.length > 0 ? inside : words.slice(index + 1, index + 5)).map(Number);
       style[code === 38 ? 'fg' : 'bg'] = rest[0] === 5 ? ofPalette(rest[1] ?? 0) : ofNumbers(inside.length > 4 ? rest.slice(2) : rest.slice(1));
@@ -88,7 +88,7 @@ function ofNumbers(numbers: number[]): string {
   return `rgb(${red} ${green} ${blue})`;
 }
 
-/** Sixteen by name, a cube of 6 × 6 × 6, and 24 greys. */
+/** The 256-color palette: 16 named colors, a 6 × 6 × 6 cube, and 24 grays. */
 function ofPalette(number: number): string {
   if (!(number >= 0 && number <= 255)) return '';
   if (number < 16) return COLOURS[number % 8] ?? '';

@@ -10,7 +10,7 @@ export type NewJob = Schemas['NewJob'];
 export type FileItem = Schemas['FileItem'];
 export type Problem = Schemas['Problem'];
 
-/** What went wrong, in the words of the server. */
+/** An error in the server's words. */
 export class ApiError extends Error {
   readonly status: number;
   readonly code: string;
@@ -22,7 +22,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Who wants to know that the server has asked for a key. */
+/** A callback for 401 responses. */
 export const unauthorized = { tell: (): void => undefined };
 
 export async function failure(response: Response): Promise<ApiError> {
@@ -35,24 +35,24 @@ export async function failure(response: Response): Promise<ApiError> {
   }
 }
 
-/** The longest that an answer may take to begin and to come; the content of a file may take any time to be sent. */
+/** Timeout for a whole response; uploads of files have none. */
 const PATIENCE_MS = 60_000;
-/** The same for what is asked again and again: who waits longer shows what is old. */
+/** Timeout for polling requests: with a longer one the page would show outdated data. */
 const SHORT_PATIENCE_MS = 10_000;
 
 interface Manner {
-  /** How long an answer to a look may take. */
+  /** Timeout of a GET request. */
   patience?: number;
-  /** What counts as an answer beside success. */
+  /** A status that counts as success besides 2xx. */
   takes?: number;
-  /** Ends the wait for an answer that nobody wants any more. */
+  /** Aborts the request. */
   signal?: AbortSignal;
 }
 
 const DISCARD_TRIES = 40;
 const DISCARD_PAUSE_MS = 250;
 
-/** A file may be as large as it likes; a question, or an order of a few words, is answered or it is not. */
+/** An upload may take any time; a GET or a short request has a timeout. */
 function signalOf(method: string, isShort: boolean, manner: Manner): AbortSignal | null {
   if (method !== 'GET' && !isShort) return null;
   const patience = AbortSignal.timeout(manner.patience ?? PATIENCE_MS);
@@ -101,7 +101,7 @@ export async function remove(path: string): Promise<void> {
   await request('DELETE', path);
 }
 
-/** A draft that is not to be started any more. That it ends is a wish at first. */
+/** Deletes a draft that will not be started. Cancelling is asynchronous, so deleting may have to be retried. */
 async function discard(id: string): Promise<void> {
   await post(`/v1/jobs/${id}/cancel`);
   for (let turn = 0; ; turn += 1) {
@@ -129,7 +129,7 @@ export const api = {
   remove: (id: string) => remove(`/v1/jobs/${id}`),
   files: (id: string, path: string) => get<Schemas['FileListing']>(path === '' ? `/v1/jobs/${id}/files` : filePath(id, path)),
   discard,
-  /** A server that is not ready says why in the same form. */
+  /** A server that is not ready reports the reason in the same form. */
   ready: () => get<Schemas['ReadyState']>('/readyz', { patience: SHORT_PATIENCE_MS, takes: 503 }),
   file: (id: string, path: string) => request('GET', filePath(id, path)),
   save: (id: string, path: string, content: BodyInit) => request('PUT', filePath(id, path), content),

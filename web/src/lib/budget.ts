@@ -1,4 +1,4 @@
-// Which limits of a budget are used up, and what twice as much of them is.
+// Which limits of a budget are used up, and the doubled budget.
 
 import type { Budget, Spent } from './fold';
 import { count, duration, money } from './format';
@@ -17,7 +17,7 @@ function used(spent: Spent, now: number): Record<Limit, number> {
   };
 }
 
-/** Twice as much of what is used up; where nothing is by this page's count, of what is nearest to it. */
+/** Doubles the limits that are used up; if none is by this page's count, the one that is closest. */
 export function doubled(budget: Budget, spent: Spent, now: number): Budget {
   const sums = used(spent, now);
   const limits = (Object.keys(NAMES) as Limit[]).filter((name) => typeof budget[name] === 'number');
@@ -27,7 +27,7 @@ export function doubled(budget: Budget, spent: Spent, now: number): Budget {
   return Object.fromEntries(chosen.map((name) => [name, Number(budget[name]) * 2]));
 }
 
-/** Such as `turns: 8`. */
+/** The budget as text, such as `turns: 8`. */
 export function inWords(budget: Budget): string {
   const value = (name: Limit, most: number) => (name === 'money_usd' ? money(most) : name === 'wall_s' ? duration(most * 1000) : count(most));
   return (Object.entries(budget) as [Limit, number][]).map(([name, most]) => `${NAMES[name]}: ${value(name, most)}`).join(', ');

@@ -1,15 +1,15 @@
-// A call as the page shows it: how it stands, what it wrote, what else there is to look at.
+// A call as the page shows it: its status, its output, and its images and other rich content.
 
 export type ItemStatus = 'running' | 'succeeded' | 'failed' | 'interrupted';
 
 export interface Rich {
-  /** Such as `image/png`. */
+  /** The MIME type, such as `image/png`. */
   type: string;
-  /** Text, or base64 of a picture. */
+  /** Text, or the base64 of an image. */
   data?: string;
-  /** Where large content is kept. */
+  /** The digest under which large content is stored. */
   digest?: string;
-  /** What a later form of the same thing names. */
+  /** The display id, by which a later version replaces this one. */
   shownAs?: string;
 }
 
@@ -26,22 +26,22 @@ export interface CallItem {
   exitCode: number | null;
   reason: string;
   note: string;
-  /** What a tool said about itself, such as `edited index.html`. */
+  /** The tool's own message, such as `edited index.html`. */
   said: string;
   duration: number | null;
   output: { stream: string; text: string }[];
   outputBytes: number;
   hiddenBytes: number;
-  /** How many letters `output` has. */
+  /** The number of characters in `output`. */
   keptLength: number;
   rich: Rich[];
-  /** Who ran it, where it was somebody outside. */
+  /** The user who ran it; empty for the job's own calls. */
   by: string;
 }
 
-/** The most text of one call that is kept for showing; the log has the rest. */
+/** The most output of one call that is kept for display; the log has the rest. */
 const MOST_OUTPUT = 256 * 1024;
-/** The same for its parts, of which each is of one stream. */
+/** The maximum number of parts; each part is output of one stream. */
 const MOST_PARTS = 2000;
 
 export function addOutput(call: CallItem, stream: string, text: string): Partial<CallItem> {
@@ -51,7 +51,7 @@ export function addOutput(call: CallItem, stream: string, text: string): Partial
   else output.push({ stream, text });
   let hiddenBytes = call.hiddenBytes;
   let keptLength = call.keptLength + text.length;
-  // Who writes to two streams in turn makes a part of each letter.
+  // A process that alternates between its two streams can create a part per character.
   if (output.length > MOST_PARTS) {
     const gone = output.slice(0, MOST_PARTS / 4).reduce((sum, part) => sum + part.text.length, 0);
     output = output.slice(MOST_PARTS / 4);
@@ -71,7 +71,7 @@ export function addOutput(call: CallItem, stream: string, text: string): Partial
   return { output, hiddenBytes, keptLength, outputBytes: call.outputBytes + text.length };
 }
 
-/** The forms in which a thing is shown, best first. */
+/** Representations of the same content, best first. */
 const FORMS = ['image/png', 'image/jpeg', 'image/gif', 'image/svg+xml', 'text/html', 'text/markdown', 'application/json', 'text/plain'];
 
 export function best(forms: Record<string, unknown>, text: string): Rich[] {
@@ -82,7 +82,7 @@ export function best(forms: Record<string, unknown>, text: string): Rich[] {
   return [{ type, data: typeof value === 'string' ? value : JSON.stringify(value, null, 2) }];
 }
 
-/** A job says what it likes: only what a digest is may become a part of an address. */
+/** The job's data is untrusted: only a digest may become part of a URL. */
 function isDigest(value: unknown): value is string {
   return typeof value === 'string' && /^[0-9a-f]{64}$/.test(value);
 }
@@ -90,7 +90,7 @@ function isDigest(value: unknown): value is string {
 export function richOf(data: any): Rich[] {
   if (!data || typeof data !== 'object') return [];
   const found: Rich[] = [];
-  // The bytes themselves, or how many there are where they are kept elsewhere.
+  // The bytes themselves, or their size if they are stored elsewhere.
   for (const image of Array.isArray(data.images) ? data.images : []) {
     const isKept = isDigest(image?.digest);
     const isHere = typeof image?.bytes === 'string';

@@ -1,4 +1,4 @@
-// Code as coloured pieces, line by line. Languages are loaded when they are first wanted.
+// Syntax highlighting, line by line. Languages are loaded on first use.
 
 import { LanguageSupport } from '@codemirror/language';
 import { classHighlighter, highlightCode } from '@lezer/highlight';
@@ -9,10 +9,10 @@ export interface Coloured {
   class: string;
 }
 
-/** Text beyond this is shown without colours. */
+/** Text beyond this length is not highlighted. */
 const MOST = 100_000;
 
-/** The lines of a text in the colours of the language that the name of the file tells. */
+/** The highlighted lines of a text, in the language of the file name. */
 export async function colourLines(text: string, path: string): Promise<Coloured[][]> {
   const plain = () => text.split('\n').map((line) => [{ text: line, class: '' }]);
   if (text.length > MOST) return plain();

@@ -1,4 +1,4 @@
-// What the server tells of the model's window: segments with their cost, or the prompt as text with a heading for each part.
+// The model's prompt as the server reports it: segments with their cost, or text with a heading per part.
 
 export interface Segment {
   kind: string;
@@ -29,7 +29,7 @@ function fromJson(answer: any): Context {
   return { tokens: answer.tokens ?? null, budget: answer.budget_tokens ?? answer.budget ?? null, segments };
 }
 
-/** A line such as `# system` begins a part. Tokens are guessed: four letters each. */
+/** A line such as `# system` starts a part. Estimates four characters per token. */
 export function fromText(text: string): Segment[] {
   const segments: Segment[] = [];
   for (const line of text.split('\n')) {

@@ -1,11 +1,11 @@
-// The difference of two texts, line by line (Myers' greedy algorithm, bounded), and what of it is worth showing.
+// A line diff (Myers' greedy algorithm, bounded), and the part of it that is worth showing.
 
 export interface DiffLine {
   kind: 'same' | 'added' | 'removed';
   text: string;
 }
 
-/** A line as it is shown: `left` and `right` count from 0 in the old and the new text. A gap stands for equal lines that are left out. */
+/** A displayed line: `left` and `right` are zero-based indexes in the old and new text. A gap replaces equal lines. */
 export interface ShownLine {
   kind: DiffLine['kind'] | 'gap';
   text: string;
@@ -13,7 +13,7 @@ export interface ShownLine {
   right: number;
 }
 
-/** Texts that differ in more lines than this are shown as removed and added as a whole. */
+/** Texts that differ in more lines than this are shown as entirely removed and added. */
 const MOST_EDITS = 1000;
 const CONTEXT = 3;
 
@@ -29,7 +29,7 @@ export function diff(before: string, after: string): DiffLine[] {
   return [...same(a.slice(0, start)), ...middle, ...same(a.slice(a.length - end))];
 }
 
-/** Changed lines with a few equal ones around them; at most so many, and whether there are more. */
+/** Changed lines with a few lines of context; at most `most` lines, and whether there are more. */
 export function changes(before: string, after: string, most: number): { lines: ShownLine[]; isCut: boolean } {
   const all = diff(before, after);
   const isNear = new Uint8Array(all.length);
@@ -55,7 +55,7 @@ export function changes(before: string, after: string, most: number): { lines: S
   return { lines, isCut: false };
 }
 
-/** Lines as numbers, so that comparing two is cheap however long they are. */
+/** Maps lines to numbers, so that comparing two lines is cheap however long they are. */
 function numbered(...texts: string[][]): Int32Array[] {
   const numbers = new Map<string, number>();
   return texts.map((lines) => Int32Array.from(lines, (line) => {
@@ -65,7 +65,7 @@ function numbered(...texts: string[][]): Int32Array[] {
   }));
 }
 
-/** Whether the furthest path on diagonal `k` comes from above it (a line was added). `reach` has diagonal `k` at `middle + k`. */
+/** Whether the furthest path on diagonal `k` comes from above (a line was added). Diagonal `k` is at `middle + k`. */
 function isDown(reach: Int32Array, middle: number, k: number, depth: number): boolean {
   return k === -depth || (k !== depth && (reach[middle + k - 1] ?? -1) < (reach[middle + k + 1] ?? -1));
 }
@@ -76,7 +76,7 @@ function edits(a: string[], b: string[]): DiffLine[] {
   const middle = most + 1;
   const reach = new Int32Array(2 * most + 3).fill(-1);
   reach[middle + 1] = 0;
-  // What was reached before each round: no more than the diagonals that it had.
+  // The reach before each round, limited to that round's diagonals.
   const trace: Int32Array[] = [];
   for (let depth = 0; depth <= most; depth += 1) {
     trace.push(reach.slice(middle - depth - 1, middle + depth + 2));

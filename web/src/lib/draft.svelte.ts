@@ -1,10 +1,10 @@
-// A job that waits on the start page: one that was copied from another, or one that was begun and left.
+// The job on the start page: a copy of another job, or an input that was left unfinished.
 
 import type { Dropped } from './dropped';
 import { keep, kept } from './storage';
 import type { Template } from './template';
 
-/** What somebody has written and chosen, as the start page has it. */
+/** The user's input on the start page. */
 export interface Begun {
   task: string;
   steps: string;
@@ -24,14 +24,14 @@ class Draft {
     this.#template = template;
   }
 
-  /** It is taken once. */
+  /** Returns the template once. */
   take(): Template | null {
     const template = this.#template;
     this.#template = null;
     return template;
   }
 
-  /** Words also outlive that the page is loaded again; what may hold a password or a file does not. */
+  /** Text survives a reload; what may contain a password or a file does not. */
   keep(begun: Begun): void {
     this.#begun = begun;
     keep(NAME, JSON.stringify({ task: begun.task, steps: begun.steps }), 'sessionStorage');
@@ -47,7 +47,7 @@ class Draft {
     }
   }
 
-  /** It was started, or its person has gone. */
+  /** Call when the job was started, or the user has logged out. */
   forget(): void {
     this.#begun = null;
     keep(NAME, null, 'sessionStorage');
@@ -56,6 +56,6 @@ class Draft {
 
 export const draft = new Draft();
 
-/** Words to agents that were begun and not sent, by job; answers likewise, by job and then by what was asked. */
+/** Unsent messages to agents by job, and unsent answers by job and input request. */
 export const begunWords = new Map<string, string>();
 export const begunAnswers = new Map<string, Record<string, string>>();

@@ -1,4 +1,4 @@
-// Files that were dropped or chosen, with their place below what was dropped: folders are walked.
+// Dropped or chosen files with their relative paths; walks folders.
 
 export interface Dropped {
   path: string;
@@ -9,7 +9,7 @@ export function chosenFiles(list: FileList | null | undefined): Dropped[] {
   return [...(list ?? [])].map((file) => ({ path: file.webkitRelativePath || file.name, file }));
 }
 
-/** What was dropped can be asked for only while the event is handled; the folders in it are read afterwards. */
+/** Dropped items are accessible only during the event; the folders among them are read afterwards. */
 export function droppedFiles(transfer: DataTransfer | null): Promise<Dropped[]> {
   const entries = [...(transfer?.items ?? [])].map((item) => item.webkitGetAsEntry()).filter((entry) => entry !== null);
   if (entries.length === 0) return Promise.resolve(chosenFiles(transfer?.files));
@@ -24,7 +24,7 @@ async function walk(entry: FileSystemEntry): Promise<Dropped[]> {
   }
   const reader = (entry as FileSystemDirectoryEntry).createReader();
   const inside: FileSystemEntry[] = [];
-  // A reader gives a part of a large folder at a time, and nothing when all was given.
+  // A reader returns a large folder in parts, and an empty array at the end.
   for (;;) {
     const some = await new Promise<FileSystemEntry[]>((done, failed) => reader.readEntries(done, failed));
     if (some.length === 0) break;

@@ -1,4 +1,4 @@
-// How editors look: as the rest of the page does, in light and in dark.
+// The look of editors, which matches the rest of the page in light and dark.
 
 import { HighlightStyle, LanguageSupport, StreamLanguage, syntaxHighlighting, type StreamParser } from '@codemirror/language';
 import { EditorView } from '@codemirror/view';
@@ -29,7 +29,7 @@ export const editorTheme: Extension = [look, syntaxHighlighting(colours)];
 
 const streamed = (parser: StreamParser<unknown>): Extension => new LanguageSupport(StreamLanguage.define(parser));
 
-/** The language of a file, by its name. */
+/** The language of a file by its name. */
 export async function languageOf(path: string): Promise<Extension> {
   const name = path.slice(path.lastIndexOf('/') + 1);
   const ending = name.slice(name.lastIndexOf('.') + 1).toLowerCase();

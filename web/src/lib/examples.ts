@@ -1,4 +1,4 @@
-// What people can start with.
+// Examples for the start page.
 
 export const TASKS = [
   'Build me a todo app in React with Vite, with a test, and show it running',

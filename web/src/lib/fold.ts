@@ -1,5 +1,5 @@
-// What the page knows of a job, computed from its events one after another, so that a finished job can be replayed by folding a
-// part of them. An item that changes is replaced, never changed in place: whoever shows it sees a new one.
+// The page's state of a job, folded from its events one by one, so that a finished job can be replayed by folding
+// only some of them. A changed item is replaced, never mutated, so that components detect the change.
 
 import { addOutput, best, decode, isSamePicture, richOf, type CallItem, type Rich } from './call-item';
 import { changeFiles, takeFound, type KnownFile } from './known';
@@ -10,7 +10,7 @@ export interface LogEvent {
   kind: string;
   data?: any;
   call?: { id: string; attempt: number } | null;
-  /** Who did it over the API. */
+  /** The API caller that caused the event. */
   done_by?: { name: string; key?: string } | null;
 }
 
@@ -52,7 +52,7 @@ export interface Connection {
   verdict: string;
   rule: string;
   reason: string;
-  /** What would allow it. */
+  /** The policy change that would allow the connection. */
   remedy: string;
   up: number;
   down: number;
@@ -61,16 +61,16 @@ export interface Connection {
 
 export interface Spent {
   turns: number;
-  /** Calls of anybody that have begun. */
+  /** Started calls, of the agent and of users. */
   calls: number;
-  /** Calls of the agent that are over: what its budget counts. */
+  /** Ended calls of the agent, which is what the budget counts. */
   toolCalls: number;
   input: number;
   output: number;
   dollars: number;
   prompt: number;
   window: number;
-  /** Milliseconds of work up to the last time that it waited, and since when it works now. */
+  /** Milliseconds of work until the job last waited, and the time since which it works now. */
   worked: number;
   workingSince: number | null;
 }
@@ -82,10 +82,10 @@ export interface Folded {
   code: string;
   reason: string;
   items: Item[];
-  /** Where in `items` a call stands. */
+  /** Index of each call in `items`. */
   calls: Map<string, number>;
   plan: PlanItem[];
-  /** The point of the plan under which calls are shown. */
+  /** The plan item under which calls are shown. */
   point: string;
   asks: Ask[];
   connections: Connection[];
@@ -93,19 +93,19 @@ export interface Folded {
   spent: Spent;
   budget: Budget;
   model: string;
-  /** What the model says and thinks right now; not in the log. */
+  /** The answer and reasoning that the model is streaming; not in the log yet. */
   saying: string;
   thinking: string;
   folds: { key: string; range: string; level: number; text: string }[];
   holder: string;
-  /** The event by which the holder has taken over. */
+  /** The sequence number of the holder's takeover event. */
   holderSince: number;
-  /** What the workspace began with: whether a repository was to be cloned. */
+  /** Whether the workspace starts from a cloned repository. */
   isCloned: boolean;
   screenshots: { sequence: number; time: number; rich: Rich }[];
-  /** Files of the workspace, as far as the log tells of them. */
+  /** Files of the workspace, as far as the log reveals them. */
   files: Map<string, KnownFile>;
-  /** What the repository of the job was cloned at. */
+  /** The commit at which the job's repository was cloned. */
   commit: string | null;
   artifact: boolean;
 }
@@ -148,12 +148,12 @@ export function empty(): Folded {
   };
 }
 
-/** What was folded so far, as something that will not change any more. */
+/** A copy of the state for display, which further folding does not change. */
 export function snapshot(job: Folded): Folded {
   return { ...job, items: job.items.slice(), connections: job.connections.slice(), screenshots: job.screenshots.slice(), spent: { ...job.spent } };
 }
 
-/** What was folded so far, to be folded on from here another time. */
+/** A copy of the state from which folding can continue later. */
 export function branch(job: Folded): Folded {
   return { ...snapshot(job), calls: new Map(job.calls), byConnection: new Map(job.byConnection) };
 }
@@ -176,7 +176,7 @@ export function fold(job: Folded, event: LogEvent): void {
 type Say = (kind: TextItem['kind'], text: string, tone?: TextItem['tone']) => void;
 type Handler = (job: Folded, event: LogEvent, data: any, say: Say) => void;
 
-/** The call of this event as it is now. */
+/** The current item of the event's call. */
 export function callOf(job: Folded, key: string): CallItem | undefined {
   const place = job.calls.get(key);
   return place === undefined ? undefined : (job.items[place] as CallItem);
@@ -189,7 +189,7 @@ function change(job: Folded, event: LogEvent, how: (call: CallItem) => Partial<C
   job.items[place] = { ...call, ...how(call) };
 }
 
-/** Calls that say nothing beyond what the timeline shows anyway. */
+/** Tools whose calls add nothing to what the timeline shows anyway. */
 const SILENT = new Set(['plan', 'finish', 'ask_user']);
 
 const HANDLERS: Record<string, Handler> = {
@@ -264,7 +264,7 @@ const HANDLERS: Record<string, Handler> = {
     const shown = callOf(job, callKey(event));
     if (!shown) return;
     const told = [...richOf(data), ...richOf(result)];
-    // What a cell has shown is told once more at its end, perhaps smaller.
+    // The end of a cell repeats the images that the cell has shown, perhaps smaller.
     const isShown = shown.rich.filter((known) => known.type.startsWith('image/')).length >= told.length;
     const pictures = isShown ? [] : told.filter((picture) => !shown.rich.some((known) => isSamePicture(known, picture)));
     change(job, event, (call) => {
@@ -386,7 +386,7 @@ const HANDLERS: Record<string, Handler> = {
   },
 };
 
-/** What somebody did in the sandbox beside running something. */
+/** Describes a user action in the sandbox, other than running something. */
 function describeDeed(deed: any): string {
   const said: Record<string, string> = {
     file_put: `put ${deed.path} (${deed.bytes ?? 0} bytes)`,
@@ -409,7 +409,7 @@ function spend(job: Folded, usage: any, cost: any): void {
   job.spent.dollars += dollarsOf(cost);
 }
 
-/** What stands for older events in the window; where there is none, rules serve instead. */
+/** Shows the summary that replaces older events in the prompt; without a summary, rules condensed them. */
 function takeSummary(job: Folded, event: LogEvent, summary: any): void {
   if (!summary?.text) return;
   job.folds = [...job.folds, { key: `${event.sequence}`, range: rangeText(summary.range), level: summary.level ?? 1, text: summary.text }];
@@ -430,7 +430,7 @@ function rangeText(range: any): string {
   return String(range ?? '');
 }
 
-/** What did not come about because nobody answered. */
+/** What did not happen because nobody answered the input request. */
 const WAITED_FOR: Record<string, string> = { plan: 'the plan was not accepted', command: 'the command was not allowed', egress: 'the connection was not allowed' };
 
 function describeAnswer(ask: Ask, answer: any): string {

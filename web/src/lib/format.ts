@@ -1,4 +1,4 @@
-// Numbers and times for people.
+// Numbers and times in human-readable form.
 
 export function ago(time: string | number, now = Date.now()): string {
   const seconds = Math.max(0, (now - new Date(time).getTime()) / 1000);
@@ -68,7 +68,7 @@ export function pausedWord(state: string, code: string | null | undefined): stri
   }
 }
 
-/** How long until a time to come. */
+/** The time left until a future time. */
 export function until(time: number, now = Date.now()): string {
   const seconds = (time - now) / 1000;
   if (seconds <= 0) return 'now';
@@ -77,7 +77,7 @@ export function until(time: number, now = Date.now()): string {
   return `in ${Math.round(seconds / 3600)} h`;
 }
 
-/** The state of a job as one of five colours. */
+/** The state of a job as one of five colors. */
 export function tone(status: string): 'wait' | 'work' | 'good' | 'bad' | 'off' {
   switch (status) {
     case 'running':
@@ -93,7 +93,7 @@ export function tone(status: string): 'wait' | 'work' | 'good' | 'bad' | 'off' {
   }
 }
 
-/** A day and a time, in the words of this browser. */
+/** Date and time in the browser's locale. */
 export function moment(time: string | number): string {
   return new Date(time).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' });
 }

@@ -1,5 +1,5 @@
-// Who works in a sandbox: while a person has taken a job over, only that person's browser may use it and hand it back. The server
-// keeps the browser's right in a cookie for its own address. The notebook has another address, which is shown the token once.
+// The holder of a takeover: only the holder's browser may use the job's sandbox and hand the job back. The server
+// keeps the token in a cookie for its own origin. The notebook has another origin, which receives the token once.
 
 import { ApiError, post, type Schemas } from './api';
 import { keep, kept } from './storage';
@@ -8,7 +8,7 @@ const keyOf = (id: string) => `held-${id}`;
 
 interface Mark {
   token: string;
-  /** The event by which this browser has taken over: after another one the mark is worth nothing. */
+  /** The sequence number of this browser's takeover event; after another takeover the mark is invalid. */
   since: number;
 }
 
@@ -27,7 +27,7 @@ export const holders = {
     keep(keyOf(id), JSON.stringify(mark));
   },
 
-  /** What shows that this browser is the one that has taken over by this event; nothing where it is not. */
+  /** This browser's takeover token, or `null` if this browser is not the holder. */
   tokenOf(id: string, since: number): string | null {
     const mark = markOf(id);
     return mark?.since === since ? mark.token : null;
@@ -35,7 +35,7 @@ export const holders = {
 
   forget: (id: string): void => keep(keyOf(id), null),
 
-  /** By force where another browser has it and its person is gone. */
+  /** Hands the job back; forces it if another browser is the holder and its user is gone. */
   async handBack(id: string, since: number): Promise<void> {
     if (holders.tokenOf(id, since) !== null) {
       try {

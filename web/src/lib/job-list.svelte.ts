@@ -1,12 +1,11 @@
-// The list of jobs as it is now, newest first: the newest page and the one that is seen are asked for again and again, older ones as
-// one scrolls.
+// The current list of jobs, newest first: polls the newest page and the visible one, and loads older pages on scroll.
 
 import { api, type JobSummary, type Schemas } from './api';
 
 const PAGE = 100;
 type Page = Schemas['JobListAnswer'];
 
-/** What is known after a page came that was asked for with `before`: in what it covers, it is right. */
+/** Merges a page that was requested with `before` into the list; the page is authoritative for the range it covers. */
 export function merged(jobs: JobSummary[], page: Page, before: string | null): JobSummary[] {
   const above = before === null ? [] : jobs.filter((job) => job.job_id >= before);
   const below = page.next ? jobs.filter((job) => job.job_id < page.next!) : [];
@@ -16,12 +15,12 @@ export function merged(jobs: JobSummary[], page: Page, before: string | null): J
 export class JobList {
   jobs = $state.raw<JobSummary[]>([]);
   problem = $state('');
-  /** Whether the newest page has come once. */
+  /** Whether the newest page has been loaded once. */
   isLoaded = $state(false);
-  /** Whether older ones may be there that nobody has asked for. */
+  /** Whether there may be older jobs that were not requested yet. */
   hasMore = $state(false);
   now = $state(Date.now());
-  /** The first and the last row that are seen. */
+  /** The first and the last visible row. */
   seen = { first: 0, last: 0 };
   #states = '';
   #search = '';
@@ -30,7 +29,7 @@ export class JobList {
   #isBusy = false;
   #isAsking = false;
 
-  /** Another question: everything from the beginning. */
+  /** Starts over with another filter. */
   restart(states: string, search: string): void {
     [this.#states, this.#search] = [states, search.trim()];
     this.#turn += 1;
@@ -50,7 +49,7 @@ export class JobList {
     return api.jobs(parameters);
   }
 
-  /** The newest page again, and the one that is seen. */
+  /** Reloads the newest page and the visible one. */
   async refresh(): Promise<void> {
     if (this.#isBusy) return;
     const mine = this.#turn;
@@ -65,7 +64,7 @@ export class JobList {
       if (mine !== this.#turn) return;
       this.problem = '';
       this.now = Date.now();
-      // A search looks through so many jobs at a time; one that failed before is tried again.
+      // The server searches a limited number of jobs per request; this also retries after a failure.
       if (this.jobs.length === 0 || this.seen.last >= this.jobs.length) void this.more();
     } catch (error) {
       if (mine === this.#turn) this.problem = `${(error as Error).message} What you see may be old.`;
@@ -84,7 +83,7 @@ export class JobList {
     if (!page.next) this.#goOnFrom(null);
   }
 
-  /** Older ones, until there are some to show. */
+  /** Loads older jobs until there are some to show. */
   async more(): Promise<void> {
     if (this.#isAsking) return;
     const mine = this.#turn;
@@ -110,7 +109,7 @@ export class JobList {
     this.hasMore = next !== null;
   }
 
-  /** A job was removed here. */
+  /** Removes a job that was deleted on this page. */
   drop(id: string): void {
     this.jobs = this.jobs.filter((job) => job.job_id !== id);
   }

@@ -8,14 +8,14 @@ const told = (jobs: JobSummary[]) => jobs.map((one) => `${one.job_id}${one.name 
 test('a page is right in what it covers, and what is beyond stays', () => {
   const known = ['9', '8', '7', '6', '5', '4', '3'].map((id) => job(id));
   expect(told(merged(known, { jobs: [job('9', 'new'), job('8', 'new')], next: '8' }, null))).toBe('9! 8! 7 6 5 4 3');
-  // Six was removed; the page from seven on down to four says so.
+  // Job six was deleted: the page covering seven down to four does not contain it.
   expect(told(merged(known, { jobs: [job('5', 'new'), job('4', 'new')], next: '4' }, '7'))).toBe('9 8 7 5! 4! 3');
   expect(told(merged(known, { jobs: [job('9', 'new')], next: null }, null))).toBe('9!');
 });
 
 afterEach(() => vi.unstubAllGlobals());
 
-/** A server that answers by the `before` of each question. */
+/** A fake server that answers by the `before` of each request. */
 function serve(pages: Record<string, object | number>): string[] {
   const asked: string[] = [];
   vi.stubGlobal('fetch', async (path: string) => {

@@ -1,9 +1,9 @@
-// The files that the log knows, as folders. Names come out of a sandbox, so nothing is looked up by them in plain objects.
+// The files known from the log as a tree. Names come from the sandbox, so they are never keys of plain objects.
 
 import type { FileItem } from './api';
 import type { KnownFile } from './known';
 
-/** Each folder with what is in it, folders first. */
+/** The entries of each folder, folders first. */
 export type Tree = ReadonlyMap<string, FileItem[]>;
 
 export function treeOf(files: Map<string, KnownFile>): Tree {

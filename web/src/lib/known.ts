@@ -1,18 +1,18 @@
-// Files as the log tells them: what file tools wrote, edited, moved and deleted, and what was found to be different after a command.
+// Files as the log reveals them: what file tools wrote, edited, moved and deleted, and what changed during a command.
 
 export interface KnownFile {
-  /** What is in it; nothing where the log does not tell: it was too large, or no text. */
+  /** The content; `null` if the log does not have it because it was too large or not text. */
   content: string | null;
   size: number;
-  /** The event that told of it. */
+  /** The sequence number of the event that reported it. */
   at: number;
 }
 
 /** What the server found after calls that do not say what they write. */
 export interface FilesChanged {
-  /** These are all files, instead of those that have changed. */
+  /** Lists all files, not only the changed ones. */
   whole?: boolean;
-  /** What a file tool wrote after this event is newer. */
+  /** A file that a tool wrote after this event is newer than this list. */
   seen_after?: number;
   files: { path: string; size?: number; content?: string; removed?: boolean }[];
 }
@@ -28,7 +28,7 @@ export function takeFound(files: Map<string, KnownFile>, found: FilesChanged, at
   return next;
 }
 
-/** The files after one more call of a tool. The map that came in stays as it was. */
+/** The files after one more tool call. Does not modify the given map. */
 export function changeFiles(files: Map<string, KnownFile>, tool: string, input: any, at: number): Map<string, KnownFile> {
   switch (tool) {
     case 'write_file':
@@ -60,7 +60,7 @@ function withFile(files: Map<string, KnownFile>, path: unknown, content: string,
   return new Map(files).set(clean(path), { content, size: content.length, at });
 }
 
-/** Paths are those of the workspace, however they are written. */
+/** Normalizes a path to be relative to the workspace. */
 function clean(path: unknown): string {
   return String(path ?? '').replace(/^\/workspace\//, '').replace(/^\.\//, '').replace(/\/+$/, '');
 }

@@ -1,6 +1,6 @@
-// The way out of what takes every key for itself: a terminal, a desktop that is used, an editor.
+// Leaving widgets that handle every key themselves: a terminal, a desktop, an editor.
 
-/** F6 inside of a pane leads to its head, before the pane itself hears of the key. */
+/** F6 inside a pane moves the focus to the pane's header, before the pane itself handles the key. */
 export function leavePane(event: KeyboardEvent): void {
   if (event.key !== 'F6' || event.ctrlKey || event.altKey || event.metaKey) return;
   const pane = (event.target as HTMLElement).closest?.('.pane');

@@ -1,21 +1,21 @@
-// A job as it happens: its events one after another, resumed by number after every break, folded as they come.
+// A live job: streams its events, resumes by sequence number after every disconnect, and folds them as they arrive.
 
 import { api, get, type Job } from './api';
 import { branch, empty, fold, snapshot, type Folded, type LogEvent } from './fold';
 import { follow } from './stream';
 
-/** One event is shown at once; a flood together, at most so often, so that it does not stop the page. */
+/** A single event is shown at once; bursts are shown at most this often, so that they do not block the page. */
 const SHOW_EVERY_MS = 40;
 const PAGE = 1000;
-/** Answers that no later try changes: a wrong address, no right to see it, no such job. */
+/** Status codes that make a retry useless: a bad URL, no permission, no such job. */
 const FINAL = [400, 403, 404, 410];
 const FIRST_PAUSE_MS = 500;
 const MOST_PAUSE_MS = 5000;
-/** A page that nobody sees gives its connection back after this time: a browser has six for all its tabs. */
+/** A hidden page closes its connection after this time, because a browser opens only six for all its tabs. */
 const HIDDEN_MS = 5000;
-/** How often it looks all the same, so that its title can say that somebody is waited for. */
+/** How often a hidden page still polls, so that its title can show that the job waits for input. */
 const GLANCE_MS = 15_000;
-/** Of a replay, the state is kept each time that it has gone on by so many events. */
+/** In a replay, a snapshot is kept after every this many events. */
 const SAVE_EVERY = 2000;
 
 export function isOver(state: string): boolean {
@@ -24,16 +24,16 @@ export function isOver(state: string): boolean {
 
 export class LiveJob {
   readonly id: string;
-  /** What is known; replaced as a whole when something new is to be shown. */
+  /** The folded state; replaced as a whole when there is something new to show. */
   view = $state.raw<Folded>(empty());
   job = $state.raw<Job | null>(null);
   problem = $state('');
-  /** `asleep` while nobody looks; `gone` where the server will never show this job: `isMissing` where there is none. */
+  /** `asleep` while the page is hidden; `gone` if the server will never show this job (`isMissing`: it is unknown). */
   connection = $state<'connecting' | 'live' | 'lost' | 'over' | 'asleep' | 'gone'>('connecting');
   isMissing = $state(false);
-  /** When `job` was asked for. */
+  /** When `job` was requested. */
   asked = $state(Date.now());
-  /** When the last word of the server came. */
+  /** When the last message arrived. */
   heard = $state(Date.now());
   events: LogEvent[] = [];
   #folded = empty();
@@ -42,15 +42,15 @@ export class LiveJob {
   #retry: number | undefined;
   #pause = FIRST_PAUSE_MS;
   #end = new AbortController();
-  /** Ends the connection of now alone. */
+  /** Aborts only the current connection. */
   #nap = new AbortController();
-  /** How often the job was asked for, and which of these answers is shown. */
+  /** The number of requests for the job, and the request whose response is shown. */
   #asks = 0;
   #answered = 0;
   #hidden: number | undefined;
   #glance: number | undefined;
   #past = { folded: empty(), view: empty(), next: 0, sequence: 0 };
-  /** States on the way, so that a step back does not begin at the beginning. */
+  /** Snapshots along the way, so that a step back does not replay from the start. */
   #saved: { folded: Folded; next: number }[] = [];
 
   constructor(id: string) {
@@ -75,7 +75,7 @@ export class LiveJob {
     this.#glance = window.setInterval(() => void this.#lookOnce(), GLANCE_MS);
   }
 
-  /** What has happened meanwhile, without a connection that stays. */
+  /** Loads what has happened meanwhile, without keeping a connection open. */
   async #lookOnce(): Promise<void> {
     await this.#catchUp(this.#nap.signal).catch(() => undefined);
     if (isOver(this.#folded.state)) clearInterval(this.#glance);
@@ -105,7 +105,7 @@ export class LiveJob {
     }
   }
 
-  /** An answer that a newer one has overtaken is not shown. */
+  /** Reloads the job and ignores a response that a newer one has overtaken. */
   async refresh(): Promise<void> {
     this.#asks += 1;
     const mine = this.#asks;
@@ -117,9 +117,9 @@ export class LiveJob {
     this.problem = '';
   }
 
-  /** Reads what has happened before, page by page; then how the job stands. */
+  /** Loads past events page by page, then the job's status. */
   async #catchUp(nap: AbortSignal): Promise<void> {
-    // Who sees the page for the first time need not wait for a long past.
+    // On the first load, shows the job before its possibly long history has arrived.
     if (this.job === null) await this.refresh();
     for (;;) {
       const page = await get<{ events: LogEvent[] }>(`/v1/jobs/${this.id}/events?format=json&after=${this.#folded.last}&limit=${PAGE}`);
@@ -130,7 +130,7 @@ export class LiveJob {
     await this.refresh();
   }
 
-  /** Hears what happens until the job is over or the connection breaks. */
+  /** Streams events until the job has ended or the connection breaks. */
   async #listen(nap: AbortSignal): Promise<void> {
     const address = `/v1/jobs/${this.id}/events?deltas=true&after=${this.#folded.last}`;
     for await (const message of follow(address, AbortSignal.any([this.#end.signal, nap]))) {
@@ -156,7 +156,7 @@ export class LiveJob {
     fold(this.#folded, event);
   }
 
-  /** A piece of what the model says right now. It is in the log when the answer is whole. */
+  /** A delta of the model's current answer, which is in the log only once it is complete. */
   #hear(delta: { text?: string; reasoning?: string; restarted?: boolean }): void {
     const folded = this.#folded;
     if (delta.restarted) folded.saying = folded.thinking = '';
@@ -171,7 +171,7 @@ export class LiveJob {
     this.view = snapshot(this.#folded);
   }
 
-  /** The job as it was after this event: the same thing again where nothing of that time is new. */
+  /** The job as it was after this event; returns the same object while nothing before that event is new. */
   at(sequence: number): Folded {
     let past = this.#past;
     if (sequence < past.sequence) {

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { LiveJob } from './live.svelte';
 
-/** Answers of a server by what the path has in it; the first that fits. */
+/** A fake server: the first entry whose key occurs in the path gives the response. */
 let answers: [string, () => Promise<Response>][] = [];
 const json = (body: unknown, status = 200) => async () => new Response(JSON.stringify(body), { status });
 const silence = () => new Promise<Response>(() => undefined);

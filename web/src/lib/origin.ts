@@ -1,25 +1,27 @@
-// What a job serves lives on addresses of its own, so that its pages can never speak to the API.
+// What a job serves has its own origin, so that its pages can never call the API.
 
 import { post, type Schemas } from './api';
 import { who } from './session.svelte';
 
 const LASTS_S = 12 * 3600;
 
-/** How a frame or a tab begins. What shows that one may come in is sent by a form: no address ever holds it. */
+/** How a frame or tab is opened. A form posts the pass, so that no URL ever contains it. */
 export interface Entrance {
   address: string;
-  /** Where the form goes, and what it says; nothing where nothing has to be shown. */
+  /** The form's target and fields; `null` if no pass is needed. */
   action: string;
   fields: Record<string, string> | null;
 }
 
-/** Whether a browser finds the addresses of jobs from here: the names below `localhost` are those of the machine it runs on; others
- * there are only where the operator has set a domain for jobs. */
+/**
+ * Whether this browser can reach job origins: names below `localhost` only work on the server's machine; other names
+ * exist only if the operator has configured a base domain for jobs.
+ */
 export function isNear(host = location.hostname): boolean {
   return Boolean(who.session?.job_domain) || host === 'localhost' || host.endsWith('.localhost') || host === '[::1]' || /^127(\.\d+){3}$/.test(host);
 }
 
-/** What lets one in where the server asks for keys. */
+/** Requests a pass for a job's origin; empty if the server needs no keys. */
 export async function passOf(id: string, what: string | number): Promise<string> {
   if (!who.session?.needs_key) return '';
   const view = what === 'jupyter' ? 'notebook' : String(what);

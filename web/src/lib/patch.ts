@@ -1,20 +1,20 @@
-// A unified diff, sorted into files and lines, for showing it.
+// A unified diff, parsed into files and lines for display.
 
 export interface PatchLine {
   kind: 'added' | 'removed' | 'same' | 'gap';
-  /** Without the sign that stands before it. */
+  /** The line without its leading marker. */
   text: string;
 }
 
 export interface PatchPart {
-  /** The file as it is called afterwards, or before where it is removed. */
+  /** The file's new path, or its old path if it is deleted. */
   path: string;
   lines: PatchLine[];
 }
 
 const nameIn = (line: string) => line.slice(4).split('\t', 1)[0]!.trim().replace(/^[ab]\//, '');
 
-/** Nothing where the text is no unified diff. */
+/** `null` if the text is not a unified diff. */
 export function partsOf(patch: string): PatchPart[] | null {
   const parts: PatchPart[] = [];
   let before = '';

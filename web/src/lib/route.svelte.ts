@@ -1,4 +1,4 @@
-// Where in the page one is: the part of the address after `#`, so that every view can be bookmarked and shared.
+// The current view, from the part of the URL after `#`, so that every view can be bookmarked and shared.
 
 export type Route =
   | { view: 'start'; mode: 'task' | 'steps' }
@@ -8,7 +8,7 @@ export type Route =
   | { view: 'admin' };
 
 export const MOST_PANES = 3;
-/** Browsers refuse to write down an address more than some hundred times a minute. */
+/** Browsers reject more than a few hundred changes of the URL per minute. */
 const WRITE_AFTER_MS = 250;
 
 export function parse(hash: string): Route {
@@ -28,7 +28,7 @@ export function parse(hash: string): Route {
 
 class Router {
   route = $state.raw<Route>(parse(location.hash));
-  /** The hash that `route` was parsed from. */
+  /** The hash from which `route` was parsed. */
   #parsed = location.hash;
   #timer: number | undefined;
 
@@ -36,26 +36,26 @@ class Router {
     addEventListener('hashchange', () => this.update());
   }
 
-  /** Parses the current hash, unless that has been done. */
+  /** Parses the current hash unless that has already happened. */
   update(): void {
     clearTimeout(this.#timer);
     if (location.hash === this.#parsed) return;
     this.#parsed = location.hash;
     const before = this.route;
     this.route = parse(location.hash);
-    // Another view begins at its top; another pane of the same job does not move the focus.
+    // Another view starts at its top; another pane of the same job does not move the focus.
     const isSame = before.view === 'job' && this.route.view === 'job' && before.id === this.route.id;
     if (!isSame) document.getElementById('main')?.focus({ preventScroll: true });
   }
 
-  /** Goes somewhere near without a way back to here: a slider moved, a letter typed. */
+  /** Navigates without a history entry, for a moved slider or a typed character. */
   replace(hash: string): void {
     this.route = parse(hash);
     this.#parsed = hash;
     clearTimeout(this.#timer);
     const from = location.hash;
     this.#timer = window.setTimeout(() => {
-      // Who has gone elsewhere since is not called back, also where the browser has yet to tell of it.
+      // Does not override a navigation since then, even if its event has not fired yet.
       if (location.hash === from) history.replaceState(null, '', hash);
     }, WRITE_AFTER_MS);
   }

@@ -1,4 +1,4 @@
-// What a sandbox used over the last minutes: asked for while somebody looks, kept while the page of the job is open.
+// Resource usage of a sandbox over the last minutes: polled while visible, kept while the job's page is open.
 
 import { api } from './api';
 
@@ -9,7 +9,7 @@ export interface Sample {
   processes: number;
 }
 
-/** How many are kept, and how often is looked. */
+/** The number of samples kept, and the polling interval. */
 export const SAMPLES = 120;
 const EVERY_MS = 1000;
 
@@ -25,7 +25,7 @@ export class Samples {
     this.id = id;
   }
 
-  /** Looks until the returned function is called. */
+  /** Polls until the returned function is called. */
   watch(): () => void {
     const look = () => document.visibilityState === 'visible' && void this.#ask();
     look();
@@ -42,7 +42,7 @@ export class Samples {
       this.total = stats.disk_total_bytes;
       this.peak = stats.memory_peak_bytes;
       this.problem = '';
-      // How much of a processor was used is known from the second look on.
+      // CPU usage is known from the second sample on.
       if (!before || now <= before.time) return;
       const cpu = Math.max(0, (stats.cpu_micros - before.micros) / 1000 / (now - before.time));
       const sample = { cpu, memory: stats.memory_bytes, disk: this.total - stats.disk_free_bytes, processes: stats.processes };
@@ -55,7 +55,7 @@ export class Samples {
 
 let kept: Samples | null = null;
 
-/** Those of this job; those of another one are forgotten. */
+/** The samples of this job; discards those of another job. */
 export function samplesOf(id: string): Samples {
   if (kept?.id !== id) kept = new Samples(id);
   return kept;

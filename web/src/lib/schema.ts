@@ -1,4 +1,4 @@
-// Checks a value against the schemas of the OpenAPI document: the part of JSON Schema that the document uses.
+// Validates a value against the OpenAPI document's schemas; supports the part of JSON Schema that the document uses.
 
 export interface Fault {
   path: string;
@@ -18,7 +18,7 @@ export class SchemaChecker {
     return this.#check(this.#schemas[name] ?? {}, value, '');
   }
 
-  /** The names and descriptions of the tools that a step may use. */
+  /** The names and descriptions of the tools that a step can use. */
   tools(): { name: string; text: string; fields: string[] }[] {
     return (this.#schemas.StepTool?.oneOf ?? []).map((option: Schema) => {
       const properties = this.#properties(option);
@@ -30,7 +30,7 @@ export class SchemaChecker {
     });
   }
 
-  /** All that an object may have, also where several schemas share it or it has several forms. */
+  /** All properties an object may have, including those of combined and alternative schemas. */
   #properties(raw: Schema): Record<string, Schema> {
     const schema = this.#resolve(raw);
     const parts: Schema[] = [...(schema.allOf ?? []), ...(schema.oneOf ?? [])];
@@ -67,7 +67,7 @@ export class SchemaChecker {
     return faults;
   }
 
-  /** Parts that share one object, as a step's tool and options do: what one of them knows is known. */
+  /** Checks schemas that share one object, such as a step's tool and options: a property is known if any has it. */
   #checkAll(parts: Schema[], value: any, path: string): Fault[] {
     const faults = parts.flatMap((part) => this.#check(part, value, path));
     const known = new Set(parts.flatMap((part) => this.#fields(part, value)));

@@ -1,6 +1,6 @@
-// Work that many things ask for at once is done one at a time, and not more often than is of use.
+// Coalesces frequent requests for the same work: one run at a time, with a pause in between.
 
-/** Does `work` when it is asked for; what is asked for meanwhile, or right after, is done together afterwards. */
+/** Runs `work` on request; requests during a run or the pause after it are combined into one further run. */
 export function seldom(work: () => Promise<void>, pauseMs: number): () => void {
   let isBusy = false;
   let isWanted = false;

@@ -1,4 +1,4 @@
-// Who is in front of the page, where the server asks for keys.
+// The logged-in user, if the server requires keys.
 
 import { ApiError, get, post, remove, unauthorized, type Schemas } from './api';
 
@@ -7,12 +7,12 @@ type Session = Schemas['SessionAnswer'];
 const AGAIN_MS = 1500;
 
 class Who {
-  /** Nothing until the server has said it. */
+  /** `null` until the server has answered. */
   session = $state.raw<Session | null>(null);
   problem = $state('');
   #timer: number | undefined;
 
-  /** Asks until the server has said it once. */
+  /** Retries until the server has answered once. */
   async ask(): Promise<void> {
     clearTimeout(this.#timer);
     try {
@@ -41,12 +41,12 @@ class Who {
     return this.session?.role === 'admin';
   }
 
-  /** Whether this one may work in sandboxes, or only look. */
+  /** Whether the user may work in sandboxes, rather than only look. */
   get mayWork(): boolean {
     return this.session?.role !== 'viewer';
   }
 }
 
 export const who = new Who();
-// A key that was taken back, or a login that is over: the page asks anew who this is.
+// After a revoked key or an expired login, asks the server again who the user is.
 unauthorized.tell = () => void who.ask();

@@ -1,11 +1,11 @@
-// Buttons that have just come, or just moved, are not what somebody meant who presses where another was a moment ago.
+// Delays buttons that have just appeared or moved, because a click may be meant for what was there a moment ago.
 
-/** How long what has changed its place must stand still before it can be pressed. */
+/** How long an element must stay in place before it can be pressed. */
 export const STILL_MS = 700;
 
-/** Whether the things with these names stand still. To be made while a component is made; what is there then stands still. */
+/** Whether the elements with these names are in place. Call while creating a component; existing ones are in place. */
 export function settled(names: () => string): { readonly is: boolean } {
-  // Derived: whatever else happens meanwhile, only another name begins the time anew.
+  // Derived, so that only a change of the names restarts the timer.
   const now = $derived(names());
   let still = $state(names());
   $effect(() => {

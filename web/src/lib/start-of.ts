@@ -1,12 +1,12 @@
-// A file as it was when the job began: as it was uploaded, or as the repository had it.
+// A file as it was when the job started: as uploaded, or as in the repository.
 
 import { ApiError, post, request, type Schemas } from './api';
 import { decodeText, encodeText } from './text-file';
 
-/** What is known of the start. `unknown` where it cannot be said, and why. */
+/** The file at the start; `unknown` with the reason if that cannot be determined. */
 export type Start = { state: 'loading' } | { state: 'there'; text: string } | { state: 'absent' } | { state: 'unknown'; why: string };
 
-/** Where files of a job come from that nobody uploaded: a commit, nowhere, or it cannot be said. */
+/** The origin of a job's files that were not uploaded: a commit, nowhere, or unknown. */
 export type Source = { kind: 'nowhere' } | { kind: 'commit'; commit: string } | { kind: 'unknown'; why: string };
 
 export async function startOf(id: string, path: string, source: Source): Promise<Start> {

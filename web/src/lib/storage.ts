@@ -1,4 +1,4 @@
-// What the browser keeps for this page. One that keeps nothing, because its person said so, forgets this too.
+// Values stored in the browser. If the user has disabled storage, they are silently not kept.
 
 type Place = 'localStorage' | 'sessionStorage';
 
@@ -10,12 +10,12 @@ export function kept(name: string, place: Place = 'localStorage'): string | null
   }
 }
 
-/** Nothing as a value forgets it. */
+/** Stores a value; `null` removes it. */
 export function keep(name: string, value: string | null, place: Place = 'localStorage'): void {
   try {
     if (value === null) globalThis[place].removeItem(name);
     else globalThis[place].setItem(name, value);
   } catch {
-    // The page works without.
+    // The page works without storage.
   }
 }

@@ -1,4 +1,5 @@
-// Server-sent events over fetch. Unlike an EventSource it takes every kind of event, and its reader decides when to connect again.
+// Server-sent events over fetch. Unlike EventSource it delivers every event type, and the caller decides when to
+// reconnect.
 
 import { failure } from './api';
 
@@ -7,10 +8,10 @@ export interface Message {
   data: string;
 }
 
-/** The longest silence: the server says something at least every 15 seconds. */
+/** The longest allowed silence; the server sends something at least every 15 seconds. */
 const SILENCE_MS = 45_000;
 
-/** Cuts a text into messages; gives back what is not whole yet. */
+/** Splits a text into messages and returns the incomplete rest. */
 export function cut(text: string, take: (message: Message) => void): string {
   const parts = text.split('\n\n');
   const rest = parts.pop() ?? '';
@@ -26,7 +27,7 @@ export function cut(text: string, take: (message: Message) => void): string {
   return rest;
 }
 
-/** Everything that the server says until it ends the answer. Throws where there is none, or where it is silent for too long. */
+/** Yields messages until the server ends the response. Throws if the request fails or the server is silent too long. */
 export async function* follow(path: string, end: AbortSignal): AsyncGenerator<Message> {
   const silence = new AbortController();
   const signal = AbortSignal.any([end, silence.signal]);
@@ -48,7 +49,7 @@ export async function* follow(path: string, end: AbortSignal): AsyncGenerator<Me
     }
   } finally {
     clearTimeout(timer);
-    // A browser has six connections to a server: who hears no more gives this one back.
+    // A browser opens only six connections to a server, so this one is released.
     void reader?.cancel().catch(() => undefined);
   }
 }

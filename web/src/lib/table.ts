@@ -1,4 +1,4 @@
-// The table in a piece of HTML, as plain text in cells: what a data frame shows. Nothing of the HTML itself is used.
+// The table of an HTML output, such as a data frame, as plain-text cells. The HTML itself is never rendered.
 
 export interface Table {
   head: string[][];
@@ -9,7 +9,7 @@ export interface Table {
 const MOST_ROWS = 200;
 const MOST_COLUMNS = 50;
 
-/** The first table, or nothing where there is none or more than a table is there to be seen. */
+/** The first table; `null` if there is none, or if the HTML shows more than a table. */
 export function tableOf(html: string): Table | null {
   if (!/<table[\s>]/i.test(html)) return null;
   const page = new DOMParser().parseFromString(html, 'text/html');
@@ -26,7 +26,7 @@ export function tableOf(html: string): Table | null {
   return { head, body, isCut: rows.length > MOST_ROWS };
 }
 
-/** Numbers are set to the right. */
+/** Numbers are right-aligned. */
 export function isNumber(text: string): boolean {
   return /^[-+−]?[\d.,  ]+(e[-+]?\d+)?\s?%?$/i.test(text) || text === 'NaN';
 }

@@ -1,9 +1,9 @@
-// A job as a template: what it was given, in the form in which a new one is asked for. Defaults of the server are left out, so that
-// they hold as they are now.
+// A job as a template: its input in the form of a request for a new job. Server defaults are left out, so that the
+// new job gets the current ones.
 
 import type { Schemas } from './api';
 
-/** What belongs to a job with a task alone. */
+/** Fields that only jobs with a task have. */
 export const OF_AGENT = ['model', 'acceptance', 'approve_plan', 'approval', 'commands', 'budget', 'mcp'];
 
 export interface Template {
@@ -17,7 +17,7 @@ const seconds = (time: any): number | undefined => (time && typeof time === 'obj
 const isSame = (a: unknown, b: unknown) => JSON.stringify(a) === JSON.stringify(b);
 const isThere = (value: unknown) => value !== undefined && value !== null && value !== false && !(typeof value === 'object' && Object.keys(value as object).length === 0);
 
-/** The screen that every desktop has unless a job asks for another. */
+/** The default screen size of a desktop. */
 const SCREEN = { width: 1280, height: 800 };
 
 function desktopOf(desktop: any): Record<string, unknown> {
@@ -27,7 +27,7 @@ function desktopOf(desktop: any): Record<string, unknown> {
   return asked;
 }
 
-/** One of the server's own is asked for by name; one of the job's own as it was written. */
+/** An MCP server of the configuration is requested by name; a job's own one as it was written. */
 function serverOf(choice: any): unknown {
   const own = choice?.own;
   if (!own) return true;
@@ -37,7 +37,7 @@ function serverOf(choice: any): unknown {
   }).filter(([, value]) => isThere(value)));
 }
 
-/** `spec` is what the first event of a job tells. */
+/** `spec` is the job spec from the job's first event. */
 export function templateOf(spec: any, defaults: Schemas['DefaultsView'] | null): Template {
   const work = spec?.work ?? {};
   const agent = spec?.agent ?? {};
@@ -73,7 +73,7 @@ export function templateOf(spec: any, defaults: Schemas['DefaultsView'] | null):
     acceptance: agent.acceptance,
     approve_plan: agent.approve_plan,
     approval: agent.approval === 'ask' ? 'ask' : undefined,
-    // The rules that go with being asked come by themselves.
+    // With `ask`, the default rules apply by themselves.
     commands: agent.approval === 'ask' ? undefined : agent.commands,
     budget,
     mcp: Object.fromEntries(Object.entries<any>(spec?.mcp ?? {}).map(([name, choice]) => [name, serverOf(choice)])),

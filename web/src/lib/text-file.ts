@@ -1,13 +1,13 @@
-// A file as text that can be edited and written back without any byte changing that nobody touched.
+// A text file that can be edited and written back without changing any byte that the user did not touch.
 
 export interface TextFile {
-  /** As it is edited: lines end with one sign. */
+  /** The text for the editor, with line feeds as line breaks. */
   text: string;
-  /** How its lines end, where all end alike; else the other signs are part of the text. */
+  /** The line ending if all lines have the same; otherwise other line endings remain part of the text. */
   ending: '\n' | '\r\n';
 }
 
-/** Nothing where the bytes are no UTF-8 text: what cannot be read cannot be written back. */
+/** `null` if the bytes are not UTF-8: what cannot be decoded cannot be written back. */
 export function decodeText(content: ArrayBuffer | Uint8Array): TextFile | null {
   let raw: string;
   try {
@@ -20,7 +20,7 @@ export function decodeText(content: ArrayBuffer | Uint8Array): TextFile | null {
   return isWindows ? { text: raw.replaceAll('\r\n', '\n'), ending: '\r\n' } : { text: raw, ending: '\n' };
 }
 
-/** What is written to the disk. */
+/** The text as written to disk. */
 export function encodeText(file: TextFile): string {
   return file.ending === '\n' ? file.text : file.text.replaceAll('\n', file.ending);
 }

@@ -1,22 +1,22 @@
-// Who writes into a field that goes away goes on writing for a moment: those letters are not meant as shortcuts.
+// When a field disappears while a user types into it, the next characters are not meant as shortcuts.
 
-/** How long after a letter the next one belongs to it. */
+/** The longest pause between two characters of the same text. */
 const FLOW_MS = 1500;
 
 export class Typing {
   #last = -Infinity;
 
-  /** A letter went into a field. */
+  /** Call when a character was typed into a field. */
   wrote(now: number): void {
     this.#last = now;
   }
 
-  /** The person has gone elsewhere by own will. */
+  /** Call when the user has left the field deliberately. */
   left(): void {
     this.#last = -Infinity;
   }
 
-  /** Whether a letter that fell beside every field belongs to what was being written; then the next one may too. */
+  /** Whether a character typed outside of all fields continues the text; if so, the next one may continue it, too. */
   goesOn(now: number): boolean {
     if (now - this.#last > FLOW_MS) return false;
     this.#last = now;

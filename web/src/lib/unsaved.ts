@@ -1,12 +1,12 @@
-// What was written in files of jobs and not saved: it stays while the page is open, whichever view is shown, and the browser asks
-// before the page goes.
+// Unsaved edits of jobs' files: they are kept while the page is open, whichever view is shown, and the browser asks
+// before the page is left.
 
 import type { TextFile } from './text-file';
 
 export interface Unsaved {
-  /** As it was read. */
+  /** The file as it was read. */
   read: TextFile;
-  /** As it was changed. */
+  /** The edited text. */
   edited: string;
 }
 
@@ -19,10 +19,10 @@ function ask(event: BeforeUnloadEvent): void {
 export const unsaved = {
   of: (job: string, path: string): Unsaved | undefined => drafts.get(job)?.get(path),
 
-  /** The files of a job that have one, in the order of the changes. */
+  /** The paths of a job's unsaved files, in the order of the edits. */
   paths: (job: string): string[] => [...(drafts.get(job)?.keys() ?? [])],
 
-  /** Nothing forgets it. */
+  /** Stores a draft; `null` removes it. */
   set(job: string, path: string, draft: Unsaved | null): void {
     const wasEmpty = drafts.size === 0;
     const own = drafts.get(job) ?? new Map<string, Unsaved>();

@@ -1,11 +1,11 @@
-// The panes beside a timeline. Each is loaded when it is opened.
+// The panes beside the timeline. Each is loaded when it is opened.
 
 import type { Component } from 'svelte';
 import type { Folded } from '../lib/fold';
 
 export interface PaneProps {
   id: string;
-  /** The job as it is, or as it was where it is replayed. */
+  /** The job's current state, or an earlier one in a replay. */
   view: Folded;
   over: boolean;
   /** Whether `view` is an earlier state. */
@@ -15,9 +15,9 @@ export interface PaneProps {
 interface Pane {
   name: string;
   title: string;
-  /** Whether there is something to see when the job is over. */
+  /** Whether the pane has something to show after the job has ended. */
   afterwards: boolean;
-  /** Whether it is of no use to who may only look. */
+  /** Whether the pane is useless to read-only users. */
   isWork?: boolean;
   load: () => Promise<{ default: Component<PaneProps> }>;
 }

@@ -1,4 +1,4 @@
-//! One question to the model: what is sent, what comes back, and what is written down of it.
+//! One request to the model: what is sent, what comes back and what is logged.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,11 +15,11 @@ use crate::prompt;
 use crate::time::clock_text;
 use crate::window;
 
-/// How often a prompt that is too long is made shorter before the job waits for a person.
+/// How many times in a row an overlong prompt is shortened before the job waits for a person.
 const MOST_OVERFLOWS: u32 = 4;
 
 impl Agent {
-    /// Asks the model and writes its answer down. `Some` when the job must wait.
+    /// Asks the model and logs its answer. Returns `Some` if the job must wait.
     pub(super) async fn ask(&mut self, host: &dyn Host) -> Result<Option<Ending>, Stopped> {
         let status = prompt::status_text(
             &self.conversation,
@@ -97,7 +97,7 @@ impl Agent {
         }
     }
 
-    /// How long an answer may be where the budget bounds it; why nobody is asked where it does not pay for the question.
+    /// The output token limit if the budget restricts it, or an error text if the budget does not cover the request.
     fn answer_tokens(&self, prompt_tokens: u32) -> Result<Option<u32>, String> {
         let (budget, spent) = (self.conversation.budget(), self.conversation.spent());
         let cost = |usage: &Usage| self.model.cost_at_most(usage);
@@ -106,7 +106,7 @@ impl Agent {
         Ok(most.filter(|most| *most < self.limits.output_tokens))
     }
 
-    /// Holds the pictures that a view shows, and no others.
+    /// Loads the images that this view shows and drops all others.
     async fn load_pictures(&mut self, view: &View, host: &dyn Host) -> Result<(), Stopped> {
         let mut held = std::mem::take(&mut self.pictures);
         for image in view.segments.iter().flat_map(|segment| images_of(&segment.content)) {
@@ -125,7 +125,8 @@ impl Agent {
         Ok(())
     }
 
-    /// The whole answer; who watches hears it as it comes. Where none comes, `lost` is what must be paid all the same.
+    /// Streams the answer to live viewers and returns it as a whole. If no answer arrives, `lost` holds the usage
+    /// that must be paid anyway.
     async fn stream(
         &self,
         turn: u64,
@@ -143,8 +144,8 @@ impl Agent {
         model::listen(stream, hear).await
     }
 
-    /// What the provider's usage teaches about our counting, where it is news. Counting less than we do is no danger;
-    /// only what is counted as more must be known.
+    /// Derives a correction of our token count from the provider's reported usage, if it is new. Overcounting is
+    /// harmless, so only undercounting is corrected.
     fn correction(&self, answer: &Answer, our_tokens: u32) -> Vec<AgentEvent> {
         let ours = u64::from(our_tokens);
         let body = self.conversation.engine().correction(answer.usage.prompt().max(ours), ours);
@@ -152,7 +153,6 @@ impl Agent {
     }
 }
 
-/// The pictures of a segment.
 fn images_of(content: &Content) -> &[context::Image] {
     match content {
         Content::Text { images, .. } | Content::Result { images, .. } => images,
@@ -160,7 +160,7 @@ fn images_of(content: &Content) -> &[context::Image] {
     }
 }
 
-/// The answer with ids that are unique in the job: models give the same id twice, or none.
+/// Assigns call ids that are unique within the job: models reuse ids or omit them.
 fn with_own_ids(mut answer: Answer, turn: u64) -> Answer {
     let mut number = 0;
     for part in &mut answer.parts {

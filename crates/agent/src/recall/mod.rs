@@ -1,8 +1,9 @@
-//! Finding earlier events: the index of a job's history, kept in a folder beside its log, filled behind the work.
+//! Searches earlier events. The index of a job's history is a directory beside its log and is filled in the
+//! background.
 //!
-//! The index is a cache. It is opened when something has left the view or is searched for; what it does not have yet comes
-//! from the records, which are a fold over the log, and from the store, which has outputs whole. A damaged one is deleted
-//! and made again.
+//! The index is a cache. It is opened once something has left the view or a search runs. Missing events are added
+//! from the records, which are a fold over the log, and complete outputs from the store. A damaged index is deleted
+//! and rebuilt.
 
 #[cfg(test)]
 mod tests;
@@ -20,23 +21,24 @@ use model::Embeddings;
 
 use crate::record::{Record, RecordKind};
 
-/// How many events an answer names.
+/// Maximum number of events in one search result.
 pub(crate) const MOST_HITS: usize = 8;
-/// Of one event not more than this goes to the embeddings model, which reads a few hundred words.
+/// At most this many bytes of one event go to the embeddings model, which reads only a few hundred words.
 const MOST_EMBEDDED: usize = 6_000;
-/// Whole texts that are looked through for the lines of an answer.
+/// Maximum number of bytes of complete outputs that one search reads to find matching lines.
 const MOST_SHOWN_BYTES: usize = 32 * 1024 * 1024;
-/// The file that says which model the vectors are of.
+/// The file that names the model of the stored vectors.
 const MARKER: &str = "vectors.model";
 
-/// Where outputs are that are too large for the log.
+/// Access to outputs that are too large for the log.
 #[async_trait]
 pub trait WholeTexts: Send + Sync {
-    /// The text of this digest; `None` where it is there no more. An error is one of reading: it may go better later.
+    /// The text with this digest; `None` if it no longer exists. An error means that reading failed and may succeed
+    /// later.
     async fn whole(&self, digest: &str) -> Result<Option<String>, String>;
 }
 
-/// The index of one job's history.
+/// The search index of one job's history.
 #[derive(Clone)]
 pub struct Recall {
     shared: Arc<Shared>,
@@ -49,16 +51,16 @@ struct Shared {
     texts: Option<Arc<dyn WholeTexts>>,
     state: Mutex<State>,
     index: Mutex<Option<Index>>,
-    /// Held by who fills the index, or makes it anew.
+    /// Held while filling or rebuilding the index.
     filling: tokio::sync::Mutex<()>,
-    /// Held by who asks for vectors of events: they are stored in the order of the log.
+    /// Held while requesting vectors of events, because they must be stored in log order.
     embedding: tokio::sync::Mutex<()>,
     question: vectors::Patience,
 }
 
 #[derive(Default)]
 struct State {
-    /// How many records were taken.
+    /// The number of records taken over so far.
     taken: usize,
     waiting: VecDeque<Waiting>,
     without_vector: VecDeque<(EventId, String)>,
@@ -66,24 +68,24 @@ struct State {
     left_alone_until: Option<Instant>,
 }
 
-/// An event that is not in the index yet.
+/// An event that is not indexed yet.
 #[derive(Clone)]
 struct Waiting {
     id: EventId,
     time_ms: i64,
     text: String,
-    /// Where the whole of it is, if the text is not.
+    /// Digest of the complete output, if `text` is only part of it.
     digest: Option<String>,
 }
 
 impl Recall {
-    /// An index in this folder. Nothing is read or made before it is needed.
+    /// An index in this directory. Nothing is read or created until it is needed.
     #[must_use]
     pub fn new(folder: PathBuf, embeddings: Option<Embeddings>, texts: Option<Arc<dyn WholeTexts>>) -> Self {
         Self { shared: Arc::new(Shared { folder: Some(folder), embeddings, texts, ..Shared::default() }) }
     }
 
-    /// No index: searching looks through all records.
+    /// No index: a search scans all records.
     #[must_use]
     pub fn none() -> Self {
         Self { shared: Arc::default() }
@@ -107,7 +109,7 @@ impl Recall {
         state.taken = records.len();
     }
 
-    /// Brings the index up to these records, beside the work.
+    /// Indexes these records in the background.
     pub(crate) fn follow(&self, records: &[Record], now_ms: i64) {
         if self.shared.folder.is_none() {
             return;
@@ -130,7 +132,7 @@ impl Recall {
         });
     }
 
-    /// The answer of `history_search`.
+    /// Answers `history_search`.
     pub(crate) async fn search(
         &self,
         query: &str,
@@ -138,7 +140,7 @@ impl Recall {
         now_ms: i64,
     ) -> Result<String, ContextError> {
         match self.try_search(query, records, now_ms).await {
-            // It is made anew from the log, once.
+            // Rebuild the index from the log, once.
             Err(error) if is_damage(&error) => {
                 self.shared.start_anew(&error).await;
                 self.try_search(query, records, now_ms).await
@@ -166,7 +168,7 @@ impl Recall {
         Ok(note.to_owned() + &recall::answer(&hits, events, &found, query)?)
     }
 
-    /// The whole of what was found, where the records have a preview.
+    /// Loads the complete outputs of hits whose record has only a preview.
     async fn whole_texts(&self, hits: &[Hit], records: &[Record]) -> HashMap<EventId, String> {
         let mut texts = HashMap::new();
         let Some(source) = &self.shared.texts else { return texts };
@@ -203,7 +205,7 @@ impl Shared {
         };
         if let Some(embeddings) = &self.embeddings {
             let marker = folder.join(MARKER);
-            // Vectors of another model say nothing about each other.
+            // Vectors of different models are not comparable.
             if std::fs::read_to_string(&marker).is_ok_and(|name| name != embeddings.name()) {
                 let _ = std::fs::remove_file(folder.join("vectors"));
             }
@@ -216,7 +218,7 @@ impl Shared {
         })
     }
 
-    /// Does something with the index, which is opened where it is not.
+    /// Runs `work` on the index, opening it first if necessary.
     async fn with_index<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut Index) -> Result<T, ContextError> + Send + 'static,
@@ -236,7 +238,7 @@ impl Shared {
         done.await.map_err(|_| stopped())?.and_then(|done| done.ok_or_else(stopped))
     }
 
-    /// Forgets a damaged index: all of it is taken from the records again.
+    /// Deletes a damaged index; everything is indexed again from the records.
     async fn start_anew(&self, why: &ContextError) {
         let _turn = self.filling.lock().await;
         tracing::warn!(error = %why, "the index of a job's history is made again");
@@ -250,7 +252,7 @@ impl Shared {
         state.without_vector.clear();
     }
 
-    /// Adds what waits, and commits what is due. What could not be added goes on to wait.
+    /// Indexes waiting events and commits if due. Events that could not be added stay in the queue.
     async fn catch_up(self: &Arc<Self>, now_ms: i64) -> Result<(), ContextError> {
         let turn = self.filling.lock().await;
         let done = self.add_waiting(now_ms).await;
@@ -269,7 +271,7 @@ impl Shared {
             if let (Some(digest), Some(texts)) = (&next.digest, &self.texts) {
                 match texts.whole(digest).await {
                     Ok(Some(whole)) => next.text = whole,
-                    // Retention has dropped it: the preview is what there is.
+                    // Retention deleted the output, so only the preview is left.
                     Ok(None) => {}
                     Err(problem) => {
                         tracing::warn!(%problem, event = %next.id, "an output cannot be read for the index yet");
@@ -283,7 +285,7 @@ impl Shared {
                 Ok(index.commit_if_due(now_ms))
             };
             let committed = self.with_index(add).await?;
-            // It is in the index, even if that cannot be written now.
+            // It is in the index even if writing to disk failed.
             self.lock().waiting.pop_front_if(|first| first.id == id);
             committed?;
         }
@@ -291,7 +293,7 @@ impl Shared {
     }
 }
 
-/// Whether the files of the index are not what was written.
+/// Whether the error means that the index files are damaged.
 fn is_damage(error: &ContextError) -> bool {
     use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
     match error {
@@ -305,7 +307,7 @@ fn record_of(records: &[Record], id: EventId) -> Option<&Record> {
     records.binary_search_by_key(&id.0, |record| record.sequence).ok().map(|at| &records[at])
 }
 
-/// The records as the texts of what was found.
+/// Gives the search access to the records' texts.
 struct Found<'a> {
     records: &'a [Record],
     whole: HashMap<EventId, String>,
@@ -323,7 +325,7 @@ impl History for Found<'_> {
     }
 }
 
-/// A record as an entry of a log with this text. Nobody is asked for what it costs, so it is not counted.
+/// Converts a record to a log entry with this text. Tokens are not counted because nothing uses the count.
 pub(crate) fn entry_of(record: &Record, text: String) -> Entry {
     let body = match record.kind {
         RecordKind::Person | RecordKind::Notice => EntryBody::User { text, images: Vec::new() },

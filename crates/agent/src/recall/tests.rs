@@ -1,4 +1,4 @@
-//! Finding events again, also in whole outputs, after damage, and while vectors are late.
+//! Tests of the history search: whole outputs, damaged indexes, late vectors.
 
 use std::sync::Condvar;
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn events_are_found_by_parts_of_identifiers_with_their_neighbours_also_aft
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// A folder of its own for a test.
+/// A separate directory for each test.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("caisson-recall-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
@@ -84,7 +84,7 @@ async fn events_that_could_not_be_added_are_added_later() {
     let _ = std::fs::remove_dir_all(place);
 }
 
-/// Outputs in memory, which cannot be read at first.
+/// Outputs in memory whose first reads fail.
 struct Texts {
     texts: HashMap<String, String>,
     failures: Mutex<u32>,
@@ -121,7 +121,7 @@ async fn a_word_in_the_middle_of_a_large_output_is_found_also_when_it_could_not_
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// Whether requests for vectors of events are answered, and how many have come.
+/// Blocks embedding requests for events until opened, and counts them.
 #[derive(Default)]
 struct Gate {
     state: Mutex<(usize, bool)>,
@@ -129,7 +129,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Lets events wait until the gate is open; questions pass.
+    /// Blocks requests for events until the gate is open. Requests for queries pass.
     fn vectors_of(&self, texts: &[&str]) -> Option<Vec<Vec<f32>>> {
         if texts.iter().any(|text| text.contains("event")) {
             let mut now = self.state.lock().unwrap();
@@ -141,7 +141,7 @@ impl Gate {
         Some(texts.iter().map(|text| vec![is_fruit(text), 0.1]).collect())
     }
 
-    /// Waits until so many requests for events have come.
+    /// Waits until this many requests for events have arrived.
     fn wait_for(&self, requests: usize) {
         let now = self.state.lock().unwrap();
         let patience = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! The vectors of events and of questions, from an embeddings model.
+//! Requests the vectors of events and queries from an embeddings model.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use model::MOST_TEXTS;
 
 use super::Shared;
 
-/// How long vectors of events may take.
+/// Time limit of a request for the vectors of events.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a question waits for the vectors of events; what is missing then comes beside the work.
+/// How long a query waits for missing vectors of events. The rest arrives in the background.
 const BACKLOG_PATIENCE: Duration = Duration::from_secs(5);
-/// An embeddings server that has failed is left alone for so long.
+/// How long a failed embeddings server is not used.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// How long the vector of a question may take.
+/// Time limit of a request for the vector of a query.
 pub(super) struct Patience(pub(super) Duration);
 
 impl Default for Patience {
@@ -25,7 +25,7 @@ impl Default for Patience {
 }
 
 impl Shared {
-    /// Gives vectors to the events that have none, oldest first, until there are no more or the model fails.
+    /// Requests the missing vectors, oldest event first, until none is missing or the model fails.
     pub(super) async fn embed_waiting(self: &Arc<Self>) {
         let Some(embeddings) = &self.embeddings else { return };
         let _turn = self.embedding.lock().await;
@@ -70,14 +70,14 @@ impl Shared {
         self.lock().left_alone_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// The vector of a question; nothing where no model is set.
+    /// The vector of a query; `None` if no model is configured.
     pub(super) async fn vector_of(self: &Arc<Self>, query: &str) -> Result<Option<Vec<f32>>, ()> {
         let Some(embeddings) = &self.embeddings else { return Ok(None) };
         if self.is_left_alone() {
             return Err(());
         }
         let shared = Arc::clone(self);
-        // A task of its own: what takes longer goes on beside the work.
+        // A separate task, so that it continues in the background after the timeout.
         let backlog = tokio::spawn(async move { shared.embed_waiting().await });
         let _ = tokio::time::timeout(BACKLOG_PATIENCE, backlog).await;
         match embeddings.embed(&[query], self.question.0).await {

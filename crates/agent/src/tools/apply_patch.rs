@@ -1,4 +1,4 @@
-//! `apply_patch`: changes several places of several files at once.
+//! `apply_patch`: changes several places in several files at once.
 
 use std::collections::HashMap;
 
@@ -25,16 +25,17 @@ pub(super) struct Input {
     patch: String,
 }
 
-/// Applies changes as the tool does, where there is no tool: each hunk by its content, near to where it should be.
+/// A script that applies changes like the tool, for steps without a model: each hunk by content, near its expected
+/// line.
 const STEP: &str = include_str!("apply_patch_step.py");
 
-/// The step of a job that does what a patch does.
+/// Converts a patch to a job step with the same effect.
 pub(super) fn step(patch: &str) -> Option<Value> {
     let mut changes = Vec::new();
     for file in patch::parse(patch).ok()? {
         changes.push(file.to_json(&file_path(file.shown_path()).ok()?));
     }
-    // A string of JSON is one of Python too.
+    // A JSON string literal is also a valid Python literal.
     let changes = Value::from(changes).to_string();
     let code = STEP.replace("CHANGES", &Value::from(changes).to_string());
     Some(json!({"tool": "python", "code": code}))
@@ -60,7 +61,7 @@ impl Tool for ApplyPatch {
         let mut ahead = Ahead::new();
         for (index, file) in files.iter().enumerate() {
             let key = call.part_key(&format!("file{}", index + 1));
-            // Done before a restart: the file holds the change already.
+            // Applied before a restart, so the file already has the change.
             if call.host.finished_file(key.clone()).await?.is_some() {
                 changes.push(None);
                 continue;
@@ -80,11 +81,11 @@ impl Tool for ApplyPatch {
     }
 }
 
-/// What files will hold after the changes that were prepared before, by path; nothing for one that will be gone. A patch may
-/// come back to a file, and goes on from what it made of it.
+/// The content of files after the changes prepared so far, by path; `None` for a deleted file. A patch may change a
+/// file several times, each time on top of its earlier changes.
 type Ahead = HashMap<String, Option<String>>;
 
-/// The operation that carries out the change of one file, or why there is none.
+/// The file operation that applies the change of one file, or why it cannot be applied.
 async fn prepare(
     file: &FilePatch,
     call: &CallContext<'_>,
@@ -119,7 +120,7 @@ async fn prepare(
     }
 }
 
-/// The text of a file; where it has none, how that ends the call, if that is known here.
+/// The text of a file. If it cannot be read, the inner error ends the call; `None` if the failure is not known here.
 async fn read(path: &str, call: &CallContext<'_>) -> Result<Result<String, Option<ToolEnd>>, Stopped> {
     let operation = FileOperation::Read { path: path.to_owned(), offset: 0, limit_bytes: MAX_READ_BYTES };
     Ok(match call.host.file(None, operation).await? {

@@ -1,4 +1,4 @@
-//! `ask_user`: asks the person; the job waits, but not for ever.
+//! `ask_user`: asks the person a question. The job waits, but not forever.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::host::Stopped;
 use crate::request::{PersonRequest, RequestKind};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
-/// How long an answer is waited for when the model does not say, and the longest.
+/// Default and maximum time to wait for an answer.
 const DEFAULT_WAIT_MINUTES: f64 = 60.0;
 const MOST_WAIT_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 

@@ -1,4 +1,4 @@
-//! `browser`: Chromium on the sandbox's desktop: open pages, read them, click, fill, look.
+//! `browser`: Chromium on the sandbox's desktop: opens and reads pages, clicks, fills in fields, takes screenshots.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ impl Tool for Browser {
     }
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
-        // Nobody keeps a journal of what a page was told: what may have been done is not done again.
+        // Page actions are not journaled, so an action that may already have happened is not repeated.
         if call.begun == Begun::Before && !only_looks(input.action) {
             let text = "the server was restarted while the browser worked; nobody knows how far it came. Read the \
                         page before you do it again";
@@ -115,7 +115,7 @@ fn only_looks(action: Action) -> bool {
     matches!(action, Action::Read | Action::Wait | Action::Screenshot | Action::Console | Action::Network)
 }
 
-/// The fields that an action takes; models give others too, which do no harm.
+/// The fields that an action takes. Models also send others, which are ignored.
 fn fields_of(action: Action) -> &'static [&'static str] {
     match action {
         Action::Open => &["url"],
@@ -129,7 +129,7 @@ fn fields_of(action: Action) -> &'static [&'static str] {
     }
 }
 
-/// The action as the host takes it, and as a step of a job has it.
+/// Converts an action to the form that the host and job steps use.
 fn action_of(action: Action, with: &With) -> Value {
     let given = serde_json::to_value(with).unwrap_or_default();
     let mut fields = Map::new();
@@ -143,13 +143,13 @@ fn action_of(action: Action, with: &With) -> Value {
     Value::Object(fields)
 }
 
-/// The input as a step of a job has it.
+/// Converts the input to a job step.
 pub(super) fn step(input: &Value) -> Option<Value> {
     let input: Input = serde_json::from_value(input.clone()).ok()?;
     Some(action_of(input.action, &input.with))
 }
 
-/// A picture of the page; for a model without eyes the outline of the page in words.
+/// The screenshot of the page; for a model that does not accept images, the page outline as text.
 async fn shown(
     report: BrowserReport,
     save_as: Option<&str>,

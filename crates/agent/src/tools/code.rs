@@ -1,4 +1,4 @@
-//! `python` and `typescript`: run code, in a live kernel where the image has one.
+//! `python` and `typescript`: run code, in a live kernel if the image has one.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use crate::event::{ToolEnd, ToolStatus};
 use crate::host::{Ability, CodeOrder, Language, Stopped};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
-/// How long code may run when the model does not say.
+/// The default time limit.
 const DEFAULT_TIMEOUT_S: f64 = 120.0;
 
 pub(super) struct Python;
@@ -32,7 +32,7 @@ async fn run_code(language: Language, input: Input, call: &CallContext<'_>) -> R
         call: call.id.to_owned(),
         language,
         code: input.code,
-        // Not cut to what is left of the job's time: code that is still running then goes on when the job does.
+        // Not limited to the job's remaining time: code that is still running then continues when the job does.
         timeout: super::wait_of(input.timeout_s, DEFAULT_TIMEOUT_S),
     };
     let report = call.host.run_code(order).await?;
@@ -40,7 +40,7 @@ async fn run_code(language: Language, input: Input, call: &CallContext<'_>) -> R
     for image in report.images {
         images.push(call.host.keep_picture(image).await?);
     }
-    // Small models write command lines where code belongs.
+    // Small models send command lines instead of code.
     let is_no_code = language == Language::Python
         && report.problem.as_ref().is_some_and(|problem| {
             problem.contains("SyntaxError") || report.output.contains("SyntaxError: invalid syntax")

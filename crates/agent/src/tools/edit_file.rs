@@ -1,4 +1,4 @@
-//! `edit_file`: replaces a text in a file; says where it nearly is when it is not there.
+//! `edit_file`: replaces a text in a file. If the text is missing, shows the most similar place.
 
 use protocol::{FileErrorCode, FileOperation, FileReply};
 use schemars::JsonSchema;
@@ -83,7 +83,7 @@ async fn read(path: &str, call: &CallContext<'_>) -> Result<Result<String, ToolE
 }
 
 async fn replace_all(path: &str, input: &Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
-    // Done before a restart: what is in the file now is the result.
+    // Done before a restart, so the file's current content is the result.
     if let Some(Ok(_)) = call.host.finished_file(call.key()).await? {
         return Ok(ToolEnd::done(format!("edited {path}")).into());
     }
@@ -103,7 +103,7 @@ async fn replace_all(path: &str, input: &Input, call: &CallContext<'_>) -> Resul
     })
 }
 
-/// Says where the text nearly is.
+/// Reports the most similar place for a text that was not found.
 async fn no_match(path: &str, old: &str, call: &CallContext<'_>) -> Result<ToolEnd, Stopped> {
     let content = match read(path, call).await? {
         Ok(content) => content,
@@ -113,7 +113,7 @@ async fn no_match(path: &str, old: &str, call: &CallContext<'_>) -> Result<ToolE
     Ok(ToolEnd::failed(format!("edit_file: the text in `old` is not in {path} exactly as written.{near}")))
 }
 
-/// The place where most lines of the text stand, white space aside.
+/// The place where most lines of the text match, ignoring white space.
 fn nearest_lines(content: &str, old: &str) -> String {
     let wanted: Vec<&str> = old.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let lines: Vec<&str> = content.lines().collect();

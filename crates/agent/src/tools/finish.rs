@@ -1,4 +1,4 @@
-//! `finish`: ends the work. The acceptance commands of the job must succeed first.
+//! `finish`: ends the work. The job's acceptance commands must succeed first.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::event::{AgentEvent, FinishOutcome, Finished, ToolEnd};
 use crate::host::{ExecOrder, ExecStart, Stopped};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow, ToolOutput};
 
-/// How long an acceptance command may take.
+/// Time limit of one acceptance command.
 const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(900);
-/// How much of the output of a failing command is shown.
+/// How much output of a failing command is shown, in bytes.
 const MOST_OUTPUT: usize = 6000;
 
 pub(super) struct Finish;
@@ -50,13 +50,13 @@ impl Tool for Finish {
     }
 }
 
-/// What the first acceptance command that fails says.
+/// The output of the first acceptance command that fails.
 async fn failing_acceptance(call: &CallContext<'_>) -> Result<Option<String>, Stopped> {
     for (index, command) in call.settings.acceptance.iter().enumerate() {
         let start = ExecStart { timeout: Some(ACCEPTANCE_TIMEOUT), ..ExecStart::shell(command.clone()) };
         let key = call.part_key(&format!("check{}", index + 1));
         let order = ExecOrder {
-            // A log of its own: the output of several processes under one name could not be told apart.
+            // A separate call id, because the outputs of several processes under one id could not be told apart.
             call: key.call.clone(),
             key,
             start: Some(start),

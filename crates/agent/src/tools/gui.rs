@@ -10,7 +10,7 @@ use crate::event::ToolEnd;
 use crate::host::{Ability, DesktopReport, Stopped};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
-/// How long the screen may take to show what was done before a picture is taken.
+/// How long to wait after an action before taking a screenshot.
 const SETTLE_S: f64 = 0.4;
 
 pub(super) struct Gui;
@@ -125,7 +125,7 @@ impl Tool for Gui {
         let mut end = ToolEnd::done(text_of(&report));
         if input.screenshot {
             let settle = GuiAction::Wait { seconds: Some(SETTLE_S), window: None };
-            // Only a pause; that it fails is seen in the picture.
+            // Only a delay. If it fails, the screenshot shows it.
             let _ = call.host.desktop(None, settle).await?;
             match screenshot::look(None, call).await? {
                 Ok((picture, text)) => {
@@ -139,7 +139,7 @@ impl Tool for Gui {
     }
 }
 
-/// The fields that an action takes; models give others too, which do no harm.
+/// The fields that an action takes. Models also send others, which are ignored.
 fn fields_of(action: Action) -> &'static [&'static str] {
     match action {
         Action::Click | Action::DoubleClick => &["x", "y", "button", "modifiers"],
@@ -165,7 +165,7 @@ fn action_of(action: Action, with: &With) -> Result<GuiAction, String> {
             fields.insert((*name).to_owned(), value.clone());
         }
     }
-    // A window by its number, which models write as text.
+    // A window by its id, which models write as a string.
     if let Some(number) = fields.get("window").and_then(Value::as_str).and_then(|text| text.parse().ok())
         && matches!(action, Action::Focus | Action::Close)
     {
@@ -184,7 +184,7 @@ fn action_of(action: Action, with: &With) -> Result<GuiAction, String> {
     }
 }
 
-/// The input as a step of a job has it.
+/// Converts the input to a job step.
 pub(super) fn step(input: &Value) -> Option<Value> {
     let input: Input = serde_json::from_value(input.clone()).ok()?;
     serde_json::to_value(action_of(input.action, &input.with).ok()?).ok()

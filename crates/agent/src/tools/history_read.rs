@@ -1,4 +1,4 @@
-//! `history_read`: shows an earlier event, or the whole output of a call, by lines.
+//! `history_read`: shows an earlier event, or the complete output of a call, by lines.
 
 use context::output::{Limits, count_lines};
 use context::recall::{History, Lines, Part, history_read};
@@ -12,10 +12,10 @@ use crate::recall::entry_of;
 use crate::record::{Record, RecordKind};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
-/// An output of less than this was never cut, in no version: it is whole as it is.
+/// No version has ever cut an output smaller than this, so it is complete as it is.
 const NEVER_CUT_BYTES: usize = 40_000;
 const NEVER_CUT_LINES: usize = 1_900;
-/// Of what the model may read of an output, so many tenths are the lines of an answer; the rest is for how to go on.
+/// How many tenths of the output budget the lines may take. The rest is for the note on how to continue.
 const TENTHS: usize = 8;
 
 pub(super) struct HistoryRead;
@@ -83,7 +83,7 @@ impl Tool for HistoryRead {
     }
 }
 
-/// An event with the whole of its text, where it has more than one.
+/// An event and its complete text, if that is longer than the event's own.
 struct Original {
     entry: Entry,
     text: Option<String>,
@@ -103,7 +103,7 @@ fn may_be_cut(text: &str) -> bool {
     text.len() >= NEVER_CUT_BYTES || count_lines(text) >= NEVER_CUT_LINES
 }
 
-/// What the log has of a call of before whole outputs were kept: its pieces.
+/// The output of a call from a log without stored outputs, assembled from its chunks.
 async fn old_output(
     call: &CallContext<'_>,
     records: &[Record],
@@ -111,7 +111,7 @@ async fn old_output(
     of: &str,
 ) -> Result<Entry, Stopped> {
     let record = &records[place];
-    // A call has printed nothing before the answer that asked for it.
+    // A call cannot have printed anything before the answer that requested it.
     let asked = records[..place].iter().rev().find(|record| record.kind == RecordKind::Answer);
     let after = asked.map_or(0, |record| record.sequence);
     let output = call.host.output_of(of, after, record.sequence).await?;

@@ -1,4 +1,4 @@
-//! `history_search`: finds earlier events by words, also those that are no longer in view.
+//! `history_search`: finds earlier events by words, including those that are no longer in view.
 
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ impl Tool for HistorySearch {
         if call.recall.has_index() {
             match call.recall.search(&input.query, records, call.host.now_ms()).await {
                 Ok(text) => return Ok(ToolEnd::done(text).into()),
-                // A full disk must not take the history away.
+                // A full disk must not make the history unavailable.
                 Err(error) => tracing::warn!(%error, "the history is searched without its index"),
             }
         }

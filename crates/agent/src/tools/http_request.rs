@@ -1,4 +1,4 @@
-//! `http_request`: asks a web server, from inside the sandbox: the job's egress policy holds.
+//! `http_request`: sends an HTTP request from inside the sandbox, so the job's egress policy applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Tool for HttpRequest {
             "--silent",
             "--show-error",
             "--include",
-            // Brackets and braces of an address are meant as they stand.
+            // Treat brackets and braces in the URL literally.
             "--globoff",
             "--location",
             "--max-redirs",

@@ -1,4 +1,4 @@
-//! `list_files`: what is in a directory, or a tree.
+//! `list_files`: lists a directory, optionally as a tree.
 
 use std::fmt::Write as _;
 
@@ -11,11 +11,11 @@ use crate::event::ToolEnd;
 use crate::host::Stopped;
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
-/// The most entries of one listing.
+/// The maximum number of entries in one listing.
 const MOST_ENTRIES: u32 = 500;
-/// What is asked of the guest: more, since whole directories are left out of what is shown.
+/// Limit of the guest's listing. It is larger because directories that are not listed are removed afterwards.
 const MOST_ASKED: u32 = 5000;
-/// Directories that are named but not listed, unless they are asked for.
+/// Directories that are named but not listed unless requested explicitly.
 const NOT_LISTED: [&str; 8] =
     ["node_modules", ".git", "__pycache__", ".venv", "target", "dist", ".mypy_cache", ".caisson"];
 
@@ -95,7 +95,7 @@ impl Tool for ListFiles {
     }
 }
 
-/// Whether a path lies in a directory that programs fill.
+/// Whether a path is in a directory of generated files.
 pub(crate) fn is_generated(path: &str) -> bool {
     is_below_unlisted("", path)
 }

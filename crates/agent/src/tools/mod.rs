@@ -1,8 +1,8 @@
-//! The tools, one file each: what the model is told of a tool and what it does stand side by side.
+//! The built-in tools, one file each, with specification and implementation side by side.
 //!
-//! [`standard`] is the list in the order in which the model is told of them, the most needed first: a model with a small
-//! window is offered the first of them alone. A further tool is a file here and a line in that list; tools that only
-//! some images can serve name what they need ([`crate::Tool::needs`]).
+//! [`standard`] lists them in prompt order, most important first: a model with a small window gets only the first of
+//! them. To add a tool, add a file here and a line in that list. Tools that only some images can run declare what
+//! they need ([`crate::Tool::needs`]).
 
 mod apply_patch;
 mod ask_user;
@@ -38,15 +38,15 @@ use crate::event::{ProcessState, ToolEnd, ToolStatus};
 use crate::host::ExecReport;
 use crate::tool::{AnyTool, Tool as _};
 
-/// How long a person may take to allow a command or to accept a plan.
+/// How long a person may take to approve a command or a plan.
 pub(crate) const APPROVAL_PATIENCE_MS: i64 = 24 * 3600 * 1000;
-/// The longest that one call waits for a process.
+/// The longest time that one call waits for a process.
 const MOST_WAIT_S: f64 = 600.0;
 
-/// The tool that waits for what `shell` left running.
+/// The tool that follows processes that `shell` left running.
 pub(crate) const PROCESS: &str = process::Process::NAME;
 
-/// Every tool of ours.
+/// All built-in tools.
 #[must_use]
 pub fn standard() -> Vec<Arc<dyn AnyTool>> {
     vec![
@@ -73,8 +73,8 @@ pub fn standard() -> Vec<Arc<dyn AnyTool>> {
     ]
 }
 
-/// A call of `gui`, `screenshot` or `browser` as the step of a job that does the same; `None` for every other tool, and for
-/// an input that does not fit.
+/// Converts a call of `gui`, `screenshot` or `browser` to an equivalent job step; `None` for other tools and for
+/// invalid input.
 #[must_use]
 pub fn desktop_step(tool: &str, input: &Value) -> Option<Value> {
     let mut step = match tool {
@@ -87,19 +87,18 @@ pub fn desktop_step(tool: &str, input: &Value) -> Option<Value> {
     Some(step)
 }
 
-/// A patch as the step of a job that does the same, by the tool's own way of finding the place of a hunk; `None` for what is no
-/// patch.
+/// Converts a patch to an equivalent job step that locates hunks like the tool; `None` if the text is not a patch.
 #[must_use]
 pub fn patch_step(patch: &str) -> Option<Value> {
     apply_patch::step(patch)
 }
 
-/// The command line of a call that runs one, read as its tool reads it.
+/// The command line of a call that runs one, parsed the same way as its tool does.
 pub(crate) fn command_of(call: &ToolCall) -> Option<String> {
     (call.name == shell::Shell::NAME).then(|| shell::command_of(&call.arguments)).flatten()
 }
 
-/// What a call types into a shell that runs.
+/// The text that a call types into a running shell.
 pub(crate) fn typed_line(call: &ToolCall, conversation: &Conversation) -> Option<String> {
     if call.name != PROCESS {
         return None;
@@ -109,12 +108,12 @@ pub(crate) fn typed_line(call: &ToolCall, conversation: &Conversation) -> Option
     crate::command_line::starts_shell(&process.command).then_some(text)
 }
 
-/// The id of the next request to a person.
 pub(crate) fn request_id(conversation: &Conversation) -> String {
     format!("request-{}", conversation.request_count() + 1)
 }
 
-/// A path in the workspace, as the guest wants it: relative. `/workspace/a`, `/app/a`, `./a` and `a` are the same.
+/// Converts a path to one relative to the workspace, as the guest expects it. `/workspace/a`, `/app/a`, `./a` and
+/// `a` are the same.
 pub(crate) fn workspace_path(path: &str) -> Result<String, String> {
     let trimmed = path.trim();
     let inside = ["/workspace", "/app"].iter().find_map(|root| {
@@ -140,7 +139,7 @@ pub(crate) fn workspace_path(path: &str) -> Result<String, String> {
     Ok(parts.join("/"))
 }
 
-/// A path that must name something in the workspace.
+/// Like [`workspace_path`], but rejects the workspace itself.
 pub(crate) fn file_path(path: &str) -> Result<String, String> {
     match workspace_path(path)? {
         clean if clean.is_empty() => Err(format!("`{path}` is the workspace itself; name a file in it")),
@@ -148,7 +147,7 @@ pub(crate) fn file_path(path: &str) -> Result<String, String> {
     }
 }
 
-/// A refused file operation, in words that help the next try.
+/// Reports a failed file operation with advice for the next attempt.
 pub(crate) fn refused(tool: &str, error: &FileError) -> ToolEnd {
     let advice = match error.code {
         FileErrorCode::NotFound => ". `list_files` shows what is there",
@@ -160,7 +159,7 @@ pub(crate) fn refused(tool: &str, error: &FileError) -> ToolEnd {
     ToolEnd::failed(format!("{tool}: {}{advice}", error.message))
 }
 
-/// The windows of the desktop in words.
+/// Lists the desktop's windows as text.
 pub(crate) fn windows_text(windows: &[WindowInfo]) -> String {
     if windows.is_empty() {
         return "no window is open".into();
@@ -174,13 +173,13 @@ pub(crate) fn windows_text(windows: &[WindowInfo]) -> String {
     windows.iter().take(50).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// How long to wait, from what the model wrote.
+/// The wait time that the model requested, or the default, limited to the allowed range.
 pub(crate) fn wait_of(seconds: Option<f64>, default_s: f64) -> Duration {
     let seconds = seconds.filter(|seconds| seconds.is_finite()).unwrap_or(default_s);
     Duration::from_secs_f64(seconds.clamp(0.0, MOST_WAIT_S))
 }
 
-/// What a process did, for the model, and where it stands.
+/// Converts the report of a process to a tool result.
 pub(crate) fn report_of(report: ExecReport, handle: &str, command: &str) -> ToolEnd {
     let mut text = report.output;
     if !text.is_empty() && !text.ends_with('\n') {

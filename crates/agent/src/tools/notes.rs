@@ -1,4 +1,4 @@
-//! `notes`: what the agent wants to remember; stays in its prompt.
+//! `notes`: facts that the agent wants to remember. They stay in its prompt.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use crate::event::{AgentEvent, ToolEnd};
 use crate::host::Stopped;
 use crate::tool::{CallContext, Effect, Tool, ToolFlow, ToolOutput};
 
-/// The longest note.
+/// The maximum length of a note.
 const MOST_CHARACTERS: usize = 4000;
 
 pub(super) struct Notes;

@@ -1,4 +1,4 @@
-//! `plan`: the task list. With `approve_plan` a person accepts the first one, perhaps edited.
+//! `plan`: the task list. With `approve_plan`, a person must accept the first plan and may edit it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
@@ -21,7 +21,7 @@ pub(super) struct Input {
     items: Vec<PlanItem>,
 }
 
-/// A point may be written as a text alone.
+/// Also accepts items that are plain strings.
 fn read_items<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PlanItem>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,4 +1,4 @@
-//! `process`: looks at, types into or ends a process that `shell` left running.
+//! `process`: polls, types into or kills a process that `shell` left running.
 
 use protocol::CallKey;
 use schemars::JsonSchema;
@@ -10,10 +10,10 @@ use crate::event::ToolEnd;
 use crate::host::{ExecOrder, Stopped, Typed};
 use crate::tool::{Begun, CallContext, Effect, Tool, ToolFlow};
 
-/// What the model is told where nobody knows whether its text was typed.
+/// The note to the model if it is unknown whether its text was typed.
 const PERHAPS_TYPED: &str = "[the connection or the server was lost while this was typed: it was perhaps typed, and is not \
     typed again. Look at the output before you type it once more]\n";
-/// How long new output is waited for when the model does not say.
+/// The default time to wait for new output.
 const DEFAULT_WAIT_S: f64 = 5.0;
 
 pub(super) struct Process;
@@ -44,7 +44,7 @@ enum Action {
     Kill,
 }
 
-/// The handle and the text of an input that types; nothing where it does something else, or would be refused.
+/// The handle and text of a valid `type` input; `None` for other actions and for invalid input.
 pub(super) fn typed_of(input: &Value) -> Option<(String, String)> {
     let input = Input::deserialize(input).ok().filter(|input| input.action == Action::Type)?;
     Some((input.handle, input.text?))
@@ -73,7 +73,7 @@ impl Tool for Process {
         let done = match input.action {
             Action::Poll => Ok(Typed::Surely),
             Action::Type => match &input.text {
-                // Nobody keeps a journal of what was typed: what may have been typed is not typed again.
+                // Typed input is not journaled, so text that may already have been typed is not typed again.
                 Some(_) if call.begun == Begun::Before => Ok(Typed::Perhaps),
                 Some(text) => call.host.type_into(key.clone(), text).await?,
                 None => Err("`text` is missing".into()),
@@ -94,7 +94,7 @@ impl Tool for Process {
         let report = call.host.execute(order).await?;
         let mut end = report_of(report, &process.handle, &process.command);
         if input.action == Action::Kill {
-            // That it was ended is what was asked for.
+            // The model requested the kill, so its exit status is not a failure.
             end.status = crate::event::ToolStatus::Done;
         }
         if typed == Typed::Perhaps {

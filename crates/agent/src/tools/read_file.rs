@@ -1,4 +1,5 @@
-//! `read_file`: a file or a range of its lines; of a giant one an outline and where to look.
+//! `read_file`: shows a file or a range of its lines. A very large file is shown as an outline that says where to
+//! look.
 
 use std::fmt::Write as _;
 
@@ -16,20 +17,20 @@ use crate::event::ToolEnd;
 use crate::host::{Host, Stopped};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
-/// What the sandbox hands out at once, and the most that is read of a file.
+/// The size of one read from the sandbox, and the most that is read of a file.
 const PIECE_BYTES: u64 = 8 * 1024 * 1024;
 const MOST_READ_BYTES: u64 = 64 * 1024 * 1024;
-/// A file with more lines or bytes than this is shown as an outline, unless a range is asked for: less than what the model
-/// may read of any output, so that nothing is cut off there.
+/// A file with more lines or bytes than this share of the output budget is shown as an outline, unless a range is
+/// requested. The share is below the limit for any output, so nothing is cut off there.
 const LINE_TENTHS: usize = 4;
 const BYTE_TENTHS: usize = 8;
-/// The most lines of one range.
+/// The maximum number of lines of one range.
 const MOST_RANGE: usize = 1500;
-/// The most tokens of an outline: a small window has less room.
+/// The maximum size of an outline in tokens; smaller windows get less.
 const OUTLINE_TOKENS: u32 = 2_500;
 const OUTLINE_SHARE: u32 = 10;
 const HEAD_LINES: usize = 20;
-/// A line longer than this is cut.
+/// Longer lines are cut, in characters.
 const LONGEST_LINE: usize = 2000;
 
 pub(super) struct ReadFile;
@@ -77,14 +78,14 @@ impl Tool for ReadFile {
     }
 }
 
-/// The text of a file, piece by piece, and its whole size.
+/// Reads a file in pieces. Returns its text and total size.
 async fn read(host: &dyn Host, path: &str) -> Result<Result<(String, u64), ToolEnd>, Stopped> {
     let mut bytes: Vec<u8> = Vec::new();
     loop {
         let offset = bytes.len() as u64;
         let operation = FileOperation::Read { path: path.to_owned(), offset, limit_bytes: PIECE_BYTES };
         let (piece, size) = match host.file(None, operation).await? {
-            // A character may lie across the end of a piece: such a piece is not text by itself.
+            // A piece may end in the middle of a character, and is then not valid UTF-8.
             Ok(FileReply::Content { content, base64: true, size, .. })
                 if offset > 0 || size > PIECE_BYTES =>
             {
@@ -103,7 +104,7 @@ async fn read(host: &dyn Host, path: &str) -> Result<Result<(String, u64), ToolE
         let is_cut = (bytes.len() as u64) < size;
         return Ok(match String::from_utf8(bytes) {
             Ok(text) => Ok((text, size)),
-            // Where reading stopped in the middle of a character, the rest of it is left out.
+            // If reading stopped in the middle of a character, drop the incomplete part.
             Err(error) if is_cut && error.utf8_error().error_len().is_none() => {
                 let end = error.utf8_error().valid_up_to();
                 let text = String::from_utf8_lossy(&error.as_bytes()[..end]).into_owned();
@@ -162,7 +163,7 @@ fn number(text: &mut String, number: usize, line: &str) {
     }
 }
 
-/// The first lines, then what stands in each part, as far as there is room.
+/// The first lines, then an outline of each part, as far as there is room.
 fn outline(path: &str, content: &str, lines: &[&str], range: Lines, most: u32, is_cut: bool) -> String {
     let mut text = String::new();
     if range.first == 1 {

@@ -1,4 +1,4 @@
-//! `screenshot`: shows the screen of the sandbox's desktop; a model without eyes is told of the windows in words.
+//! `screenshot`: shows the desktop's screen. A model that does not accept images gets a list of the windows instead.
 
 use protocol::GuiAction;
 use schemars::JsonSchema;
@@ -43,7 +43,7 @@ impl Tool for Screenshot {
     }
 }
 
-/// A picture of the screen, and what the model reads with it. The inner error is for the model.
+/// A screenshot and the text for the model. The inner error is for the model.
 pub(super) async fn look(
     save_as: Option<&str>,
     call: &CallContext<'_>,
@@ -67,7 +67,7 @@ pub(super) async fn look(
     Ok(Ok((picture, text)))
 }
 
-/// Puts a picture into the workspace; a line about it.
+/// Saves the image in the workspace and returns a line about it.
 pub(super) async fn keep(
     path: &str,
     image: &model::Image,

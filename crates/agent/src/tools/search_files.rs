@@ -1,4 +1,4 @@
-//! `search_files`: lines that fit a pattern, over the whole workspace; by ripgrep where the image has it, else by grep.
+//! `search_files`: finds matching lines in the workspace, with ripgrep if the image has it, otherwise with grep.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::host::{ExecOrder, ExecStart, Stopped};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
 const WAIT: Duration = Duration::from_secs(60);
-/// The most lines that are shown.
+/// The maximum number of lines in a result.
 const MOST_LINES: usize = 200;
-/// A line longer than this is cut.
+/// Longer lines are cut, in characters.
 const LONGEST_LINE: usize = 300;
 
-/// Looks with ripgrep where it is there. Both leave out what a person would not search.
+/// Uses ripgrep if it is installed. Both variants skip files that a person would not search.
 const SCRIPT: &str = r#"
 pattern=$1; place=$2; glob=$3; case=$4
 if command -v rg >/dev/null 2>&1; then

@@ -1,4 +1,4 @@
-//! `shell`: runs a command line; what has not ended after the wait goes on in the background.
+//! `shell`: runs a command line. A command that is still running after the wait time continues in the background.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use crate::event::ToolEnd;
 use crate::host::{ExecOrder, ExecStart, Stopped};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
-/// How long a command is waited for when the model does not say.
+/// The default wait time.
 const DEFAULT_WAIT_S: f64 = 60.0;
 
 pub(super) struct Shell;
@@ -28,7 +28,7 @@ pub(super) struct Input {
     interactive: Option<bool>,
 }
 
-/// The command line of an input, read as the tool reads it; nothing where the tool would refuse the input.
+/// The command line of a valid input, parsed the same way as the tool does; `None` for invalid input.
 pub(super) fn command_of(input: &Value) -> Option<String> {
     Input::deserialize(input).ok().map(|input| input.command)
 }

@@ -52,7 +52,7 @@ pub(crate) struct AnswerArguments {
     output: OutputArguments,
 }
 
-/// Answers what waits for a person.
+/// Answers an input request.
 pub(crate) async fn run(arguments: AnswerArguments) -> Result<ExitCode> {
     let mut body = Map::new();
     body.extend(arguments.text.as_ref().map(|text| ("text".to_owned(), json!(text))));

@@ -1,5 +1,5 @@
-//! What comes out of a sandbox and is put here. The sandbox is not trusted: what it calls a folder now it may have called a
-//! link before, so nothing is ever written through a link that lies in the copied tree.
+//! Writes files copied out of a sandbox. The sandbox is not trusted: what it reports as a folder now it may have
+//! reported as a symlink before, so nothing is ever written through a symlink within the copied tree.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,23 +12,22 @@ use reqwest::Response;
 
 use super::transfer::Transfer;
 
-/// What has arrived so far.
 #[derive(Debug, Default)]
 pub(crate) struct Arrival {
     copied: usize,
-    /// Made at the end, when nothing is written any more that could go through them.
+    /// Created at the end, when no more writes could follow them.
     links: Vec<(PathBuf, String)>,
 }
 
 impl Arrival {
-    /// A folder, which may be there already.
+    /// Creates a folder unless it exists.
     pub(crate) fn folder(&self, place: &Path) -> Result<()> {
         let making = || format!("making the folder {}", place.display());
         remove_link(place).with_context(making)?;
         fs::create_dir_all(place).with_context(making)
     }
 
-    /// A file with its content; one that is there is replaced.
+    /// Writes a file, replacing an existing one.
     pub(crate) async fn file(
         &mut self,
         response: Response,
@@ -51,17 +50,17 @@ impl Arrival {
         Ok(())
     }
 
-    /// A link.
+    /// Records a symlink.
     pub(crate) fn link(&mut self, place: PathBuf, target: &str) {
         self.links.push((place, target.to_owned()));
     }
 
-    /// All has arrived; how many files and links it was.
+    /// Creates the symlinks; returns the number of files and links.
     pub(crate) fn finish(self) -> Result<usize> {
         for (place, target) in &self.links {
             let make = || -> io::Result<()> {
                 match fs::symlink_metadata(place) {
-                    // A folder stays: what is in it may be somebody's.
+                    // Keeps an existing folder: it may hold the user's files.
                     Ok(found) if !found.is_dir() => fs::remove_file(place)?,
                     _ => {}
                 }

@@ -1,4 +1,4 @@
-//! Asking something of jobs: one request each, one line each; or one document of all.
+//! Sends the same request to several jobs, and prints one line per job or one JSON document.
 
 use std::process::ExitCode;
 
@@ -22,17 +22,16 @@ pub(crate) struct JobsArguments {
     pub(crate) output: OutputArguments,
 }
 
-/// What is asked.
+/// The request to send.
 pub(crate) struct Asked {
-    /// The end of the route.
+    /// The last segment of the route.
     pub(crate) route: &'static str,
-    /// What it is asked with.
     pub(crate) body: Value,
-    /// What a job does that was asked.
+    /// What the line about a successful job says.
     pub(crate) said: &'static str,
 }
 
-/// Asks it of all of them, in their order. Where one is refused, what was asked of those before it is told all the same.
+/// Sends the request to all jobs in order. If one refuses, still reports the jobs before it.
 pub(crate) async fn ask(jobs: &JobsArguments, asked: &Asked) -> Result<ExitCode> {
     let client = Client::new(&jobs.server)?;
     let mut answers = Vec::new();
@@ -59,7 +58,7 @@ async fn ask_each(
     Ok(())
 }
 
-/// One document, however many were asked: the job itself where one was named, a list where more were.
+/// The JSON document: the job itself if one was named, a list if several were.
 fn document(mut answers: Vec<Value>, asked: usize) -> Option<Value> {
     if asked == 1 { answers.pop() } else { Some(json!({ "jobs": answers })) }
 }

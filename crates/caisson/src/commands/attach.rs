@@ -23,7 +23,7 @@ pub(crate) struct AttachArguments {
     server: ServerArguments,
 }
 
-/// Opens the shell and stays until it ends.
+/// Opens the shell and runs until it exits.
 pub(crate) async fn run(arguments: AttachArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let target = ids::target(&client, &arguments.id).await?;

@@ -108,7 +108,6 @@ Examples:
     },
 }
 
-/// Does it.
 pub(crate) fn run(arguments: AuditArguments) -> Result<ExitCode> {
     match arguments.action {
         Action::Verify { id, head, key, host, output } => verify(id, head, &key, &host, &output),
@@ -153,7 +152,7 @@ fn verify(
     Ok(if report.is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The keys that count, each as it was typed or in a file; the heads that were kept must be signed by one of them.
+/// The trusted keys, each given literally or in a file. The kept heads must be signed by one of them.
 fn read_keys(typed: &[String], kept: &Kept) -> Result<TrustedKeys> {
     let texts: Vec<String> =
         typed.iter().map(|key| std::fs::read_to_string(key).unwrap_or_else(|_| key.clone())).collect();
@@ -236,7 +235,7 @@ fn text(report: &AuditReport) -> String {
     text + &what_was_checked(&report.jobs)
 }
 
-/// Which removals of heads would have been found.
+/// Which removals of heads this check would have detected.
 fn what_was_checked(jobs: &[JobAudit]) -> String {
     let jobs: Vec<&JobAudit> = jobs.iter().filter(|job| job.deletion.is_none()).collect();
     let count = jobs.len();

@@ -1,4 +1,4 @@
-//! Makes the backend that the configuration names. The only place that knows which there are.
+//! Creates the configured backend. The only module that knows which backends exist.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use crate::config::Config;
 use crate::config_backend::BackendChoice;
 use crate::embedded::{self, Programs};
 
-/// What a backend is made for.
+/// What a backend is created for.
 #[derive(Clone, Copy)]
 enum For<'a> {
-    /// Making sandboxes, in the folders of the configuration.
+    /// Running sandboxes, in the configured folders.
     Sandboxes,
-    /// Looking at the host; what has to be tried is tried in this folder.
+    /// Inspecting the host; experiments go to this folder.
     Looking(&'a Path),
 }
 
 /// The backend of this server.
 pub(crate) fn make(config: &Config) -> Result<Arc<dyn Backend>> {
-    // Sandboxes have users of their own, who must be able to read what is made for them. The data folder itself is
-    // closed to others.
+    // Sandboxes run as their own users, which must be able to read the files created for them. The data folder itself
+    // denies access to others.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let programs = embedded::install(&config.data.join("bin"))?;
     of_kind(config, programs, For::Sandboxes)
 }
 
-/// A backend that only looks at the host, and changes nothing but in `scratch`.
+/// A backend that only inspects the host and changes nothing outside `scratch`.
 pub(crate) fn make_to_look(config: &Config, programs: Programs, scratch: &Path) -> Result<Arc<dyn Backend>> {
     of_kind(config, programs, For::Looking(scratch))
 }

@@ -51,7 +51,6 @@ pub(crate) struct RestoreArguments {
     pub(crate) json: bool,
 }
 
-/// Makes a backup.
 pub(crate) fn back_up(arguments: &BackupArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &[], false)?;
     let report = orchestrator::back_up(&config.data, &arguments.archive)
@@ -59,7 +58,6 @@ pub(crate) fn back_up(arguments: &BackupArguments) -> Result<ExitCode> {
     show(&report, &arguments.archive, arguments.json)
 }
 
-/// Makes a data folder from a backup.
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<ExitCode> {
     let data = std::path::absolute(&arguments.data)
         .with_context(|| format!("finding the folder {}", arguments.data.display()))?;

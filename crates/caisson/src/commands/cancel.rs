@@ -21,7 +21,6 @@ pub(crate) struct CancelArguments {
     jobs: JobsArguments,
 }
 
-/// Asks them to end.
 pub(crate) async fn run(arguments: CancelArguments) -> Result<ExitCode> {
     ask(&arguments.jobs, &Asked { route: "cancel", body: json!({}), said: "will end" }).await
 }

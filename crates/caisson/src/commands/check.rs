@@ -47,7 +47,6 @@ Examples:
     },
 }
 
-/// Checks it.
 pub(crate) fn run(arguments: ConfigArguments) -> Result<ExitCode> {
     let Action::Check { file, quiet, mut host, output } = arguments.action;
     host.config = host.config.or(file);

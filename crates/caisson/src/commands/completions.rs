@@ -20,7 +20,6 @@ pub(crate) struct CompletionsArguments {
     shell: Shell,
 }
 
-/// Prints them.
 #[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
 pub(crate) fn run(arguments: CompletionsArguments) -> Result<ExitCode> {
     let mut script = Vec::new();

@@ -33,7 +33,7 @@ pub(crate) struct ContextArguments {
     output: OutputArguments,
 }
 
-/// Shows what the model saw.
+/// Shows the model's context.
 pub(crate) async fn run(arguments: ContextArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;

@@ -40,10 +40,10 @@ pub(crate) struct CopyArguments {
     output: OutputArguments,
 }
 
-/// What a server says of a single file that cannot be had, such as one that is nobody's to read or whose name is no text.
+/// Server errors about a single file, for example because it is unreadable or its name is not UTF-8.
 const OF_FILES: [&str; 3] = ["file_not_found", "permission_denied", "bad_path"];
 
-/// A path here or in a sandbox.
+/// A local path or a path in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum End {
     Here(PathBuf),
@@ -58,7 +58,7 @@ impl End {
         }
     }
 
-    /// The workspace and the path in it. Where a path steps back, it would lead to other addresses of the server.
+    /// Finds the workspace, and checks the path: `..` in it would lead to other URLs of the server.
     async fn find(client: &Client, id: &str, path: &str) -> Result<Target> {
         if path.split('/').any(|name| name == "..") {
             bail!("`{path}` has `..` in it; write where it leads, from the workspace on");
@@ -71,7 +71,7 @@ fn is_id(text: &str) -> bool {
     !text.is_empty() && text.len() <= 36 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-/// Paths are relative to the workspace, which has two names inside. A slash at the end stays: it means a folder.
+/// Strips the two possible names of the workspace. Keeps a trailing slash, which means a folder.
 fn in_workspace(path: &str) -> String {
     let inside = ["/workspace/", "/app/"].iter().find_map(|root| path.strip_prefix(root));
     let path = match path {
@@ -81,7 +81,6 @@ fn in_workspace(path: &str) -> String {
     path.strip_prefix("./").unwrap_or(path).to_owned()
 }
 
-/// Copies.
 pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let files = match (End::parse(&arguments.source), End::parse(&arguments.destination)) {
@@ -110,7 +109,7 @@ pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
 
 async fn copy_in(client: &Client, target: &Target, from: &Path, to: &str) -> Result<usize> {
     let whole = fs::canonicalize(from).with_context(|| format!("reading {}", from.display()))?;
-    // Of `.` and the like the name is that of the folder.
+    // For `.` and the like, the name of the folder itself.
     let name = from.file_name().or_else(|| whole.file_name()).and_then(|name| name.to_str());
     let name = name.context("the name is not UTF-8")?.to_owned();
     let is_folder = to.is_empty() || to.ends_with('/') || is_folder_there(client, target, to).await?;
@@ -126,7 +125,7 @@ async fn is_folder_there(client: &Client, target: &Target, path: &str) -> Result
     Ok(client.send_or_missing(request).await?.is_some_and(|response| is_listing(&response)))
 }
 
-/// Files come as bytes, whatever they hold; only a listing is JSON.
+/// Distinguishes a folder listing, which is JSON, from a file, which is always sent as bytes.
 fn is_listing(response: &Response) -> bool {
     let media = response.headers().get("content-type").and_then(|value| value.to_str().ok());
     media.is_some_and(|media| media.starts_with("application/json"))
@@ -142,14 +141,14 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
     };
     let transfer = Transfer::receiving_uncounted();
     let mut arrival = Arrival::default();
-    // What is still to be copied, with its place here and its permissions where they are known.
+    // Still to copy: path, local path, and permissions if they are known.
     let mut waiting = vec![(from.to_owned(), to, None)];
     let mut left_out = 0;
     while let Some((from, to, mode)) = waiting.pop() {
         let rest = if from.is_empty() { "files".to_owned() } else { format!("files/{}", encode(&from)) };
         let response = match client.send(client.request(Method::GET, &target.path(&rest))).await {
             Ok(response) => response,
-            // Of a folder the rest is copied: a file may have gone since it was listed, or be nobody's to read.
+            // Skips a file within a folder: it may have been removed since it was listed, or be unreadable.
             Err(error) if mode.is_some() && failure::has_code(&error, &OF_FILES) => {
                 transfer.say(&format!("`{from}` is left out: {error:#}"));
                 left_out += 1;
@@ -169,7 +168,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
         }
         for entry in listing["entries"].as_array().into_iter().flatten() {
             let path = entry["path"].as_str().unwrap_or_default();
-            // Deeper ones come with their own folder.
+            // Entries further down are listed with their own folder.
             let Some(name) = name_in(&from, path) else { continue };
             let mode = entry["mode"].as_u64().and_then(|mode| u32::try_from(mode).ok());
             match (entry["kind"].as_str(), entry["link_target"].as_str()) {
@@ -186,7 +185,8 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
     Ok(copied)
 }
 
-/// The name of an entry right below a folder. What the sandbox says must not lead out of the folder here.
+/// The name of an entry directly in a folder. Guards against a sandbox that reports names leading out of the local
+/// folder.
 fn name_in<'a>(folder: &str, path: &'a str) -> Option<&'a str> {
     let name = if folder.is_empty() { path } else { path.strip_prefix(folder)?.strip_prefix('/')? };
     (!name.is_empty() && name != "." && name != ".." && !name.contains('/')).then_some(name)

@@ -22,15 +22,16 @@ use crate::one_shot::OneShot;
 const DIALOGUE: &str = include_str!("../demo/todo_app.json");
 const TASK: &str = "Build me a todo app in React";
 
-/// The recording, played for whoever starts the demonstration on a server; from the first time until the server ends.
+/// The recording, served by a scripted model for demos on a server; starts with the first demo and lasts until the
+/// server ends.
 #[derive(Default)]
 pub(crate) struct Recording(OnceCell<ScriptedServer>);
 
 impl Recording {
-    /// The job of the demonstration, with the recording as its model.
+    /// The job of the demo, with the recording as its model.
     pub(crate) async fn job(&self) -> Result<Value> {
         let start = || async {
-            // Any number of people may watch at once.
+            // Several users may run the demo at the same time.
             let script = Script { order: Order::Turns, ..Script::parse(DIALOGUE)? };
             ScriptedServer::start(script).await.context("starting the recorded model")
         };
@@ -40,7 +41,7 @@ impl Recording {
     }
 }
 
-/// The job, but for its model.
+/// The job without its model.
 fn written() -> Value {
     json!({"task": TASK, "name": "demo", "egress": "packages", "acceptance": ["test -f dist/index.html"]})
 }
@@ -96,7 +97,7 @@ fn announce(json: bool) -> View {
     view
 }
 
-/// On a server, which plays the recording itself.
+/// Runs the demo on a server, which plays the recording itself.
 async fn on_server(arguments: DemoArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let accepted = client.post("/v1/demo", &json!({})).await.context("the job was not accepted")?;
@@ -106,7 +107,7 @@ async fn on_server(arguments: DemoArguments) -> Result<ExitCode> {
     watch_to_the_end(&client, Place::Server, &id, arguments.out, &mut view).await
 }
 
-/// In this process.
+/// Runs the demo in this process.
 async fn here(arguments: DemoArguments) -> Result<ExitCode> {
     let script = Script::parse(DIALOGUE)?;
     let model = ScriptedServer::start(script).await.context("starting the recorded model")?;

@@ -20,7 +20,7 @@ use crate::terminal::Colours;
 /// The host cannot run sandboxes.
 const EXIT_UNFIT: u8 = 1;
 
-/// Looks at the host and says what it can do. What is tried for that leaves nothing behind.
+/// Checks the host and prints what it supports. Its experiments leave nothing behind.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &[], false)?;
     let runtime =
@@ -42,13 +42,13 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     Ok(if found.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNFIT) })
 }
 
-/// The same for who asks the server.
+/// The report for the server's API.
 pub(crate) async fn report(config: &Config, backend: &dyn Backend) -> Result<Value> {
     let folders = Folders::look_at(config);
     document(&look(config, backend, folders.checks).await, backend.kind())
 }
 
-/// A backend that changes nothing, and the programs that it runs.
+/// A backend that changes nothing, and its programs.
 fn to_look(config: &Config, scratch: Option<&Path>) -> Result<(InMemory, Arc<dyn Backend>)> {
     let scratch = scratch.context("there is no folder to try anything in")?;
     let programs = InMemory::new().context("keeping the programs of sandboxes in memory")?;
@@ -66,7 +66,7 @@ fn kind_of(choice: BackendChoice) -> BackendKind {
 type Found = Result<Capabilities, (SandboxError, Vec<Check>)>;
 
 async fn look(config: &Config, backend: &dyn Backend, mut checks: Vec<Check>) -> Found {
-    // Images of the engine are for the backend to tell of.
+    // The Docker backend reports on its own images.
     let image = (config.backend == BackendChoice::Namespace).then(|| super::image::check(config));
     let found = backend.preflight().await;
     match &found {
@@ -82,7 +82,7 @@ async fn look(config: &Config, backend: &dyn Backend, mut checks: Vec<Check>) ->
     }
 }
 
-/// What requests may ask for at most.
+/// The limits that requests may ask for.
 fn ceilings(config: &Config) -> Check {
     let name = "requests".to_owned();
     match config_limits::described(&config.jobs.ceilings.everybody) {
@@ -97,7 +97,7 @@ fn ceilings(config: &Config) -> Check {
     }
 }
 
-/// The error of the first check that failed, or, where none has, of what else went wrong.
+/// The error of the first failed check; if none failed, an error with the text of `otherwise`.
 fn unfit(mut checks: Vec<Check>, otherwise: &str) -> (SandboxError, Vec<Check>) {
     let missing = checks.iter().find(|check| check.state == CheckState::Missing).cloned();
     let missing = missing.unwrap_or_else(|| {

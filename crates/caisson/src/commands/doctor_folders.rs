@@ -1,4 +1,4 @@
-//! The folders of a server, for `doctor`: whether they can be used, tried without leaving anything in them.
+//! Checks a server's folders for `doctor`: whether they are usable, tested without leaving anything in them.
 
 use std::fs;
 use std::io;
@@ -12,19 +12,19 @@ use tempfile::TempDir;
 use crate::config::Config;
 use crate::config_backend::BackendChoice;
 
-/// How a folder to try something in is named while it is there.
+/// Name prefix of temporary folders for tests.
 const SCRATCH_PREFIX: &str = ".caisson-doctor-";
 
-/// What was found.
 pub(super) struct Folders {
-    /// One for each folder.
+    /// One check per folder.
     pub(super) checks: Vec<Check>,
-    /// A folder to try something in: where the data are or will be, else where this host keeps what is temporary.
+    /// A temporary folder for tests: next to the data if possible, otherwise in the host's folder for temporary
+    /// files.
     pub(super) scratch: Option<TempDir>,
 }
 
 impl Folders {
-    /// Looks at those of a configuration.
+    /// Checks the folders of a configuration.
     pub(super) fn look_at(config: &Config) -> Self {
         let data = try_in(&config.data);
         let mut checks = vec![check("data folder", "--data", &config.data, data.as_ref().err())];
@@ -49,7 +49,7 @@ fn run_folder(folder: &Path) -> Check {
     }
 }
 
-/// Makes a folder in one that may itself not be there yet; then in the one above it that is.
+/// Creates a temporary folder in `folder`, or in its closest existing parent.
 fn try_in(folder: &Path) -> io::Result<TempDir> {
     if folder.is_symlink() && !folder.exists() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "it is a link that leads nowhere"));
@@ -59,11 +59,11 @@ fn try_in(folder: &Path) -> io::Result<TempDir> {
 
 fn scratch_in(folder: &Path) -> io::Result<TempDir> {
     let made = tempfile::Builder::new().prefix(SCRATCH_PREFIX).tempdir_in(folder);
-    // Without the name of what was tried, which means nothing to anybody.
+    // Drops the name of the temporary folder, which would confuse users.
     made.map_err(|error| error.kind().into())
 }
 
-/// The folder itself, or the nearest above it that is there.
+/// The folder itself, or its closest existing parent.
 fn existing(folder: &Path) -> &Path {
     folder.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("/"))
 }
@@ -79,7 +79,7 @@ fn check(name: &str, flag: &str, folder: &Path, error: Option<&io::Error>) -> Ch
     Check { name: name.into(), state: CheckState::Missing, found, remedy: Some(remedy) }
 }
 
-/// The command that makes a folder usable, or the flag that names another one.
+/// The command that makes a folder usable, or the flag for another folder.
 fn remedy(flag: &str, folder: &Path, kind: io::ErrorKind) -> String {
     let user = rustix::process::geteuid().as_raw();
     let owner = fs::metadata(folder).ok().map(|metadata| metadata.uid());

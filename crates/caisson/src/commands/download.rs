@@ -35,7 +35,6 @@ pub(crate) struct DownloadArguments {
     output: OutputArguments,
 }
 
-/// Fetches it.
 pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
@@ -52,9 +51,9 @@ pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a place where no result can be put, before there is one.
+/// Fails early if the result could not be stored at the given location.
 pub(crate) fn check(out: Option<&Path>) -> Result<()> {
-    // Without a name, a folder is made here.
+    // Without `--out`, a new folder is created in the current one.
     let folder = std::path::absolute(out.unwrap_or(Path::new("."))).context("reading the current folder")?;
     let file = folder.join("output.zip");
     if out.is_some() && file.is_dir() {
@@ -67,13 +66,13 @@ pub(crate) fn check(out: Option<&Path>) -> Result<()> {
             there.display()
         );
     }
-    // Some file systems have no room for anything, and no permission says so.
+    // Writing may fail despite sufficient permissions, for example on a full file system.
     tempfile::tempfile_in(there).map(drop).with_context(|| {
         format!("the result cannot be put into {}; name another folder with --out", there.display())
     })
 }
 
-/// Puts the result into a folder, by default one named after the job. The file is there as a whole or not at all.
+/// Downloads the result into a folder, by default one named after the job. The file appears complete or not at all.
 pub(crate) async fn fetch(client: &Client, id: &str, out: Option<PathBuf>) -> Result<(PathBuf, u64)> {
     let folder = out.unwrap_or_else(|| PathBuf::from(format!("caisson-{id}")));
     let made = !folder.exists();
@@ -89,7 +88,7 @@ pub(crate) async fn fetch(client: &Client, id: &str, out: Option<PathBuf>) -> Re
     match write.await {
         Ok(bytes) => Ok((path, bytes)),
         Err(error) => {
-            // Nothing half is left.
+            // Leave no partial file behind.
             let _ = fs::remove_file(&partial);
             if made {
                 let _ = fs::remove_dir(&folder);

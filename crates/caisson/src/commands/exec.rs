@@ -51,7 +51,6 @@ pub(crate) struct ExecArguments {
     command: Vec<String>,
 }
 
-/// Runs it.
 pub(crate) async fn run(arguments: ExecArguments) -> Result<ExitCode> {
     let input = match (arguments.terminal, arguments.interactive) {
         (true, _) if !terminal::is_interactive() => {
@@ -94,7 +93,7 @@ fn request(arguments: &ExecArguments, input: Input) -> Value {
     request
 }
 
-/// One request, one document with all of the output.
+/// One request, answered by one document with all of the output.
 async fn run_at_once(client: &Client, target: &Target, request: &Value) -> Result<ExitCode> {
     let reply = client.post(&target.path("exec"), request).await?;
     super::print_json(&reply)?;

@@ -38,7 +38,7 @@ pub(crate) struct ExportArguments {
     server: ServerArguments,
 }
 
-/// Writes a run in another form.
+/// Writes a run in another format.
 pub(crate) async fn run(arguments: ExportArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;

@@ -1,10 +1,9 @@
-//! An agent's run as a trajectory in the Agent Trajectory Interchange Format. Pure.
+//! Converts an agent's run to a trajectory in the Agent Trajectory Interchange Format. Pure.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-/// The version of the format.
 const SCHEMA: &str = "ATIF-v1.4";
 
 /// The trajectory of a run.

@@ -1,16 +1,16 @@
-//! An agent's run as a job of steps that makes the same workspace. Pure.
+//! Converts an agent's run to a step job that produces the same workspace. Pure.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-/// The job, and what people should know of it.
+/// The job, and remarks for the user.
 pub(crate) struct Exported {
     pub(crate) job: Value,
     pub(crate) remarks: Vec<String>,
 }
 
-/// The steps of a run: each call that changed something, in order. Calls that failed are kept, since they may have
+/// The steps of a run: each call that changed something, in order. Includes failed calls, because they may have
 /// changed something too, and may fail again.
 pub(crate) fn steps_of(events: &[Value]) -> Exported {
     let spec = &events.first().unwrap_or(&Value::Null)["data"]["spec"];
@@ -36,12 +36,12 @@ pub(crate) fn steps_of(events: &[Value]) -> Exported {
             continue;
         };
         let end = ends.get(call).copied().unwrap_or(&Value::Null);
-        // What the model got wrong, or was not allowed, never ran.
+        // Malformed and refused calls never ran.
         if end["code"] == "malformed_call" || is_refused(end) {
             continue;
         }
         let tool = event["data"]["tool"].as_str().unwrap_or_default();
-        // A command that outlived its wait, and was waited for later, is waited for.
+        // If a command outlived its call and the agent waited for it later, the step waits for it too.
         let end = later.get(call).copied().unwrap_or(end);
         if let Some(path) = event["data"]["input"]["save_as"].as_str() {
             remarks
@@ -101,8 +101,8 @@ pub(crate) fn steps_of(events: &[Value]) -> Exported {
     Exported { job: Value::Object(job), remarks }
 }
 
-/// How commands ended that were still running when their call returned, by that call: of those that came to their end by
-/// themselves while the agent waited for them.
+/// The ends of commands that were still running when their call returned, keyed by that call: only of commands that
+/// exited on their own while the agent waited for them.
 fn later_ends<'a>(events: &'a [Value], ends: &HashMap<&'a str, &'a Value>) -> HashMap<&'a str, &'a Value> {
     let mut later = HashMap::new();
     let mut meddled = HashSet::new();
@@ -127,7 +127,7 @@ fn is_typed(input: &Value) -> bool {
     matches!(input["action"].as_str(), Some("type" | "write" | "input"))
 }
 
-/// Tools that leave nothing behind in the workspace.
+/// Tools that do not change the workspace.
 const WITHOUT_TRACE: [&str; 11] = [
     "read_file",
     "list_files",
@@ -142,7 +142,7 @@ const WITHOUT_TRACE: [&str; 11] = [
     "screenshot",
 ];
 
-/// How the rules and the wait for a plan begin what they say of a call that never ran.
+/// How results begin if the rules or an unapproved plan prevented the call.
 const REFUSED: [&str; 2] = ["not run:", "not done:"];
 
 fn is_refused(end: &Value) -> bool {
@@ -150,7 +150,7 @@ fn is_refused(end: &Value) -> bool {
     end["code"] == "tool_failed" && REFUSED.iter().any(|words| reason.starts_with(words))
 }
 
-/// The limits that the job has asked for.
+/// The limits that the job asked for.
 fn limits_of(spec: &Value) -> Map<String, Value> {
     let asked = |name: &str| spec["limits"][name]["required"].as_u64();
     let mut limits = Map::new();
@@ -168,7 +168,7 @@ fn limits_of(spec: &Value) -> Map<String, Value> {
     limits
 }
 
-/// The screen: what was clicked on one of another size is elsewhere.
+/// The screen size: recorded clicks are only valid on a screen of the same size.
 fn desktop_of(screen: &Value) -> Option<Value> {
     let mut desktop = json!({"width": screen["width"].as_u64()?, "height": screen["height"].as_u64()?});
     if !screen["recording"].is_null() {
@@ -183,7 +183,7 @@ fn step_of(tool: &str, input: &Value, end: &Value) -> Option<Map<String, Value>>
     let step = match tool {
         "shell" => {
             let command = field(&["command", "cmd"])?;
-            // What was left running is left running again.
+            // Processes that the run left in the background are left in the background again.
             let is_running = end["result"]["process"]["is_running"] == true;
             let command = if is_running { format!("({command}) >/dev/null 2>&1 &") } else { command };
             json!({"tool": "shell", "command": command})

@@ -14,7 +14,7 @@ use crate::cli::{HostArguments, OutputArguments};
 use crate::config::{self, Config};
 use crate::table::{Cell, Table};
 
-/// Said of an image whose recipe is newer.
+/// The state of an image whose recipe has changed since the build.
 const CHANGED: &str = "recipe has changed";
 
 /// `caisson image`
@@ -91,7 +91,6 @@ struct BuildArguments {
     fresh: bool,
 }
 
-/// Does it.
 pub(crate) fn run(arguments: ImageArguments) -> Result<ExitCode> {
     let ImageArguments { action, host, output } = arguments;
     match action {
@@ -103,7 +102,7 @@ pub(crate) fn run(arguments: ImageArguments) -> Result<ExitCode> {
     }
 }
 
-/// Removes them one by one. Where one is refused, those before it are gone, and told.
+/// Removes images one by one. If one is refused, those before it are already gone and are reported.
 fn remove(names: &[ImageName], store: &ImageStore, output: OutputArguments) -> Result<ExitCode> {
     let mut removed = Vec::new();
     let ended = names.iter().try_for_each(|name| {
@@ -117,10 +116,11 @@ fn remove(names: &[ImageName], store: &ImageStore, output: OutputArguments) -> R
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// The folder of images that the configuration names.
+/// The configured image store.
 pub(super) fn store(host: &HostArguments) -> Result<ImageStore> {
     let config = Config::load(host, &[], false)?;
-    // Sandboxes have users of their own, who must be able to read what is made. The folder itself is closed to others.
+    // Sandboxes run as their own users, which must be able to read the image. The folder itself denies access to
+    // others.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     Ok(ImageStore::new(config.images))
 }
@@ -149,7 +149,7 @@ fn build(arguments: BuildArguments, host: &HostArguments, output: OutputArgument
     progress.end();
     let report = report.with_context(|| format!("building the image `{}`", options.name))?;
     if json {
-        // As events are: a line.
+        // One line, like an event.
         super::print(&format!("{}\n", json!({"event": "built", "report": report})))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -216,7 +216,7 @@ fn list(host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same for who asks the server.
+/// The listing for the server's API.
 pub(crate) fn listing(config: &Config) -> Result<Value> {
     Ok(documents(&ImageStore::new(&config.images).list()?, &Recipe::embedded().hash()))
 }
@@ -226,7 +226,7 @@ fn documents(images: &[StoredImage], recipe: &str) -> Value {
     json!({"recipe": recipe, "images": images})
 }
 
-/// How the default image stands, for `doctor`.
+/// The state of the default image, for `doctor`.
 pub(super) fn check(config: &Config) -> Check {
     let image = ImageStore::new(&config.images).find(&ImageName::default_image());
     let (state, found) = match &image {
@@ -244,7 +244,7 @@ pub(super) fn check(config: &Config) -> Check {
     Check { name: "default image".into(), state, found, remedy }
 }
 
-/// Whether an image is what its recipe says now. One that was imported, or is of another recipe, is simply there.
+/// Whether an image matches its current recipe. Imported images and images with another recipe are just present.
 fn state_of(image: &StoredImage, recipe: &str) -> &'static str {
     let built_from = image.record.as_ref().and_then(|record| record.recipe.as_deref());
     match built_from {
@@ -263,7 +263,7 @@ fn document(image: &StoredImage, recipe: &str) -> Value {
     })
 }
 
-/// Bytes for people.
+/// A human-readable size.
 pub(super) fn size_text(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     if mebibytes < 1024.0 { format!("{mebibytes:.1} MiB") } else { format!("{:.1} GiB", mebibytes / 1024.0) }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::image::{size_text, store};
 use crate::cli::{HostArguments, OutputArguments, parse_mebibytes};
 
-/// More than any image of today, less than most disks.
+/// Larger than any current image, smaller than most disks.
 const MOST_MEBIBYTES: u64 = 64 << 10;
 
 pub(super) const IMPORT_HELP: &str = "\
@@ -71,7 +71,6 @@ struct FormArguments {
     ext4: Option<PathBuf>,
 }
 
-/// Imports an image.
 pub(crate) fn import(
     arguments: &ImportArguments,
     host: &HostArguments,
@@ -102,7 +101,7 @@ pub(crate) fn import(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of a file or directory, without what says how it is packed.
+/// The name of a file or directory without its archive extensions.
 fn name_of(source: &Path) -> Result<ImageName> {
     let Some(name) = source.file_name().filter(|_| source != Path::new("-")) else {
         bail!("say how the image shall be called, with --name");
@@ -116,7 +115,6 @@ fn name_of(source: &Path) -> Result<ImageName> {
     rest.parse().with_context(|| "the name of the source does not do; choose one with --name")
 }
 
-/// Exports an image.
 pub(crate) fn export(
     arguments: &ExportArguments,
     host: &HostArguments,
@@ -142,7 +140,7 @@ pub(crate) fn export(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the flag of a form is called.
+/// The flag that selects a format.
 fn name_of_form(form: Form) -> &'static str {
     match form {
         Form::Tar => "tar",

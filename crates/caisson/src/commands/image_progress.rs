@@ -1,4 +1,4 @@
-//! Shows how far the build of an image is: a bar on a terminal, lines elsewhere, JSON for programs.
+//! Shows the progress of an image build: a bar on a terminal, otherwise lines, or JSON for programs.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use image::{BuildEvent, Stage};
 use super::duration_text;
 use crate::terminal::{self, harmless};
 
-/// How often a line is printed where there is no terminal.
+/// How often to print a line without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 enum Form {
@@ -17,7 +17,7 @@ enum Form {
     Lines,
 }
 
-/// Turns events into what a person sees.
+/// Turns build events into output.
 pub(crate) struct Progress {
     form: Form,
     started: Instant,
@@ -37,7 +37,6 @@ impl Progress {
         Self { form, started: now, stage_started: now, last_line: now, bar_shown: false }
     }
 
-    /// Shows an event.
     pub(crate) fn show(&mut self, event: &BuildEvent) {
         if matches!(event, BuildEvent::Started { .. }) {
             self.stage_started = Instant::now();
@@ -46,7 +45,7 @@ impl Progress {
         match self.form {
             Form::Json => {
                 let line = serde_json::to_string(event).unwrap_or_default() + "\n";
-                // Who has seen enough is no reason to stop the build.
+                // If the reader of the output is gone, the build goes on.
                 let _ = super::print(&line);
             }
             Form::Bar => self.show_bar(event),
@@ -84,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// Leaves a clean line for what comes next.
+    /// Clears the bar before other output.
     pub(crate) fn end(&mut self) {
         self.clear();
     }

@@ -1,4 +1,4 @@
-//! Ctrl-C while a job is watched: cancel it, leave it, or go on.
+//! Ctrl-C while a job is watched: cancel it, detach from it, or go on.
 
 use std::io::{BufRead, Write};
 
@@ -9,7 +9,6 @@ use super::run::Place;
 use super::view::{CLEAR, Question};
 use crate::terminal;
 
-/// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     GoOn,
@@ -17,40 +16,40 @@ pub(crate) enum Answer {
     Leave,
 }
 
-/// What was asked so far.
+/// The state of handling Ctrl-C.
 pub(crate) struct Asked {
     way: Way,
     count: u32,
-    /// The answer of the person in front, once there is one.
+    /// The user's answer, while the question is open.
     answer: Option<oneshot::Receiver<Answer>>,
     question: Question,
 }
 
-/// What Ctrl-C means.
+/// What Ctrl-C does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// A person is asked.
+    /// Asks the user.
     Ask,
-    /// Nobody can be asked: the job is left running.
+    /// No terminal to ask on: leaves the job running.
     Leave,
     /// The job cannot go on without this process.
     Cancel,
 }
 
 impl Asked {
-    /// For a job that goes on without us.
+    /// For a job that runs on a server and goes on without this process.
     pub(crate) fn on_a_server(question: Question) -> Self {
         let way = if terminal::is_interactive() { Way::Ask } else { Way::Leave };
         Self { way, count: 0, answer: None, question }
     }
 
-    /// For a job that ends with us.
+    /// For a job that runs in this process.
     pub(crate) fn in_this_process(question: Question) -> Self {
         Self { way: Way::Cancel, count: 0, answer: None, question }
     }
 }
 
-/// Waits for Ctrl-C, and for the answer where somebody is asked. May be dropped and called again.
+/// Waits for Ctrl-C, and for the answer if the user is being asked. Cancel safe.
 pub(crate) async fn next(asked: &mut Asked) -> Answer {
     tokio::select! {
         () = told_to_stop(asked.way) => {
@@ -73,26 +72,26 @@ pub(crate) async fn next(asked: &mut Asked) -> Answer {
     }
 }
 
-/// Returns at Ctrl-C. Where the job would be lost with this process, also at SIGTERM and SIGHUP.
+/// Returns on Ctrl-C. If the job would be lost with this process, also on SIGTERM and SIGHUP.
 async fn told_to_stop(way: Way) {
-    // Listening alone would already keep the other signals from ending the process.
+    // Only listen for the signals that are needed: a signal with a listener no longer ends the process.
     if way == Way::Cancel { told_to_end().await } else { interrupted().await }
 }
 
-/// Returns at what ends the wait for a job at this place.
+/// Returns on the signals that end watching a job running at `place`.
 pub(super) async fn told_to_stop_at(place: Place) {
     told_to_stop(if place == Place::Here { Way::Cancel } else { Way::Leave }).await;
 }
 
-/// Returns at Ctrl-C.
+/// Returns on Ctrl-C.
 pub(crate) async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Returns at Ctrl-C, SIGTERM and SIGHUP, which is what a terminal that is closed sends: the signals that end a process
-/// which does not listen.
+/// Returns on Ctrl-C, SIGTERM and SIGHUP (sent when a terminal is closed): the signals that end a process without a
+/// handler.
 pub(crate) async fn told_to_end() {
     tokio::select! {
         () = interrupted() => {}
@@ -100,7 +99,7 @@ pub(crate) async fn told_to_end() {
     }
 }
 
-/// Returns at SIGTERM and SIGHUP, with the number of the signal.
+/// Returns on SIGTERM and SIGHUP, with the signal's number.
 pub(crate) async fn told_to_go() -> i32 {
     let (terminate, hangup) = (SignalKind::terminate(), SignalKind::hangup());
     let (Ok(mut first), Ok(mut second)) = (signal(terminate), signal(hangup)) else {
@@ -112,7 +111,7 @@ pub(crate) async fn told_to_go() -> i32 {
     }
 }
 
-/// The answer to the so-manieth Ctrl-C; nothing when a person is to be asked.
+/// The answer implied by the count-th Ctrl-C; `None` if the user must be asked.
 fn after_interrupt(way: Way, count: u32) -> Option<Answer> {
     match (way, count) {
         (_, 2..) | (Way::Leave, _) => Some(Answer::Leave),
@@ -128,11 +127,11 @@ async fn answered(answer: &mut Option<oneshot::Receiver<Answer>>) -> Answer {
     }
 }
 
-/// What a person is asked. It is written again below each line that comes meanwhile.
+/// The question. It is printed again below each line that appears meanwhile.
 pub(super) const QUESTION: &str =
     "cancel the job, or leave it running? [c]ancel, [l]eave, Enter to go on watching: ";
 
-/// Asks on a thread of its own, which ends with the process: a read cannot be called off.
+/// Reads the answer on a separate thread, which ends with the process, because a blocking read cannot be cancelled.
 fn ask() -> oneshot::Receiver<Answer> {
     let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
@@ -141,7 +140,7 @@ fn ask() -> oneshot::Receiver<Answer> {
         drop(error);
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
-        // Whoever has gone needs no answer.
+        // Sending fails only if the receiver is gone and nobody needs the answer.
         let _ = sender.send(if matches!(read, Ok(1..)) { understand(&line) } else { Answer::Leave });
     });
     receiver

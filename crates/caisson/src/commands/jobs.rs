@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::ids;
 use crate::table::{Cell, Table};
 
-/// The most that a server lists at once.
+/// The maximum page size of the server.
 const MOST: i64 = 1000;
 
 /// `caisson jobs`
@@ -42,7 +42,6 @@ pub(crate) struct JobsArguments {
     output: OutputArguments,
 }
 
-/// Lists them.
 pub(crate) async fn run(arguments: JobsArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let mut path = format!("/v1/jobs?limit={}", arguments.limit);

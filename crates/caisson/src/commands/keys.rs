@@ -91,7 +91,6 @@ struct RevokeArguments {
     name: String,
 }
 
-/// Does it.
 pub(crate) async fn run(arguments: KeysArguments) -> Result<ExitCode> {
     let output = arguments.place.output;
     let place = Place::of(&arguments.place).await?;
@@ -110,7 +109,7 @@ pub(crate) async fn run(arguments: KeysArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the keys are: at a server, or in a folder that no server uses.
+/// Where the keys are: on a server, or in a data folder that no server uses.
 enum Place {
     Server(Client),
     Folder(Box<StoredKeys>),
@@ -167,7 +166,7 @@ impl Place {
     }
 }
 
-/// A name as a part of a path: what cannot stand there is no name of a key, and the server says so.
+/// Escapes a name for a URL path. The server rejects characters that are not allowed in key names.
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_@".contains(&byte);
     name.bytes()

@@ -34,7 +34,7 @@ pub(crate) struct LogsArguments {
     output: OutputArguments,
 }
 
-/// Shows what the job has printed.
+/// Shows the job's output.
 pub(crate) async fn run(arguments: LogsArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
@@ -54,7 +54,7 @@ pub(crate) async fn run(arguments: LogsArguments) -> Result<ExitCode> {
     Ok(super::exit_code_of(job["status"].as_str()))
 }
 
-/// The events so far, a line each.
+/// Prints the events so far, one per line.
 async fn print_events(client: &Client, path: &str) -> Result<()> {
     let mut after = 0;
     loop {
@@ -73,7 +73,7 @@ async fn print_log(client: &Client, id: &str) -> Result<()> {
     let mut body = response.bytes_stream();
     let mut out = std::io::stdout().lock();
     while let Some(bytes) = body.next().await {
-        // A reader that has seen enough, such as `head`, is no error.
+        // A closed output pipe, as with `head`, is not an error.
         match out.write_all(&bytes.context("reading the log")?) {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             written => written.context("writing the log")?,

@@ -20,7 +20,7 @@ pub(crate) struct ManualArguments {
     folder: PathBuf,
 }
 
-/// Writes a page for the program and one for each command.
+/// Writes a page for the program and one per command.
 #[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
 pub(crate) fn run(arguments: ManualArguments) -> Result<ExitCode> {
     let folder = &arguments.folder;

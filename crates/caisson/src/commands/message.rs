@@ -30,7 +30,7 @@ pub(crate) struct MessageArguments {
     output: OutputArguments,
 }
 
-/// Says something to an agent.
+/// Sends a message to an agent.
 pub(crate) async fn run(arguments: MessageArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;

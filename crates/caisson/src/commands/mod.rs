@@ -1,4 +1,4 @@
-//! One file a command.
+//! One file per command.
 
 pub(crate) mod answer;
 mod arrival;
@@ -65,12 +65,12 @@ use crate::table::Cell;
 const EXIT_FAILED: u8 = 1;
 /// The job was cancelled.
 const EXIT_CANCELLED: u8 = 3;
-/// Whoever watched has left; as shells say it for Ctrl-C.
+/// The user stopped watching; shells report Ctrl-C with the same code.
 const EXIT_LEFT: u8 = 130;
-/// The command could not be carried out.
+/// The command itself failed.
 pub(crate) const EXIT_TROUBLE: u8 = 2;
 
-/// Prints what the command is for. A reader that has seen enough, such as `head`, is no error.
+/// Prints a command's output. A closed output pipe, as with `head`, is not an error.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -81,14 +81,14 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Prints a document for programs.
+/// Prints a JSON document.
 pub(crate) fn print_json(document: &Value) -> Result<()> {
     print(&format!("{document:#}\n"))
 }
 
-/// Says something beside the output, on standard error.
+/// Prints a message on standard error.
 pub(crate) fn say(line: &str) {
-    // A terminal that is gone needs no words.
+    // A closed terminal is not an error.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn exit_code_of(status: Option<&str>) -> ExitCode {
     }
 }
 
-/// A value as text; nothing where there is none.
+/// A value as text; empty if there is none.
 pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -110,7 +110,7 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
-/// A state in its colour.
+/// A job's state in its colour.
 pub(crate) fn state_cell(state: &str) -> Cell {
     let colour = match state {
         "complete" | "succeeded" => "32",
@@ -122,13 +122,13 @@ pub(crate) fn state_cell(state: &str) -> Cell {
     Cell::coloured(state, colour)
 }
 
-/// A moment without its fractions.
+/// A timestamp without fractions of a second.
 pub(crate) fn time_text(moment: &Value) -> String {
     let moment = moment.as_str().unwrap_or_default();
     moment.get(..19).unwrap_or(moment).replace('T', " ")
 }
 
-/// A time span for people.
+/// A human-readable duration.
 pub(crate) fn duration_text(milliseconds: Option<u64>) -> String {
     match milliseconds {
         None => String::new(),

@@ -38,7 +38,7 @@ pub(crate) struct ModelsArguments {
     output: OutputArguments,
 }
 
-/// Asks everybody and prints what they say.
+/// Asks all servers and prints the models they have.
 pub(crate) async fn run(arguments: ModelsArguments) -> Result<ExitCode> {
     let mut survey: Survey = if arguments.server.url.is_some() || config_client::named_url().is_some() {
         let answer = Client::new(&arguments.server)?.get("/v1/models").await?;
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(document["trouble"]["code"], "no_model");
         assert_eq!(document["sources"][0]["models"][0]["price"]["output"], 10.0);
         assert!(document["sources"][1].get("trouble_code").is_none());
-        // And a client reads what a server says.
+        // The client parses the document that the server sends.
         assert_eq!(serde_json::from_value::<Survey>(document).unwrap(), survey());
     }
 }

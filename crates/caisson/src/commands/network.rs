@@ -34,7 +34,7 @@ pub(crate) struct NetworkArguments {
     output: OutputArguments,
 }
 
-/// Shows what a job has reached, or tried to.
+/// Shows a job's connections, including refused ones.
 pub(crate) async fn run(arguments: NetworkArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let target = ids::target(&client, &arguments.id).await?;
@@ -69,7 +69,7 @@ fn describe(report: &Value) -> String {
     table.show() + &refusals(connections)
 }
 
-/// Why connections were refused, each reason once, and what would allow them.
+/// The reasons of refused connections, each once, and what would allow them.
 fn refusals(connections: &[Value]) -> String {
     let mut text = String::new();
     for connection in connections {

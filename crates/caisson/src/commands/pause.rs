@@ -21,7 +21,6 @@ pub(crate) struct PauseArguments {
     jobs: JobsArguments,
 }
 
-/// Asks them to wait.
 pub(crate) async fn run(arguments: PauseArguments) -> Result<ExitCode> {
     ask(&arguments.jobs, &Asked { route: "pause", body: json!({}), said: "will wait" }).await
 }

@@ -15,7 +15,7 @@ use crate::ids::{self, Target};
 use crate::stream;
 use crate::table::{Cell, Table};
 
-/// How much of a connection is sent at once.
+/// The maximum size of one write to a connection.
 const PIECE_BYTES: usize = 32 * 1024;
 
 /// `caisson ports`
@@ -40,7 +40,6 @@ pub(crate) struct PortsArguments {
     server: ServerArguments,
 }
 
-/// One forwarded port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Forward {
     local: u16,
@@ -56,7 +55,7 @@ fn parse_forward(text: &str) -> Result<Forward> {
     Ok(Forward { local: port(local)?, remote: port(remote)? })
 }
 
-/// Lists ports, or carries connections until Ctrl-C.
+/// Lists ports, or forwards connections until Ctrl-C.
 pub(crate) async fn run(arguments: PortsArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let target = ids::target(&client, &arguments.id).await?;
@@ -99,14 +98,15 @@ async fn list(client: &Client, target: &Target, output: OutputArguments) -> Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a browser on this machine sees a port, when the server is on this machine.
+/// The URL of a port for a browser on this machine, if the server is on this machine.
 fn address(server: &str, id: &str, port: u64) -> Option<String> {
     let server = reqwest::Url::parse(server).ok()?;
     let is_here = matches!(server.host_str()?, "localhost" | "127.0.0.1" | "[::1]");
     is_here.then(|| format!("http://{id}-{port}.localhost:{}", server.port_or_known_default().unwrap_or(80)))
 }
 
-/// Carries every connection until the listener fails; what goes wrong with one is said and concerns no other.
+/// Forwards every connection until the listener fails. An error of one connection is printed and does not affect
+/// others.
 async fn accept(client: &Client, target: &Target, listener: TcpListener, remote: u16) {
     let connections =
         futures::stream::unfold(

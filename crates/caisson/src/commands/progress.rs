@@ -1,4 +1,4 @@
-//! Shows what happens in a job, a line each, as its events come in.
+//! Shows a job's events as they arrive, one line each.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -8,21 +8,21 @@ use serde_json::Value;
 use super::progress_agent;
 use crate::terminal::{Colours, bar, harmless};
 
-/// How many letters of what the model says are shown in it.
+/// How many characters of the model's current answer the bar shows.
 const HEARD: usize = 60;
 
-/// Turns events into lines for people.
+/// Turns events into lines.
 pub(crate) struct Progress {
     colours: Colours,
     step_count: usize,
-    /// Steps that are over.
+    /// The number of finished steps.
     steps_done: usize,
-    /// What runs now.
+    /// The title of the running step or call.
     current: String,
     since: Instant,
-    /// Output whose line has not ended yet.
+    /// Output without its final newline yet.
     unfinished: String,
-    /// The newest words of an answer that is not whole yet.
+    /// The latest text of the model's incomplete answer.
     heard: String,
 }
 
@@ -39,7 +39,7 @@ impl Progress {
         }
     }
 
-    /// A line that says how far the job is, cut to a width.
+    /// The progress line, cut to a width.
     pub(crate) fn bar(&self, width: usize) -> String {
         let (done, all) = (self.steps_done, self.step_count);
         let seconds = self.since.elapsed().as_secs();
@@ -48,7 +48,7 @@ impl Progress {
         line.chars().take(width.saturating_sub(1)).collect()
     }
 
-    /// What to print for an event; may be empty.
+    /// The text to print for an event; may be empty.
     pub(crate) fn show(&mut self, event: &Value) -> String {
         let data = &event["data"];
         match event["kind"].as_str().unwrap_or_default() {
@@ -93,7 +93,7 @@ impl Progress {
             let _ = write!(line, " (attempt {attempt})");
         }
         if let Some(step) = data["step"].as_u64() {
-            // A step that is tried again, or done again after a loss, is not done.
+            // A step that is retried or repeated after a loss is not done.
             self.steps_done = usize::try_from(step).unwrap_or(0);
             self.current = harmless(&title);
         }
@@ -118,7 +118,7 @@ impl Progress {
         lines.lines().map(|line| self.paint(colour, line)).collect()
     }
 
-    /// Words of the model as they come: the end of them is in the bar, the whole answer becomes lines later.
+    /// Shows streamed model text in the bar. The whole answer is printed when it is complete.
     fn hear(&mut self, data: &Value) -> String {
         if data["restarted"] == true {
             self.heard.clear();
@@ -169,7 +169,7 @@ impl Progress {
     }
 }
 
-/// What a call is about, in one line.
+/// A one-line description of a call.
 fn title(tool: &str, input: &Value) -> String {
     let first = |names: &[&str]| {
         let words = names.iter().find_map(|name| input[*name].as_str()).unwrap_or_default();

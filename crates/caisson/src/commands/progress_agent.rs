@@ -1,8 +1,8 @@
-//! What people see of an agent's events, a line or a few each.
+//! How an agent's events are displayed, a line or a few each.
 
 use serde_json::Value;
 
-/// A line and its colour, or nothing for events that people do not need.
+/// A line and its colour; `None` for events that are not shown.
 pub(crate) fn describe(kind: &str, data: &Value) -> Option<(&'static str, String)> {
     Some(match kind {
         "model_answered" => {
@@ -36,7 +36,7 @@ pub(crate) fn describe(kind: &str, data: &Value) -> Option<(&'static str, String
     })
 }
 
-/// What people need to know of an MCP server.
+/// A line about an MCP server.
 fn mcp(data: &Value) -> Option<String> {
     let name = text(&data["server"]);
     match data["state"].as_str() {
@@ -53,7 +53,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The words of an answer, without what was thought.
+/// The text of an answer, without the model's reasoning.
 pub(crate) fn said(parts: &Value) -> String {
     let words = parts.as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
     words.collect::<Vec<_>>().join("\n").trim().to_owned()

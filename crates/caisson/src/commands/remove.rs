@@ -23,7 +23,6 @@ pub(crate) struct RemoveArguments {
     jobs: JobsArguments,
 }
 
-/// Removes them.
 pub(crate) async fn run(arguments: RemoveArguments) -> Result<ExitCode> {
     let JobsArguments { ids, server, output } = arguments.jobs;
     let client = Client::new(&server)?;
@@ -35,7 +34,7 @@ pub(crate) async fn run(arguments: RemoveArguments) -> Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Removes them one by one, and notes which are gone: where one is refused, those before it are.
+/// Removes jobs one by one and records those removed: if one is refused, those before it are already gone.
 async fn remove(client: &Client, typed: &[String], json: bool, removed: &mut Vec<String>) -> Result<()> {
     for typed in typed {
         let target = ids::target(client, typed).await?;

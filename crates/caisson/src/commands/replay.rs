@@ -12,7 +12,7 @@ use crate::cli::{OutputArguments, ServerArguments};
 use crate::client::Client;
 use crate::{events, ids};
 
-/// The longest wait between two events.
+/// The longest pause between two events.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// `caisson replay`
@@ -37,7 +37,7 @@ pub(crate) struct ReplayArguments {
     output: OutputArguments,
 }
 
-/// Plays a job back.
+/// Replays a job.
 pub(crate) async fn run(arguments: ReplayArguments) -> Result<ExitCode> {
     ensure!(
         arguments.speed >= 0.0 && arguments.speed.is_finite(),
@@ -53,7 +53,7 @@ pub(crate) async fn run(arguments: ReplayArguments) -> Result<ExitCode> {
         let time = event["time_ms"].as_i64().unwrap_or(0);
         if let Some(before) = before.filter(|_| arguments.speed > 0.0) {
             let passed = Duration::from_millis(u64::try_from(time - before).unwrap_or(0));
-            // As slow as can be said is longer than any time there is.
+            // For tiny speeds the division overflows a duration.
             let slowed = Duration::try_from_secs_f64(passed.as_secs_f64() / arguments.speed);
             tokio::time::sleep(slowed.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)).await;
         }
@@ -65,7 +65,7 @@ pub(crate) async fn run(arguments: ReplayArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All events of a job that is over.
+/// All events of a finished job.
 pub(crate) async fn all_events(client: &Client, id: &str) -> Result<Vec<Value>> {
     let status = client.get(&format!("/status/{id}")).await?;
     let word = status["status"].as_str().unwrap_or_default();

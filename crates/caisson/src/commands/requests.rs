@@ -28,7 +28,7 @@ pub(crate) struct RequestsArguments {
     output: OutputArguments,
 }
 
-/// Lists what waits for a person.
+/// Lists a job's input requests.
 pub(crate) async fn run(arguments: RequestsArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;

@@ -45,7 +45,7 @@ pub(crate) struct BudgetArguments {
 }
 
 impl BudgetArguments {
-    /// As the server takes it; nothing where nothing was said.
+    /// The request field; `None` if no limit was given.
     pub(crate) fn to_json(self) -> Option<Value> {
         let mut budget = Map::new();
         budget.extend(self.money.map(|money| ("money_usd".to_owned(), json!(money))));
@@ -60,7 +60,6 @@ impl BudgetArguments {
     }
 }
 
-/// Asks them to go on.
 pub(crate) async fn run(arguments: ResumeArguments) -> Result<ExitCode> {
     let mut body = Map::new();
     body.extend(arguments.budget.to_json().map(|budget| ("budget".to_owned(), budget)));

@@ -27,7 +27,6 @@ pub(crate) struct RetryArguments {
     output: OutputArguments,
 }
 
-/// Runs it again.
 pub(crate) async fn run(arguments: RetryArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;

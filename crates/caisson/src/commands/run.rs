@@ -1,4 +1,4 @@
-//! `caisson run`: sends a job, shows what happens, fetches the result.
+//! `caisson run`: submits a job, shows its progress, downloads the result.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,13 +72,13 @@ pub(crate) struct RunArguments {
 /// Where the job runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On a server, which goes on without us.
+    /// On a server, where it goes on without this process.
     Server,
     /// In this process, and ends with it.
     Here,
 }
 
-/// Runs the job and stays until it is over.
+/// Runs the job until it ends.
 pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
     let job = job_of(&arguments)?;
     let uploads = upload::collect(&arguments.file)?;
@@ -100,7 +100,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
     ended
 }
 
-/// The job as it is sent: the file's, with what flags say on top.
+/// The request: the job from the file, overridden by flags.
 fn job_of(arguments: &RunArguments) -> Result<Map<String, Value>> {
     let mut job = match (&arguments.steps, &arguments.task) {
         (Some(path), _) => steps_file::read(path)?,
@@ -147,7 +147,7 @@ async fn follow_job(
     if let Some(hint) = accepted["hint"].as_str() {
         super::say(hint);
     }
-    // A job that is not pending when it was just accepted waits for something that will not come while we look.
+    // A newly accepted job that is not pending waits for something that will not happen while we watch.
     if accepted["status"] != "pending" {
         view.tell_waiting(&accepted);
         if place == Place::Here {
@@ -158,7 +158,7 @@ async fn follow_job(
     watch_to_the_end(client, place, &id, arguments.out, &mut view).await
 }
 
-/// Watches a job and fetches its result, as far as nobody says that it is enough.
+/// Watches a job and downloads its result, unless the user stops watching.
 pub(super) async fn watch_to_the_end(
     client: &Client,
     place: Place,
@@ -188,21 +188,21 @@ pub(super) async fn watch_to_the_end(
     })
 }
 
-/// How watching a job came to its end.
+/// Why watching a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watched {
     Over,
     Left,
 }
 
-/// Watches the job to its end, and does what Ctrl-C asks for.
+/// Watches the job to its end, and handles Ctrl-C.
 async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Result<Watched> {
     let path = format!("/v1/jobs/{id}/events");
     let mut asked = match place {
         Place::Server => Asked::on_a_server(view.question()),
         Place::Here => Asked::in_this_process(view.question()),
     };
-    // Dropping the watching at a signal and starting it anew would show everything again.
+    // The future is kept across signals, because watching again from the start would show everything again.
     let mut watching = std::pin::pin!(view.watch(client, &path));
     loop {
         tokio::select! {
@@ -216,7 +216,7 @@ async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Resu
                     let mut cancelling = std::pin::pin!(client.post(&path, &nothing));
                     loop {
                         tokio::select! {
-                            // It may have ended by itself in the meantime.
+                            // The job may have ended on its own in the meantime.
                             _ = cancelling.as_mut() => break,
                             again = interrupt::next(&mut asked) => if again == Answer::Leave {
                                 return Ok(Watched::Left);

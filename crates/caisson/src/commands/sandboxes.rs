@@ -85,7 +85,6 @@ struct CreateArguments {
     label: Vec<(String, String)>,
 }
 
-/// Does it.
 pub(crate) async fn run(arguments: SandboxesArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let json = arguments.output.json;
@@ -118,7 +117,7 @@ pub(crate) async fn run(arguments: SandboxesArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends them one by one, and notes which are gone: where one is refused, those before it are.
+/// Removes sandboxes one by one and records those removed: if one is refused, those before it are already gone.
 async fn remove(client: &Client, typed: &[String], removed: &mut Vec<String>) -> Result<()> {
     for typed in typed {
         let id = ids::sandbox(client, typed).await?;
@@ -128,7 +127,7 @@ async fn remove(client: &Client, typed: &[String], removed: &mut Vec<String>) ->
     Ok(())
 }
 
-/// The id of a sandbox that was asked for; one that has ended already could not be made.
+/// The id of a new sandbox; an error if the sandbox has already ended because it could not be created.
 pub(super) fn id_of_made(sandbox: &Value) -> Result<String> {
     if sandbox["status"] == "ended" {
         let reason = sandbox["reason"].as_str().unwrap_or("the server gives no reason");

@@ -19,10 +19,10 @@ use crate::exposed::Exposed;
 use crate::logging::{self, LogLevel};
 use crate::reload;
 
-/// How long the end of the server waits for threads that wait for the system.
+/// At shutdown, how long to wait for blocking threads.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs the server until it is told to stop.
+/// Runs the server until it receives a stop signal.
 pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)?;
     let (level, exporter) = logging::start(&config.log, config.log_format, config.telemetry.clone())?;
@@ -40,14 +40,14 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
         });
     }
     let served = runtime.block_on(serve(arguments, config, level));
-    // What a thread still waits for, such as the sync of a disk, goes on with the next server.
+    // Blocking work that is still running then, such as syncing a disk, is repeated by the next server.
     runtime.shutdown_timeout(SHUTDOWN_PATIENCE);
     served?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A shell lets programs open 1,024 files, for the sake of old ones that count on it, and more where they ask. Each job that runs has two,
-/// each connection one. What runs in sandboxes has limits of its own.
+/// Raises the soft limit on open files to the hard limit. Shells set 1,024 for compatibility with old programs, but
+/// each running job needs two and each connection one. Programs in sandboxes have their own limits.
 fn open_as_many_files_as_allowed() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -56,10 +56,10 @@ fn open_as_many_files_as_allowed() {
 }
 
 async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Result<()> {
-    // From now on these signals end nobody by themselves.
+    // From now on these signals no longer end the process by default.
     let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let mut stops = Stops::listen()?;
-    // Until it is ready nothing runs that would have to be shut down.
+    // Until the server is ready there is nothing to shut down.
     let ready = tokio::select! {
         () = stops.next() => {
             tracing::info!("told to stop before this server was ready");
@@ -86,7 +86,7 @@ async fn serve(arguments: ServeArguments, config: Config, level: LogLevel) -> Re
     Ok(())
 }
 
-/// What a server has when it can begin to serve.
+/// The parts of a server that is ready to serve.
 struct Ready {
     listeners: Vec<TcpListener>,
     exposed: Exposed,
@@ -95,7 +95,7 @@ struct Ready {
 }
 
 async fn get_ready(config: &Config) -> Result<Ready> {
-    // The folder first: a second server must not touch anything in it.
+    // Lock the folder first: a second server must not touch anything in it.
     let folder = DataFolder::open(&config.data)?;
     let listeners = bind(config).await?;
     let exposed = Exposed::bind(config).await?;
@@ -123,7 +123,7 @@ async fn get_ready(config: &Config) -> Result<Ready> {
     Ok(Ready { listeners, exposed, host, orchestrator })
 }
 
-/// Says what others who reach this server could do.
+/// Warns about what others who can reach this server could do.
 fn warn_of_others(config: &Config, orchestrator: &Orchestrator) {
     let is_reached = config.listen.iter().any(|address| !address.ip().is_loopback());
     if !orchestrator.needs_keys() && (is_reached || config.insecure_listen) {
@@ -144,8 +144,8 @@ async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Returns when the server shall go down: at a signal, or once the jobs that run are over where they are waited for.
-/// A second signal ends the waiting.
+/// Returns when the server must shut down: on a signal, or, if it waits for running jobs, once they have ended. A
+/// second signal ends the wait.
 async fn wait_for_end(mut stops: Stops, orchestrator: Orchestrator) {
     stops.next().await;
     tokio::select! {
@@ -154,7 +154,7 @@ async fn wait_for_end(mut stops: Stops, orchestrator: Orchestrator) {
     }
 }
 
-/// The signals by which a server is told to stop. None is lost from the moment that this is made.
+/// The stop signals of the server. No signal is lost once this exists.
 struct Stops {
     terminate: Signal,
     interrupt: Signal,
@@ -168,7 +168,7 @@ impl Stops {
         })
     }
 
-    /// Returns at SIGTERM or Ctrl-C.
+    /// Returns on SIGTERM or Ctrl-C.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -41,7 +41,7 @@ pub(crate) struct ShareArguments {
     output: OutputArguments,
 }
 
-/// Makes the link and prints it.
+/// Creates the link and prints it.
 pub(crate) async fn run(arguments: ShareArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn run(arguments: ShareArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads `90`, `90s`, `30m`, `12h`, `7d` as seconds.
+/// Parses `90`, `90s`, `30m`, `12h`, `7d` as seconds.
 fn parse_seconds(text: &str) -> Result<u64> {
     let (digits, factor) = match text.strip_suffix(['s', 'm', 'h', 'd']) {
         Some(digits) if text.ends_with('m') => (digits, 60),

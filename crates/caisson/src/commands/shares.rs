@@ -53,7 +53,6 @@ enum Action {
     },
 }
 
-/// Does it.
 pub(crate) async fn run(arguments: SharesArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let (Action::List { id } | Action::Revoke { id, .. }) = &arguments.action;
@@ -97,9 +96,9 @@ fn show(listed: &Value) -> Result<()> {
     super::print(&table.show())
 }
 
-/// The id of the one link that is meant.
+/// The id of the link that the argument refers to.
 fn find(listed: &Value, link: &str) -> Result<String> {
-    // In a link the id comes last, before its end and its seal.
+    // In a link the id comes last, followed by its expiry and signature.
     let wanted = link.rsplit('~').next().and_then(|last| last.split('.').next()).unwrap_or(link);
     let found: Vec<&str> = shares_in(listed)
         .iter()

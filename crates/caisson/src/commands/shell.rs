@@ -17,9 +17,9 @@ use crate::ids::{Kind, Target};
 use crate::one_shot::OneShot;
 use crate::stream::{self, Input, Start};
 
-/// What shells add to the number of a signal that has ended a command.
+/// Shells add this to the number of the signal that ended a command.
 const SIGNALLED: u8 = 128;
-/// Bash where the image has it.
+/// Bash if the image has it.
 const SHELL: &str = "if command -v bash > /dev/null; then exec bash -l; else exec sh; fi";
 
 /// `caisson shell`
@@ -45,7 +45,7 @@ pub(crate) struct ShellArguments {
     server: ServerArguments,
 }
 
-/// Opens the shell and stays until it ends.
+/// Opens the shell and runs until it exits.
 pub(crate) async fn run(arguments: ShellArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
@@ -65,7 +65,8 @@ async fn in_sandbox(client: &Client, arguments: ShellArguments) -> Result<ExitCo
     let mut request = Map::new();
     arguments.limits.add_to(&mut request);
     let request = Value::Object(request);
-    // What was made for this shell must not outlive it: from here on a signal ends the shell and not this process.
+    // The sandbox was created for this shell and must not outlive it: from here on a signal ends the shell, not this
+    // process.
     let mut told = pin!(interrupt::told_to_go());
     let mut making = pin!(client.post("/v1/sandboxes", &request));
     let (made, early) = tokio::select! {
@@ -89,7 +90,7 @@ async fn in_sandbox(client: &Client, arguments: ShellArguments) -> Result<ExitCo
     }
     let removed = tokio::select! {
         removed = async { client.delete(&format!("/v1/sandboxes/{}", target.id)).await } => removed,
-        // Somebody does not want to wait for a server that does not answer.
+        // The user does not want to wait for a server that does not answer.
         () = interrupt::told_to_end() => Err(anyhow!("this was broken off")),
     };
     if let Err(error) = removed {
@@ -98,12 +99,12 @@ async fn in_sandbox(client: &Client, arguments: ShellArguments) -> Result<ExitCo
     ended
 }
 
-/// The exit code of what a signal has ended.
+/// The exit code after a signal.
 fn code_of(signal: i32) -> Result<ExitCode> {
     Ok(ExitCode::from(SIGNALLED.saturating_add(u8::try_from(signal)?)))
 }
 
-/// A shell on the terminal in front, or one that reads standard input where there is none.
+/// A shell on this terminal; without a terminal, one that reads standard input.
 pub(super) fn shell() -> Start {
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let request = json!({

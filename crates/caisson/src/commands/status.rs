@@ -30,7 +30,7 @@ pub(crate) struct StatusArguments {
     output: OutputArguments,
 }
 
-/// Says where it stands.
+/// Prints a job's status.
 pub(crate) async fn run(arguments: StatusArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;

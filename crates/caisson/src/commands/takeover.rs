@@ -76,7 +76,7 @@ pub(crate) struct HandbackArguments {
     output: OutputArguments,
 }
 
-/// Gives a sandbox back to the agent.
+/// Hands a sandbox back to the agent.
 pub(crate) async fn give_back(arguments: HandbackArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;

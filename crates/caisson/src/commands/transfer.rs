@@ -1,4 +1,4 @@
-//! How far files on their way have come: a line on a terminal, which is gone when they are there; nothing elsewhere.
+//! The progress of a file transfer: on a terminal, a line that disappears at the end; otherwise nothing.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,10 @@ use super::image::size_text;
 use super::view::CLEAR;
 use crate::terminal::{self, bar, harmless};
 
-/// The least time between two paintings.
+/// The minimum time between two updates.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Files on their way. Clones are the same; the line is gone with the last.
+/// A file transfer. Clones share the progress line, which disappears with the last of them.
 #[derive(Clone)]
 pub(crate) struct Transfer(Arc<Mutex<Line>>);
 
@@ -19,7 +19,7 @@ struct Line {
     doing: &'static str,
     name: String,
     moved_bytes: u64,
-    /// Where it is known.
+    /// `None` if unknown.
     total_bytes: Option<u64>,
     begun: Instant,
     painted: Option<Instant>,
@@ -27,17 +27,17 @@ struct Line {
 }
 
 impl Transfer {
-    /// Sends so many bytes.
+    /// An upload of `total_bytes`.
     pub(crate) fn sending(total_bytes: u64) -> Self {
         Self::begin("sending", Some(total_bytes))
     }
 
-    /// Receives so many bytes, where that is known.
+    /// A download of `total_bytes`, if known.
     pub(crate) fn receiving(total_bytes: Option<u64>) -> Self {
         Self::begin("receiving", total_bytes)
     }
 
-    /// Receives what nobody has counted.
+    /// A download of unknown size.
     pub(crate) fn receiving_uncounted() -> Self {
         Self::receiving(None)
     }
@@ -55,7 +55,7 @@ impl Transfer {
         Self(Arc::new(Mutex::new(line)))
     }
 
-    /// This file comes now.
+    /// Sets the name of the current file.
     pub(crate) fn of(&self, name: &str) {
         self.with(|line| {
             line.name = harmless(name);
@@ -63,7 +63,7 @@ impl Transfer {
         });
     }
 
-    /// So many bytes more have been moved.
+    /// Counts transferred bytes.
     pub(crate) fn add(&self, bytes: usize) {
         self.with(|line| {
             line.moved_bytes += bytes as u64;
@@ -71,7 +71,7 @@ impl Transfer {
         });
     }
 
-    /// Says something beside it.
+    /// Prints a message above the line.
     pub(crate) fn say(&self, words: &str) {
         self.with(Line::clear);
         super::say(words);
@@ -90,7 +90,7 @@ impl Line {
         let width = usize::from(terminal::size_of(std::io::stderr()).columns).saturating_sub(1);
         let line: String = self.text(self.begun.elapsed()).chars().take(width).collect();
         let mut err = std::io::stderr().lock();
-        // A terminal that is gone needs no line.
+        // A closed terminal is not an error.
         let _ = write!(err, "{CLEAR}{line}").and_then(|()| err.flush());
         self.painted = Some(Instant::now());
     }

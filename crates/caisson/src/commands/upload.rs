@@ -1,5 +1,5 @@
-//! What goes from here into a workspace: files, empty folders, links. What a job brings along is sent into a draft, which
-//! is started when all is there.
+//! Uploads files, empty folders and symlinks into a workspace. The files of a new job are uploaded into a draft,
+//! which is started when they are complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,12 +18,12 @@ use super::transfer::Transfer;
 use crate::client::Client;
 use crate::ids::{Kind, Target};
 
-/// How much of a file is sent at once.
+/// The maximum size of a chunk of a file.
 const CHUNK_BYTES: usize = 256 * 1024;
 /// How long to wait for the id of a draft after a signal, in order to cancel the draft.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Something here and its path in the workspace.
+/// A local file and its path in the workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Upload {
     pub(crate) from: PathBuf,
@@ -31,30 +31,29 @@ pub(crate) struct Upload {
     pub(crate) kind: UploadKind,
 }
 
-/// What is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UploadKind {
     File,
-    /// A folder with nothing in it; others come with their files.
+    /// A folder without content; other folders are created with their files.
     EmptyFolder,
-    /// A link and where it points.
+    /// A symlink and its target.
     Link(String),
 }
 
-/// What becomes of links below a folder. The path that somebody has named is followed.
+/// How to treat symlinks below a folder. A path that the user named is always followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
     Copied,
-    /// A job that has not started takes none.
+    /// A job that has not started accepts none.
     LeftOut,
 }
 
-/// All files below the given paths, each under the name of the path it was given by.
+/// All files below the given paths, each under the name of its path.
 pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
     let mut uploads = Vec::new();
     for path in paths {
         let whole = fs::canonicalize(path).with_context(|| format!("reading {}", path.display()))?;
-        // Of `.` and the like the content is meant.
+        // `.` and the like stand for the folder's content.
         let name = match path.file_name() {
             Some(name) => workspace_name(name)?,
             None => String::new(),
@@ -71,7 +70,7 @@ pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
     Ok(uploads)
 }
 
-/// Adds a file, or all that is below a folder.
+/// Adds a file, or everything below a folder.
 pub(crate) fn add(from: &Path, to: &str, links: Links, uploads: &mut Vec<Upload>) -> Result<()> {
     let reading = || format!("reading {}", from.display());
     let kind = fs::symlink_metadata(from).with_context(reading)?.file_type();
@@ -104,13 +103,13 @@ fn workspace_name(name: &std::ffi::OsStr) -> Result<String> {
     name.to_str().map(ToOwned::to_owned).with_context(|| format!("the name {} is not UTF-8", name.display()))
 }
 
-/// A path below a folder; an empty folder is the workspace.
+/// Joins a folder and a name; an empty folder is the workspace.
 pub(crate) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
 }
 
-/// Hands a job in with its files. Nothing is left of it when it cannot be started; nothing is answered where somebody stopped it
-/// before it was.
+/// Submits a job with its files. If it cannot be started, nothing is left of it. `None` if a signal stopped the
+/// submission before the job was started.
 pub(crate) async fn submit(
     client: &Client,
     mut job: Map<String, Value>,
@@ -125,7 +124,8 @@ pub(crate) async fn submit(
     let mut creating = std::pin::pin!(client.post("/v1/jobs", &draft));
     let mut answer_limit = std::pin::pin!(tokio::time::sleep(ANSWER_LIMIT));
     let mut is_stopped = false;
-    // Listens for signals before the draft exists, and waits for its id: otherwise a signal would leave the draft behind.
+    // Listens for signals before creating the draft, and then waits for its id. Otherwise a signal would leave the
+    // draft behind.
     let accepted = loop {
         tokio::select! {
             biased;
@@ -150,7 +150,7 @@ pub(crate) async fn submit(
         started = start => started.map(Some),
     };
     if !matches!(started, Ok(Some(_))) {
-        // A draft that nobody will start is of no use; when it stays, its retention takes it.
+        // Best effort: a draft that nobody starts is deleted when its retention ends.
         let _ = client.post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
     }
     Ok(started?.map(|mut answer| {
@@ -159,7 +159,7 @@ pub(crate) async fn submit(
     }))
 }
 
-/// Sends all of it, one after the other.
+/// Uploads everything, one after the other.
 pub(crate) async fn send_all(client: &Client, target: &Target, uploads: &[Upload]) -> Result<()> {
     let transfer = Transfer::sending(uploads.iter().map(bytes_of).sum());
     for upload in uploads {
@@ -169,7 +169,7 @@ pub(crate) async fn send_all(client: &Client, target: &Target, uploads: &[Upload
     Ok(())
 }
 
-/// How much there is to send; what cannot be read is told when its turn comes.
+/// The size of a file; 0 if it is unreadable, which is reported when it is uploaded.
 fn bytes_of(upload: &Upload) -> u64 {
     match upload.kind {
         UploadKind::File => fs::metadata(&upload.from).map_or(0, |metadata| metadata.len()),
@@ -190,7 +190,7 @@ async fn send(client: &Client, target: &Target, upload: &Upload, transfer: &Tran
     }
 }
 
-/// Writes one file, with its permissions.
+/// Uploads one file with its permissions.
 async fn send_file(client: &Client, target: &Target, upload: &Upload, transfer: &Transfer) -> Result<()> {
     let reading = || format!("reading {}", upload.from.display());
     let file = File::open(&upload.from).with_context(reading)?;
@@ -218,7 +218,7 @@ fn chunks_of(mut file: File) -> impl Iterator<Item = std::io::Result<Vec<u8>>> {
     })
 }
 
-/// A path as it stands in a URL.
+/// Percent-encodes a path for a URL.
 pub(crate) fn encode(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path.bytes() {

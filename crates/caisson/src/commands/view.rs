@@ -1,4 +1,4 @@
-//! What the person or program in front sees of a job: lines, and on a terminal a bar below them.
+//! Displays a job: lines of output, and on a terminal a progress bar below them; or JSON lines.
 
 use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, Write};
@@ -16,50 +16,50 @@ use crate::client::Client;
 use crate::events;
 use crate::terminal::{self, Colours};
 
-/// How often the bar is painted anew.
+/// How often the bar is redrawn.
 const TICK: Duration = Duration::from_millis(200);
-/// Goes to the start of the line and clears it.
+/// Moves to the start of the line and clears it.
 pub(super) const CLEAR: &str = "\r\x1b[2K";
 
-/// Shows a job.
+/// Displays a job.
 pub(crate) enum View {
-    /// Lines for people.
+    /// Human-readable lines.
     People { progress: Progress, bar: Bar, question: Question },
     /// JSON lines.
     Programs,
 }
 
-/// Whether a person is being asked something on the last line, where the bar would be.
+/// Whether a question to the user is on the last line, where the bar would be.
 pub(crate) type Question = Rc<Cell<bool>>;
 
-/// The line at the bottom.
+/// The progress bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bar {
     /// No terminal: no bar.
     None,
-    /// On a terminal, not painted now.
+    /// On a terminal, not drawn at the moment.
     Hidden,
-    /// Painted.
+    /// Drawn.
     Painted,
 }
 
-/// How watching a job came to its end.
+/// Why watching a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// The job is over.
+    /// The job has ended.
     Over,
-    /// Whoever read the output, such as `head`, has seen enough.
+    /// The reader of the output, such as `head`, has closed it.
     Unread,
 }
 
-/// Returns once the reader of a pipe on standard output has gone.
+/// Returns once the reader of a pipe on standard output has closed it.
 async fn nobody_reads() {
     let mut ticks = tokio::time::interval(TICK);
     loop {
         ticks.tick().await;
         let out = rustix::stdio::stdout();
         let mut wanted = [PollFd::new(&out, PollFlags::empty())];
-        // Errors are told whether asked for or not; without waiting.
+        // Reports errors even though no events are requested; does not block.
         let found = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         if found.is_ok() && wanted[0].revents().intersects(PollFlags::ERR) {
             return;
@@ -77,7 +77,7 @@ impl View {
         Self::People { progress: Progress::new(Colours::of_output()), bar, question: Question::default() }
     }
 
-    /// Set while a person is asked: the bar stays away.
+    /// The flag that hides the bar while a question is shown.
     pub(crate) fn question(&self) -> Question {
         match self {
             Self::People { question, .. } => Rc::clone(question),
@@ -85,7 +85,7 @@ impl View {
         }
     }
 
-    /// Says something to people.
+    /// Prints a message in human-readable mode.
     pub(crate) fn say(&mut self, line: &str) {
         self.hide_bar();
         if matches!(self, Self::People { .. }) {
@@ -93,7 +93,7 @@ impl View {
         }
     }
 
-    /// Says where the result of the job is.
+    /// Prints where the job's result is.
     pub(crate) fn tell_result(&mut self, job: &str, path: &Path, bytes: u64) {
         match self {
             Self::People { .. } => self.say(&format!("result: {}", path.display())),
@@ -103,14 +103,14 @@ impl View {
         }
     }
 
-    /// Says to programs that the job waits, with what the server has answered. People are told by the hint in it.
+    /// In JSON mode, prints the server's answer that says the job must wait. In the other mode its hint is printed
+    /// elsewhere.
     pub(crate) fn tell_waiting(&mut self, accepted: &Value) {
         if matches!(self, Self::Programs) {
             self.show(&json!({"kind": "waiting", "data": accepted}));
         }
     }
 
-    /// Shows an event.
     pub(crate) fn show(&mut self, event: &Value) {
         let text = match self {
             Self::People { progress, .. } => progress.show(event),
@@ -124,14 +124,14 @@ impl View {
         if is_asked {
             paint(CLEAR);
         }
-        // A reader that has gone does not stop the job.
+        // A closed output pipe does not stop the job.
         let _ = super::print(&text);
         if is_asked {
             paint(QUESTION);
         }
     }
 
-    /// Shows all events of a job until it is over, or until nobody reads them any more.
+    /// Shows all events of a job until it ends or the reader closes the output.
     pub(crate) async fn watch_while_read(&mut self, client: &Client, path: &str) -> Result<Watched> {
         tokio::select! {
             ended = self.watch(client, path) => ended.map(|()| Watched::Over),
@@ -139,16 +139,16 @@ impl View {
         }
     }
 
-    /// Shows all events of a job until it is over.
+    /// Shows all events of a job until it ends.
     pub(crate) async fn watch(&mut self, client: &Client, path: &str) -> Result<()> {
-        // Only the bar shows words before the answer is there.
+        // Only the bar shows model text before the answer is complete.
         let wants_words = matches!(self, Self::People { bar: Bar::Hidden | Bar::Painted, .. });
         let path = if wants_words { format!("{path}?deltas=true") } else { path.to_owned() };
         let view = RefCell::new(self);
         let mut following =
             std::pin::pin!(events::follow(client, &path, |event| view.borrow_mut().show(event)));
         let mut ticks = tokio::time::interval(TICK);
-        // The first tick comes at once; a job that is over sooner needs no bar.
+        // The first tick is immediate; a job that ends before the next needs no bar.
         ticks.tick().await;
         loop {
             tokio::select! {
@@ -171,7 +171,7 @@ impl View {
         }
     }
 
-    /// Takes the bar away, so that lines can be printed.
+    /// Clears the bar, so that lines can be printed.
     pub(crate) fn hide_bar(&mut self) {
         if let Self::People { bar: bar @ Bar::Painted, .. } = self {
             paint(CLEAR);
@@ -180,7 +180,7 @@ impl View {
     }
 }
 
-/// Writes on the last line of the terminal. One that is gone needs nothing.
+/// Writes on the last line of the terminal. Ignores errors, since the terminal may be closed.
 fn paint(text: &str) {
     let mut error = std::io::stderr().lock();
     let _ = write!(error, "{text}").and_then(|()| error.flush());

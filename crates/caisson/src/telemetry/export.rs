@@ -11,25 +11,25 @@ use tokio::sync::mpsc;
 use super::SpanLayer;
 use crate::client_tls::install_tls_provider;
 
-/// Spans that wait for being sent.
+/// The maximum number of queued spans.
 const MOST_WAITING: usize = 4096;
 const MOST_IN_BATCH: usize = 512;
-/// How long spans wait for others.
+/// How long to collect spans into a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a collector may take.
+/// Timeout for a request to the collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where traces go.
+/// Where to send traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Telemetry {
     /// The collector, such as `http://127.0.0.1:4318`.
     pub(crate) endpoint: String,
-    /// How this server calls itself there.
+    /// This server's service name.
     pub(crate) service_name: String,
 }
 
 impl Telemetry {
-    /// Checks what the configuration says.
+    /// Checks the configuration.
     pub(crate) fn check(endpoint: Option<String>, service_name: Option<String>) -> Result<Option<Self>> {
         let Some(endpoint) = endpoint else {
             if service_name.is_some() {
@@ -51,14 +51,14 @@ impl Telemetry {
     }
 }
 
-/// What sends; to be run for as long as the server lives.
+/// Sends spans; must be run as long as the server lives.
 pub(crate) struct Exporter {
     telemetry: Telemetry,
     spans: mpsc::Receiver<Value>,
     dropped: Arc<AtomicU64>,
 }
 
-/// A layer for the log's registry, and what sends its spans.
+/// A layer for the log's registry, and the exporter of its spans.
 pub(crate) fn start(telemetry: Telemetry) -> (SpanLayer, Exporter) {
     let (finished, spans) = mpsc::channel(MOST_WAITING);
     let dropped = Arc::new(AtomicU64::new(0));
@@ -66,7 +66,7 @@ pub(crate) fn start(telemetry: Telemetry) -> (SpanLayer, Exporter) {
 }
 
 impl Exporter {
-    /// Sends until nobody makes spans any more.
+    /// Sends spans until no more can be created.
     pub(crate) async fn run(mut self) -> Result<()> {
         install_tls_provider();
         let client = reqwest::Client::builder()
@@ -93,7 +93,7 @@ impl Exporter {
                 Err(error) => Some(error.to_string()),
             };
             let dropped = self.dropped.swap(0, Ordering::Relaxed);
-            // Told once, not for every batch.
+            // Logged once, not for every batch.
             if let Some(problem) = problem.filter(|_| !is_away) {
                 is_away = true;
                 tracing::warn!(%url, problem, "traces cannot be sent; they are dropped until the collector is there");

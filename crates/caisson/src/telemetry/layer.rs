@@ -1,4 +1,4 @@
-//! Turns spans of `tracing` into finished spans of OpenTelemetry.
+//! Converts `tracing` spans into finished OpenTelemetry spans.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -13,13 +13,13 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Hands finished spans to who sends them.
+/// Passes finished spans to the exporter.
 pub(crate) struct SpanLayer {
     pub(super) finished: mpsc::Sender<Value>,
     pub(super) dropped: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
-/// What is known of a span that runs.
+/// A span in progress.
 struct Running {
     trace: u128,
     id: u64,
@@ -29,7 +29,7 @@ struct Running {
     attributes: Vec<Value>,
 }
 
-/// Numbers that nobody else has, good enough for ids.
+/// Random numbers, unique enough for ids.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish().max(1)
 }
@@ -41,7 +41,7 @@ fn now_nanos() -> u128 {
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        // Those between that are not meant for a collector are left out.
+        // Skips intermediate spans that are not exported.
         let above = span
             .scope()
             .skip(1)
@@ -111,7 +111,7 @@ impl Running {
 
 impl Visit for Running {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        // Whole numbers are texts in the JSON form of the protocol.
+        // The JSON encoding of OTLP represents integers as strings.
         self.add(field, &json!({"intValue": value.to_string()}));
     }
 

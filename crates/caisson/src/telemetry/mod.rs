@@ -1,9 +1,9 @@
-//! Traces for OpenTelemetry, where the configuration names a collector: requests, jobs, calls.
+//! OpenTelemetry traces of requests, jobs and calls, if the configuration names a collector.
 //!
-//! The other crates make spans of `tracing` with the target [`TARGET`]; [`layer`] turns those, and no others, into spans with ids, [`export`] sends
-//! them in batches over OTLP/HTTP as JSON. Written here because it is two screens, and the usual crates would bring a second HTTP client and a
-//! code generator (docs/decisions/0038). A collector that is away costs nothing but the spans: what does not fit the queue is dropped and
-//! counted in the log.
+//! The other crates create `tracing` spans with the target [`TARGET`]. [`layer`] turns only those into spans with
+//! ids, and [`export`] sends them in batches over OTLP/HTTP as JSON. This is our own code because it is short, and
+//! the usual crates would add a second HTTP client and a code generator (docs/decisions/0038). If the collector is
+//! down, only spans are lost: spans that do not fit the queue are dropped and counted in the log.
 
 mod export;
 mod layer;
@@ -11,5 +11,5 @@ mod layer;
 pub(crate) use export::{Exporter, Telemetry, start};
 pub(crate) use layer::SpanLayer;
 
-/// The target of spans that are meant for a collector.
+/// The target of exported spans.
 pub(crate) const TARGET: &str = "caisson_trace";

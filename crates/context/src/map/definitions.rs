@@ -1,23 +1,22 @@
-//! What a file defines: by tree-sitter for Rust, Python, TypeScript, JavaScript and Go, by the words at the start of a line
-//! for other languages, and for all of them when the feature `map` is off.
+//! Extracts the definitions of a source file. Rust, Python, TypeScript, JavaScript and Go are parsed with
+//! tree-sitter; other languages, and all of them without the feature `map`, are matched by keywords at the start of
+//! a line.
 
-/// Signatures are cut off here.
+/// The maximum length of a signature.
 const SIGNATURE_BYTES: usize = 120;
-/// More definitions of one file are not looked at.
+/// The maximum number of definitions per file.
 const MOST: usize = 2_000;
 
-/// Something that a file defines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
-    /// Its name.
     pub name: String,
-    /// Where it begins, counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The line that begins it, without its body.
+    /// The first line of the definition, without its body.
     pub signature: String,
 }
 
-/// Endings of files that hold code.
+/// File extensions of source code.
 const CODE: [&str; 24] = [
     "rs", "py", "ts", "tsx", "mts", "cts", "js", "jsx", "mjs", "cjs", "go", "java", "kt", "c", "h", "cc",
     "cpp", "hpp", "cs", "rb", "php", "swift", "scala", "ex",
@@ -27,12 +26,12 @@ fn extension(path: &str) -> &str {
     path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, extension)| extension)
 }
 
-/// Whether a file's name says that it holds code.
+/// Whether the file name has an extension of source code.
 pub fn is_code(path: &str) -> bool {
     CODE.contains(&extension(path))
 }
 
-/// What a file defines, in the order of its lines.
+/// The definitions of a file, in line order.
 pub fn definitions(path: &str, text: &str) -> Vec<Definition> {
     #[cfg(feature = "map")]
     if let Some(found) = syntax::definitions(extension(path), text) {
@@ -41,11 +40,11 @@ pub fn definitions(path: &str, text: &str) -> Vec<Definition> {
     if is_code(path) { by_words(text) } else { Vec::new() }
 }
 
-/// The first line of something, without its body.
+/// The first line of a definition, without its body.
 fn signature(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default().trim();
     let line = line.trim_end_matches(['{', ':']).trim_end();
-    // A body on the same line says what it does, not what it is.
+    // A body on the same line is not part of the signature.
     let line = line.split_once(" { ").map_or(line, |(before, _)| before);
     crate::facts::short(line, SIGNATURE_BYTES)
 }
@@ -105,7 +104,7 @@ mod syntax {
 
     use super::{Definition, MOST, signature};
 
-    /// Nodes that define something by a child called `name`.
+    /// Syntax nodes that define something and have a child called `name`.
     const RUST: [&str; 9] = [
         "function_item",
         "struct_item",
@@ -143,7 +142,7 @@ mod syntax {
         })
     }
 
-    /// `None` for a language that has no grammar here.
+    /// `None` for a language without a grammar here.
     pub(super) fn definitions(extension: &str, text: &str) -> Option<Vec<Definition>> {
         let (language, kinds) = language(extension)?;
         let mut parser = Parser::new();
@@ -151,7 +150,7 @@ mod syntax {
         let tree = parser.parse(text, None)?;
         let mut found = Vec::new();
         let mut cursor = tree.walk();
-        // A walk without recursion: texts of a hostile depth must not use up the stack.
+        // Iterative, so that deeply nested input cannot overflow the stack.
         loop {
             take(cursor.node(), kinds, text, &mut found);
             if found.len() >= MOST {
@@ -177,7 +176,8 @@ mod syntax {
         }
         let name = node.child_by_field_name("name").and_then(|name| text.get(name.byte_range()));
         let Some(name) = name.filter(|name| !name.is_empty() && name.len() < 200) else { return };
-        // A type in Go is named behind its keyword, a constant function in TypeScript behind `const`: the line tells.
+        // In Go a type's node begins after its keyword, in TypeScript a constant function's node begins after
+        // `const`, so the signature is the whole line.
         let start = text[..node.start_byte()].rfind('\n').map_or(0, |at| at + 1);
         let line = node.start_position().row + 1;
         found.push(Definition {

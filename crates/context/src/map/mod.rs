@@ -1,5 +1,5 @@
-//! The repository map: the files and definitions that matter most, by how much the rest refers to them, in a few thousand
-//! tokens. A pure function of paths and texts that are handed in.
+//! The repository map: the most referenced files and definitions, in a few thousand tokens. A pure function of the
+//! given paths and texts.
 
 mod definitions;
 mod rank;
@@ -11,31 +11,30 @@ pub use definitions::{Definition, definitions, is_code};
 
 use crate::tokens;
 
-/// Larger files are made by programs, or are data.
+/// Larger files are generated or are data.
 const MOST_FILE_BYTES: usize = 512 * 1024;
-/// More files are not looked at; the caller hands in the most important first (those under version control).
+/// The maximum number of files. The caller passes the most important ones first (those under version control).
 const MOST_FILES: usize = 5_000;
-/// Definitions of one file that are shown.
+/// The maximum number of definitions shown per file.
 const MOST_OF_A_FILE: usize = 24;
 
-/// A file of the workspace.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceFile<'a> {
-    /// Its path in the workspace.
+    /// Path within the workspace.
     pub path: &'a str,
-    /// Its text.
     pub text: &'a str,
 }
 
-/// A file with what it defines and what it names.
+/// A file with its definitions and the names it mentions.
 struct Parsed<'a> {
     path: &'a str,
     definitions: Vec<Definition>,
-    /// How often each name stands in it.
+    /// How often each name occurs in the file.
     names: BTreeMap<&'a str, u32>,
 }
 
-/// Makes the map of a workspace. `focus` is a text (the task) whose names count for more. `None` when there is no code.
+/// Builds the map of a workspace. Names that occur in `focus` (the task) get more weight. `None` if there is no
+/// code.
 pub fn map(files: &[SourceFile<'_>], focus: &str, most_tokens: u32) -> Option<String> {
     let mut parsed: Vec<Parsed<'_>> = files
         .iter()
@@ -57,7 +56,7 @@ pub fn map(files: &[SourceFile<'_>], focus: &str, most_tokens: u32) -> Option<St
     Some(render(&parsed, &ranked, most_tokens))
 }
 
-/// Identifiers of a text, with how often they stand in it.
+/// The identifiers of a text and how often each occurs.
 fn names(text: &str) -> BTreeMap<&str, u32> {
     let mut names = BTreeMap::new();
     for word in text.split(|c: char| !(c.is_alphanumeric() || c == '_')) {
@@ -69,7 +68,7 @@ fn names(text: &str) -> BTreeMap<&str, u32> {
     names
 }
 
-/// Files by rank, each with its most wanted definitions in the order of their lines, until the room is used up.
+/// Files by rank, each with its highest-ranked definitions in line order, until the token limit is reached.
 fn render(parsed: &[Parsed<'_>], ranked: &rank::Ranked, most_tokens: u32) -> String {
     let mut order: Vec<usize> = (0..parsed.len()).collect();
     order.sort_by(|a, b| {
@@ -81,7 +80,7 @@ fn render(parsed: &[Parsed<'_>], ranked: &rank::Ranked, most_tokens: u32) -> Str
         let block = block(&parsed[at], &ranked.definitions);
         let cost = tokens::count(&block);
         if cost > left {
-            // A shorter one further down may still fit, but it matters less than the names of files.
+            // A shorter block further down might fit, but file names are more useful.
             let line = format!("{}\n", parsed[at].path);
             let cost = tokens::count(&line);
             if cost > left {

@@ -1,4 +1,4 @@
-//! Which files matter: a file is worth what refers to it is worth.
+//! Ranks files like PageRank: a file's rank comes from the files that refer to it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,10 +6,10 @@ use super::Parsed;
 
 const DAMPING: f64 = 0.85;
 const ROUNDS: usize = 30;
-/// What a name of the task counts for, against one that is not.
+/// Weight of a name that occurs in the task, relative to other names.
 const FOCUS: f64 = 20.0;
 
-/// The worth of files, by their place, and of definitions, by name.
+/// Ranks of files, by index, and of definitions, by name.
 pub(super) struct Ranked {
     pub(super) files: Vec<f64>,
     pub(super) definitions: HashMap<String, f64>,
@@ -33,7 +33,7 @@ pub(super) fn rank(parsed: &[Parsed<'_>], focus: &BTreeMap<&str, u32>) -> Ranked
         for (from, outgoing) in edges.iter().enumerate() {
             let sum: f64 = outgoing.iter().map(|edge| edge.weight).sum();
             if sum == 0.0 {
-                // What refers to nothing gives its worth back to all.
+                // A file without references distributes its rank to all files.
                 for (to, share) in start.iter().enumerate() {
                     next[to] += DAMPING * worth[from] * share;
                 }
@@ -65,7 +65,8 @@ struct Edge<'a> {
     weight: f64,
 }
 
-/// From each file to those that define what it names. A name that many files define says little.
+/// Edges from each file to the files that define the names it mentions. A name that many files define gets little
+/// weight.
 fn edges<'a>(
     parsed: &'a [Parsed<'_>],
     defined: &BTreeMap<&'a str, Vec<usize>>,
@@ -84,7 +85,7 @@ fn edges<'a>(
     parsed.iter().enumerate().map(outgoing).collect()
 }
 
-/// Where a reader begins: everywhere alike, but rather where the task points to.
+/// The start distribution: uniform, with more weight on files that the task mentions.
 fn start(parsed: &[Parsed<'_>], focus: &BTreeMap<&str, u32>) -> Vec<f64> {
     let wish = |file: &Parsed<'_>| {
         let is_defined =

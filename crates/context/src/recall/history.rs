@@ -1,4 +1,4 @@
-//! What the agent's tools answer: `history_search` and `history_read`.
+//! Formats the results of the tools `history_search` and `history_read`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,24 +10,24 @@ use crate::entry::{Entry, EntryBody, EventId};
 use crate::error::ContextError;
 use crate::output::Limits;
 
-/// A line of a snippet is cut off here.
+/// The maximum length of a snippet line.
 const SNIPPET_BYTES: usize = 200;
 const SNIPPET_LINES: usize = 4;
-/// `history_read` answers with at most so much; the rest is asked for by lines, or by the bytes of a long line.
+/// The limits of one `history_read` result. The rest is requested by lines, or by bytes within a long line.
 pub const READ_LIMITS: Limits = Limits { lines: 1_600, bytes: 40 * 1024 };
 
-/// Where the original texts are: the job's log and its blobs.
+/// Access to the original texts: the job's log and its blobs.
 pub trait History {
-    /// An entry of the log.
+    /// An entry of the log; `None` if there is no such event.
     ///
     /// # Errors
-    /// A log that cannot be read. An event that is not there is no error.
+    /// The log cannot be read.
     fn entry(&self, id: EventId) -> Result<Option<Entry>, ContextError>;
 
-    /// The whole text of a blob.
+    /// The complete text of a blob; `None` if it does not exist, for example after retention deleted it.
     ///
     /// # Errors
-    /// A blob that cannot be read. One that is not there (retention may have dropped it) is no error.
+    /// The blob cannot be read.
     fn blob(&self, digest: &str) -> Result<Option<String>, ContextError>;
 }
 
@@ -41,25 +41,23 @@ impl History for BTreeMap<EventId, Entry> {
     }
 }
 
-/// Which lines of an event to read, counted from 1, both counted.
+/// The lines of an event to read, counted from 1, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lines {
-    /// The first.
     pub first: usize,
-    /// The last.
     pub last: usize,
 }
 
 impl Lines {
-    /// From the first line to the end.
+    /// All lines.
     pub const ALL: Lines = Lines { first: 1, last: usize::MAX };
 }
 
-/// The answer of `history_search`: the events that were found among so many, with their day, the lines that match, and
-/// their neighbours.
+/// Formats the result of `history_search`: the hits among `events` events, with their day, matching lines and
+/// neighbours.
 ///
 /// # Errors
-/// A log that cannot be read.
+/// The log cannot be read.
 pub fn answer(
     hits: &[Hit],
     events: usize,
@@ -103,12 +101,12 @@ fn write_hit(answer: &mut String, hit: &Hit, entry: &Entry, wanted: &[String]) {
     }
 }
 
-/// A line; of a long one the part with the longest of the words, which says most.
+/// A line. If it is too long, the part around the longest matching word, which is the most specific.
 fn around(line: &str, wanted: &[String]) -> String {
     if line.len() <= SNIPPET_BYTES {
         return line.to_owned();
     }
-    // Offsets in ASCII's lower case are those of the line.
+    // Lowercasing only ASCII keeps the byte offsets of the line.
     let lower = line.to_ascii_lowercase();
     let places = wanted.iter().filter_map(|word| Some((word.len(), lower.find(word.as_str())?)));
     let at = places.max_by_key(|(length, _)| *length).map_or(0, |(_, at)| at);
@@ -131,14 +129,14 @@ fn who(entry: &Entry) -> &'static str {
     }
 }
 
-/// The lines with most of the words, in their order, with their numbers.
+/// The lines that match most words, in line order, with their numbers.
 fn snippet<'a>(text: &'a str, wanted: &[String]) -> Vec<(usize, &'a str)> {
     let mut best: Vec<(usize, usize, &str)> = Vec::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let lower = line.to_lowercase();
         let matches = wanted.iter().filter(|word| lower.contains(word.as_str())).count();
         best.push((matches, at + 1, line.trim_end()));
-        // Long outputs: keep the list short.
+        // Limit the list for long outputs.
         if best.len() > 4 * SNIPPET_LINES {
             best.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
             best.truncate(SNIPPET_LINES);
@@ -150,14 +148,13 @@ fn snippet<'a>(text: &'a str, wanted: &[String]) -> Vec<(usize, &'a str)> {
     best.into_iter().map(|(_, number, line)| (number, line)).collect()
 }
 
-/// What to read of an event.
+/// Which part of an event to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Which lines.
     pub lines: Lines,
-    /// So many bytes of them are left out at the start: a line may be longer than an answer.
+    /// How many bytes to skip at the start of the lines: a line may be longer than one result.
     pub from_byte: usize,
-    /// The most of the text in one answer.
+    /// The maximum size of the text in one result.
     pub limits: Limits,
 }
 
@@ -167,11 +164,11 @@ impl From<Lines> for Part {
     }
 }
 
-/// The answer of `history_read`: the original text of an event, or some lines of it. What was too large for the log comes
-/// from its blob. A long text is answered up to a limit, and the answer says how to go on.
+/// Formats the result of `history_read`: the original text of an event, or some of its lines. A text that was too
+/// large for the log is read from its blob. If the text exceeds the limit, the result says how to continue.
 ///
 /// # Errors
-/// No such event; a log that cannot be read.
+/// There is no such event, or the log cannot be read.
 pub fn history_read(
     history: &impl History,
     id: EventId,
@@ -192,7 +189,7 @@ pub fn history_read(
     Ok(note.unwrap_or_default().to_owned() + &some_of(&text, part.into()))
 }
 
-/// Lines of a text, exactly as they are, up to the limit.
+/// Lines of a text, unchanged, up to the limit.
 fn some_of(text: &str, part: Part) -> String {
     let all = crate::output::count_lines(text);
     let skip = part.lines.first.max(1) - 1;
@@ -217,7 +214,7 @@ fn some_of(text: &str, part: Part) -> String {
     }
     let after_lines =
         rest.match_indices('\n').nth(part.limits.lines.max(1) - 1).map_or(rest.len(), |(at, _)| at + 1);
-    // At least one character, so that who goes on comes to an end.
+    // At least one character, so that a reader who continues always makes progress.
     let end = cut::floor(rest, part.limits.bytes.min(after_lines)).max(cut::ceil(rest, 1));
     let before = crate::output::count_lines(&chosen[..from]) - usize::from(is_within_line(chosen, from));
     let first = skip + before + 1;
@@ -226,7 +223,7 @@ fn some_of(text: &str, part: Part) -> String {
         let last = first + crate::output::count_lines(shown) - 1;
         return format!("{shown}\n[lines {first}-{last} of {all}; go on with from_line {}]\n", last + 1);
     }
-    // Counted from the start of the line, so that the answer does not depend on how one came here.
+    // Counted from the start of the line, so that the result does not depend on earlier reads.
     let line_start = chosen[..from].rfind('\n').map_or(0, |at| at + 1);
     let line_bytes = chosen[line_start..].find('\n').unwrap_or(chosen.len() - line_start);
     let (begin, next) = (from - line_start, from - line_start + end);
@@ -237,7 +234,7 @@ fn some_of(text: &str, part: Part) -> String {
     )
 }
 
-/// Whether a byte is neither the first of a line nor the end of the text before it.
+/// Whether a byte offset is inside a line: neither its start nor the start of the text.
 fn is_within_line(text: &str, at: usize) -> bool {
     at > 0 && !text[..at].ends_with('\n')
 }

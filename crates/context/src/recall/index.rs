@@ -1,4 +1,4 @@
-//! The index of a history: segments on disk, the newest events in memory, vectors if there are any.
+//! The index of a history: segments on disk, the newest events in memory, and optional vectors.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use super::{merge, rank, words};
 use crate::entry::{Entry, EventId};
 use crate::error::ContextError;
 
-/// So many events are committed together.
+/// How many events are committed together.
 pub const COMMIT_EVENTS: usize = 200;
-/// Or after so many milliseconds.
+/// The maximum delay of a commit in milliseconds.
 pub const COMMIT_MS: i64 = 1_000;
 
-/// So many segments of about one size become one.
+/// How many segments of about the same size are merged into one.
 const FAN: usize = 8;
-/// More words of a question are not looked up.
+/// Further words of a query are ignored.
 const MOST_WORDS: usize = 32;
-/// Texts of so many bytes are committed at once, however few they are.
+/// This many bytes of text are committed immediately, however few events they are.
 const COMMIT_BYTES: usize = 4 * 1024 * 1024;
-/// Of one event not more than this is indexed, half of it at the head and half at the tail. No tool prints more.
+/// At most this much of one event is indexed, half from the head and half from the tail. No tool prints more.
 const MOST_TEXT: usize = 32 * 1024 * 1024;
-/// What a part of an identifier counts beside the whole of it.
+/// Weight of a match in a part of an identifier, relative to a match of the whole identifier.
 const PART: f32 = 0.3;
-/// How deep the rankings go that are fused.
+/// How many entries of each ranking are fused.
 const FUSED: usize = 100;
 
-/// Finds events by words and, if there are any, by vectors. Belongs to one history.
+/// Finds events by words and, if available, by vectors. Belongs to one history.
 #[derive(Debug)]
 pub struct Index {
     folder: PathBuf,
@@ -41,42 +41,38 @@ pub struct Index {
     vectors: Vectors,
 }
 
-/// What is looked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
-    /// Words, identifiers, paths, a day such as `2026-11-15`.
+    /// Words, identifiers, paths, or a day such as `2026-11-15`.
     pub text: &'a str,
-    /// The question as a vector of the same model as the events' vectors.
+    /// The query as a vector of the model that made the events' vectors.
     pub vector: Option<&'a [f32]>,
-    /// The most hits.
+    /// The maximum number of hits.
     pub limit: usize,
 }
 
 impl<'a> Query<'a> {
-    /// A question in words.
+    /// A query without a vector.
     pub fn words(text: &'a str, limit: usize) -> Self {
         Self { text, vector: None, limit }
     }
 }
 
-/// An event that was found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hit {
-    /// Which.
     pub id: EventId,
-    /// When it happened.
     pub time_ms: i64,
-    /// The larger, the better; comparable within one answer only.
+    /// Higher is better. Comparable only within one result.
     pub score: f32,
-    /// The event before and the event after it, where there are any.
+    /// The events before and after it, if they exist.
     pub neighbours: Vec<EventId>,
 }
 
 impl Index {
-    /// Opens the index in a folder, which is made if it is not there. Files that a crash has left are removed.
+    /// Opens the index in a directory, creating it if necessary. Removes files left by a crash.
     ///
     /// # Errors
-    /// A folder or file that cannot be read; a damaged file.
+    /// The directory or a file cannot be read, or a file is damaged.
     pub fn open(folder: &Path) -> Result<Self, ContextError> {
         let failed = |action| {
             let path = folder.to_owned();
@@ -97,7 +93,7 @@ impl Index {
         let mut segments: Vec<Segment> = Vec::new();
         let mut newest = None;
         for ((_, std::cmp::Reverse(last)), path) in names {
-            // A merge that was cut short leaves what it has merged beside the result.
+            // An interrupted merge leaves the merged segments beside the result.
             if newest.is_some_and(|newest| last <= newest) {
                 remove(&path);
                 continue;
@@ -110,7 +106,7 @@ impl Index {
         Ok(Self { folder, segments, memory: Memory::default(), waiting_since_ms: None, vectors })
     }
 
-    /// The newest event that is on disk. After a restart, add what the log has after it.
+    /// The newest event on disk. After a restart, add the log's events after it.
     pub fn newest_committed(&self) -> Option<EventId> {
         self.segments.last().and_then(|segment| segment.documents.last()).map(|document| document.id)
     }
@@ -120,13 +116,13 @@ impl Index {
         self.memory.documents.last().map(|document| document.id).or_else(|| self.newest_committed())
     }
 
-    /// Adds an entry. It can be found at once, and is on disk after the next commit. Entries without text and those that
-    /// are in the index already are left out.
+    /// Adds an entry. It can be found immediately and is on disk after the next commit. Entries without text and
+    /// entries that are already indexed are ignored.
     pub fn add(&mut self, entry: &Entry) {
         self.add_text(entry.id, entry.time_ms, &words::text_of(entry));
     }
 
-    /// Adds an event by the whole of its text, where the entry has a preview only.
+    /// Adds an event with its complete text, if the entry has only a preview.
     pub fn add_text(&mut self, id: EventId, time_ms: i64, text: &str) {
         if text.is_empty() || self.newest().is_some_and(|newest| newest >= id) {
             return;
@@ -140,10 +136,10 @@ impl Index {
         }
     }
 
-    /// Commits when enough has come together or has waited long enough. Call it after each add, with any clock.
+    /// Commits if enough events are waiting or one has waited long enough. Call it after each add, with any clock.
     ///
     /// # Errors
-    /// A file that cannot be written; nothing is lost, the next commit tries again.
+    /// A file cannot be written. Nothing is lost; the next commit tries again.
     pub fn commit_if_due(&mut self, now_ms: i64) -> Result<(), ContextError> {
         if self.memory.documents.is_empty() {
             return Ok(());
@@ -156,10 +152,10 @@ impl Index {
         Ok(())
     }
 
-    /// Writes what is in memory to disk, and merges segments where too many have come together.
+    /// Writes the in-memory part to disk and merges segments if there are too many.
     ///
     /// # Errors
-    /// A file that cannot be written; what was in memory stays there.
+    /// A file cannot be written. The in-memory part is kept.
     pub fn commit(&mut self) -> Result<(), ContextError> {
         let documents = &self.memory.documents;
         let (Some(first), Some(last)) = (documents.first(), documents.last()) else { return Ok(()) };
@@ -181,7 +177,7 @@ impl Index {
         self.merge_where_due()
     }
 
-    /// Writes a segment aside and gives it its name when it is whole.
+    /// Writes a segment to a temporary file and renames it when it is complete.
     fn write(
         &self,
         first: EventId,
@@ -213,7 +209,7 @@ impl Index {
         Ok(())
     }
 
-    /// Where the newest segments begin, if they are enough of about one size to be merged.
+    /// The start of the newest run of segments of about the same size, if it is long enough to merge.
     fn run_of_equals(&self) -> Option<usize> {
         let start = self.segments.len().checked_sub(FAN)?;
         let newest = self.segments.last()?.documents.len();
@@ -222,10 +218,10 @@ impl Index {
         self.segments[start..].iter().all(is_equal).then_some(start)
     }
 
-    /// The events that answer a question best.
+    /// The best matching events.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// A file cannot be read.
     pub fn search(&self, query: Query<'_>) -> Result<Vec<Hit>, ContextError> {
         let by_words = self.search_words(query.text, query.limit.max(FUSED))?;
         let ranked = match query.vector {
@@ -257,7 +253,8 @@ impl Index {
         let average = (lengths.sum::<u64>() + in_memory) as f32 / (documents.max(1)) as f32;
         let mut scores: Vec<Vec<f32>> = vec![Vec::new(); parts];
         for (word, form) in &wanted {
-            // How many documents have it is known before any posting is read, so that none need be kept.
+            // The number of documents with a word is known before its postings are read, so postings need not be
+            // kept.
             let mut found: Vec<Option<Word>> = Vec::with_capacity(parts);
             for segment in &self.segments {
                 found.push(segment.find(word)?);
@@ -289,7 +286,7 @@ impl Index {
                 scores.iter().zip(known).filter(|(score, _)| **score > 0.0).map(|(score, d)| (d.id, *score)),
             );
         }
-        // Of equals, the newer one is of more use.
+        // Among equal scores, the newer event is more useful.
         let better = |a: &(EventId, f32), b: &(EventId, f32)| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0));
         if ranked.len() > most {
             ranked.select_nth_unstable_by(most, better);
@@ -299,12 +296,12 @@ impl Index {
         Ok(ranked)
     }
 
-    /// The documents of a segment, or of the memory, which comes last.
+    /// The documents of one part: a segment, or the in-memory part, which comes last.
     fn part(&self, part: usize) -> &[Document] {
         self.segments.get(part).map_or(&self.memory.documents, |segment| &segment.documents)
     }
 
-    /// A document with its neighbours.
+    /// A document and its neighbours.
     fn find(&self, id: EventId) -> Option<(Document, Vec<EventId>)> {
         let parts = 0..=self.segments.len();
         let part =
@@ -315,50 +312,49 @@ impl Index {
             None => part.checked_sub(1).and_then(|part| self.part(part).last()),
         };
         let after = self.part(part).get(at + 1).or_else(|| {
-            // The memory is the last part; asking beyond it would answer with it again.
+            // The in-memory part is the last one; a larger index would return it again.
             (part < self.segments.len()).then(|| self.part(part + 1).first()).flatten()
         });
         let neighbours = before.into_iter().chain(after).map(|document| document.id).collect();
         Some((self.part(part)[at], neighbours))
     }
 
-    /// How many events can be found.
+    /// The number of indexed events.
     pub fn len(&self) -> usize {
         self.segments.iter().map(|segment| segment.documents.len()).sum::<usize>()
             + self.memory.documents.len()
     }
 
-    /// Whether nothing can be found.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The size of the words on disk.
+    /// The size of the segments on disk.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Stores vectors that an embeddings model has made of events, in the order of the log. Those of another length than
-    /// the first, and those of events that have one, are left out; their number is returned.
+    /// Stores the vectors of events, in log order. Skips vectors whose length differs from the first one, and events
+    /// that already have a vector. Returns how many were skipped.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A file cannot be written.
     pub fn add_vectors(&mut self, vectors: &[(EventId, Vec<f32>)]) -> Result<usize, ContextError> {
         self.vectors.add(vectors)
     }
 
-    /// The newest event that has a vector: what comes after it waits for one.
+    /// The newest event that has a vector. Later events still need one.
     pub fn newest_vector(&self) -> Option<EventId> {
         self.vectors.newest()
     }
 }
 
-/// What cannot be removed now is removed when the index is opened next.
+/// If removal fails, the next open tries again.
 fn remove(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
-/// The first and last event in a segment's name.
+/// The first and last event id in a segment's file name.
 fn range_of(path: &Path) -> Option<(u64, u64)> {
     let name = path.file_name()?.to_str()?.strip_suffix(".words")?;
     let (first, last) = name.split_once('-')?;

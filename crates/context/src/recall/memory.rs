@@ -5,28 +5,28 @@ use std::collections::HashMap;
 use super::words;
 use crate::entry::EventId;
 
-/// An event of the index.
+/// An indexed event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Document {
     pub(super) id: EventId,
     pub(super) time_ms: i64,
-    /// Its words, repetitions included.
+    /// Number of words, including repetitions.
     pub(super) length: u32,
 }
 
-/// A word occurs so often in the document with this number.
+/// How often a word occurs in one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Posting {
     pub(super) document: u32,
     pub(super) count: u32,
 }
 
-/// Events that are not committed.
+/// The uncommitted events.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub(super) documents: Vec<Document>,
     pub(super) words: HashMap<Box<str>, Vec<Posting>>,
-    /// The size of their texts.
+    /// The total size of their texts.
     pub(super) bytes: usize,
 }
 
@@ -48,7 +48,7 @@ impl Memory {
                 }
             }
         };
-        // The day is part of the key: "what failed on 2026-11-15".
+        // The day can be searched too: "what failed on 2026-11-15".
         let day = words::day_of(time_ms);
         take(&day);
         words::each_word(text, take);

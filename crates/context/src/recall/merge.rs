@@ -1,4 +1,4 @@
-//! Making one segment of several, word by word, without holding more than a block of each.
+//! Merges several segments word by word, with at most one block of each in memory.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use super::memory::{Document, Posting};
 use super::segment::{Segment, Word, Writer};
 use crate::error::ContextError;
 
-/// The words of one segment, one after another.
+/// Iterates over the words of one segment.
 struct Cursor<'a> {
     segment: &'a Segment,
     blocks: Box<dyn Iterator<Item = Result<Vec<Word>, ContextError>> + 'a>,
     block: std::vec::IntoIter<Word>,
     word: Option<Word>,
-    /// What is added to the numbers of its documents.
+    /// The offset added to its document numbers.
     base: u32,
 }
 
@@ -28,7 +28,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Writes the segments, which follow each other, as one.
+/// Merges adjacent segments into one.
 pub(super) fn merge(segments: &[Segment], path: &Path) -> Result<(), ContextError> {
     let mut writer = Writer::create(path)?;
     let mut documents: Vec<Document> = Vec::new();

@@ -1,8 +1,8 @@
-//! Finding again what is no longer shown: an index on disk over single events, and what the agent's tools
-//! `history_search` and `history_read` answer.
+//! Finds events that are no longer shown: an index on disk over single events, and the results of the agent's tools
+//! `history_search` and `history_read`.
 //!
-//! The index is a cache of the log: delete its folder and it is rebuilt. It holds no text, only words and where they
-//! occur; texts come from the log through [`History`].
+//! The index is a cache of the log: delete its directory and it is rebuilt. It holds no text, only words and where
+//! they occur. Texts come from the log through [`History`].
 
 mod history;
 mod index;

@@ -1,4 +1,4 @@
-//! Scores: BM25 for words, reciprocal ranks to fuse it with vectors.
+//! Scores: BM25 for words, and reciprocal rank fusion to combine it with vectors.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use crate::entry::EventId;
 
 const SATURATION: f32 = 1.2;
 const LENGTH: f32 = 0.5;
-/// A document counts as at most so many times as long as the average.
+/// A document counts as at most this many times the average length.
 const LONGEST: f32 = 4.0;
 
 /// The constant of reciprocal rank fusion.
 pub const RECIPROCAL_K: f32 = 60.0;
 
-/// How much one occurrence of a word tells, when it is in so many of all documents.
+/// How specific a word is: its inverse document frequency.
 pub(super) fn rarity(documents: u64, with_word: u64) -> f32 {
     let (all, with) = (documents as f32, with_word as f32);
     (1.0 + (all - with + 0.5).max(0.0) / (with + 0.5)).ln()
@@ -21,13 +21,13 @@ pub(super) fn rarity(documents: u64, with_word: u64) -> f32 {
 /// What a word adds to a document's score.
 pub(super) fn weight(rarity: f32, count: u32, length: u32, average: f32) -> f32 {
     let count = count as f32;
-    // Outputs are of any length: without a bound, what stands in a very long one could never be found.
+    // Outputs can have any length. Without a limit, words in a very long one could never be found.
     let ratio = (length as f32 / average.max(1.0)).min(LONGEST);
     let norm = SATURATION * (1.0 - LENGTH + LENGTH * ratio);
     rarity * count * (SATURATION + 1.0) / (count + norm)
 }
 
-/// One ranking out of several, best first: each gives 1 / (60 + rank).
+/// Fuses several rankings, each best first: an entry gets 1 / (60 + rank) from each.
 pub fn fuse(rankings: &[Vec<EventId>]) -> Vec<(EventId, f32)> {
     let mut scores: BTreeMap<EventId, f32> = BTreeMap::new();
     for ranking in rankings {
@@ -36,7 +36,7 @@ pub fn fuse(rankings: &[Vec<EventId>]) -> Vec<(EventId, f32)> {
         }
     }
     let mut fused: Vec<(EventId, f32)> = scores.into_iter().collect();
-    // Of equals, the newer one is of more use.
+    // Among equal scores, the newer event is more useful.
     fused.sort_by(|a, b| b.1.total_cmp(&a.1).then(b.0.cmp(&a.0)));
     fused
 }

@@ -1,11 +1,11 @@
-//! A part of the index on disk, written once: documents, words in order, and where each word occurs.
+//! An immutable part of the index on disk: documents, sorted words, and where each word occurs.
 //!
 //! ```text
 //! magic, postings of all words one after another, blocks of words, documents, index of blocks, footer
 //! ```
 //!
-//! Documents and the index of blocks are kept in memory (about 20 bytes an event and 1 a word); blocks and postings are
-//! read when they are asked for.
+//! Documents and the index of blocks are kept in memory (about 20 bytes per event and 1 per word). Blocks and
+//! postings are read on demand.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -20,9 +20,9 @@ use crate::entry::EventId;
 use crate::error::ContextError;
 
 const MAGIC: &[u8; 8] = b"csnidx01";
-/// Words in a block.
+/// Words per block.
 const BLOCK: usize = 32;
-/// Three offsets, a checksum of the parts that are kept in memory, the magic again.
+/// Three offsets, a checksum of the parts kept in memory, and the magic again.
 const FOOTER: usize = 8 * 4 + 8 + 8;
 
 /// A segment that is open for reading.
@@ -40,18 +40,18 @@ pub(super) struct Segment {
 #[derive(Debug)]
 struct Block {
     first: Box<str>,
-    /// Where its words are.
+    /// File offset of its words.
     at: u64,
     bytes: u32,
-    /// Where the postings of its first word are.
+    /// File offset of the postings of its first word.
     postings: u64,
 }
 
-/// A word with its postings as they are stored.
+/// A word and the location of its postings.
 #[derive(Debug)]
 pub(super) struct Word {
     pub(super) text: String,
-    /// In how many documents it occurs.
+    /// The number of documents that contain it.
     pub(super) documents: u32,
     at: u64,
     bytes: u64,
@@ -89,7 +89,7 @@ impl Segment {
         Ok(Self { file, path: path.to_owned(), documents, length, blocks, bytes })
     }
 
-    /// A word, if it occurs here.
+    /// A word, if the segment contains it.
     pub(super) fn find(&self, word: &str) -> Result<Option<Word>, ContextError> {
         let after = self.blocks.partition_point(|block| &*block.first <= word);
         let Some(block) = after.checked_sub(1).and_then(|at| self.blocks.get(at)) else { return Ok(None) };
@@ -98,7 +98,7 @@ impl Segment {
             .ok_or_else(|| ContextError::Damaged { path: self.path.clone(), what: "words" })
     }
 
-    /// All words in order, a block at a time.
+    /// All words in order, one block at a time.
     pub(super) fn words(&self) -> impl Iterator<Item = Result<Vec<Word>, ContextError>> + '_ {
         self.blocks.iter().map(|block| self.read_block(block))
     }
@@ -109,7 +109,7 @@ impl Segment {
         Ok(postings)
     }
 
-    /// Calls `take` with every posting of a word; its document is always one of this segment.
+    /// Calls `take` with every posting of a word. The document number is always valid in this segment.
     pub(super) fn each_posting(
         &self,
         word: &Word,
@@ -151,7 +151,7 @@ fn decode_block(bytes: &[u8], at: u64) -> Option<Vec<Word>> {
     Some(words)
 }
 
-/// The word among those of a block; the outer `None` is a damaged block.
+/// Finds a word in a block. The outer `None` means that the block is damaged.
 fn find_in_block(bytes: &[u8], at: u64, wanted: &str) -> Option<Option<Word>> {
     let mut found = None;
     each_word(bytes, at, |text, documents, at, bytes| {
@@ -167,13 +167,13 @@ fn find_in_block(bytes: &[u8], at: u64, wanted: &str) -> Option<Option<Word>> {
     Some(found)
 }
 
-/// Whether a walk goes on.
+/// Whether an iteration continues.
 enum Go {
     On,
     Stop,
 }
 
-/// Walks through the words of a block: the text, its documents, where its postings are, and their size.
+/// Iterates over the words of a block: the text, the number of documents, and offset and size of its postings.
 fn each_word(
     bytes: &[u8],
     mut at: u64,
@@ -238,7 +238,7 @@ fn read_at(file: &File, path: &Path, at: u64, size: usize) -> Result<Vec<u8>, Co
 pub(super) struct Writer {
     out: BufWriter<File>,
     path: PathBuf,
-    /// What was written so far: the postings.
+    /// The number of bytes written so far: the postings.
     written: u64,
     words: Vec<u8>,
     blocks: Vec<u8>,
@@ -248,7 +248,7 @@ pub(super) struct Writer {
     block_postings: u64,
     last: String,
     previous_block: (u64, u64),
-    /// Where the blocks of words will be is known at the end only; until then offsets count from their start.
+    /// The offset of the word blocks is known only at the end. Until then, offsets are relative to their start.
     index: Vec<(String, u64, u32, u64)>,
 }
 
@@ -319,7 +319,7 @@ impl Writer {
         }
     }
 
-    /// Writes the rest, and makes it durable.
+    /// Writes the remaining sections and syncs the file.
     pub(super) fn finish(mut self, documents: &[Document]) -> Result<(), ContextError> {
         self.end_block();
         let words_at = self.written;

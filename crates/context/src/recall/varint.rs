@@ -1,4 +1,4 @@
-//! Numbers in as few bytes as they need, seven bits each.
+//! Variable-length integers with seven bits per byte.
 
 pub(super) fn write(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -8,7 +8,7 @@ pub(super) fn write(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Reads a number and moves on. `None` at the end of the bytes or when they are no number.
+/// Reads a number and advances. `None` if the input ends early or is not a valid number.
 pub(super) fn read(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -22,7 +22,7 @@ pub(super) fn read(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Signed numbers with small ones staying small.
+/// Maps signed to unsigned numbers so that small absolute values stay small.
 pub(super) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }

@@ -1,5 +1,5 @@
-//! Vectors of events, optional: a flat file, one byte a dimension, searched from end to end. At 25,000 events of 384
-//! dimensions that is 10 MB and a few milliseconds, so that no graph is needed.
+//! Optional vectors of events: a flat file with one byte per dimension, searched linearly. 25,000 events of 384
+//! dimensions take 10 MB and a few milliseconds, so no graph index is needed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -9,16 +9,15 @@ use crate::entry::EventId;
 use crate::error::ContextError;
 
 const MAGIC: &[u8; 8] = b"csnvec01";
-/// Number and scale of a record.
+/// Event id and scale of a record.
 const HEAD: usize = 8 + 4;
 
-/// All vectors of a history.
 #[derive(Debug)]
 pub(super) struct Vectors {
     path: PathBuf,
     dimensions: usize,
     ids: Vec<EventId>,
-    /// What one step of a value stands for, one for each event.
+    /// The scale of each event's values.
     scales: Vec<f32>,
     values: Vec<i8>,
 }
@@ -41,7 +40,7 @@ impl Vectors {
         if vectors.dimensions == 0 {
             return Err(ContextError::Damaged { path: vectors.path, what: "vectors without dimensions" });
         }
-        // A record that was being written when the machine stopped is left out, and written anew with the next.
+        // A partial record, left by a crash during a write, is ignored and overwritten by the next one.
         for record in bytes[12..].chunks_exact(HEAD + vectors.dimensions) {
             let (head, values) = record.split_at(HEAD);
             vectors.ids.push(EventId(u64::from_le_bytes(head[..8].try_into().unwrap_or_default())));
@@ -61,10 +60,10 @@ impl Vectors {
         self.ids.last().copied()
     }
 
-    /// Stores vectors. Those of another length than the first are left out, and their number is returned.
+    /// Stores vectors. Skips those whose length differs from the first one and returns how many were skipped.
     pub(super) fn add(&mut self, vectors: &[(EventId, Vec<f32>)]) -> Result<usize, ContextError> {
         let mut bytes = Vec::new();
-        // A header may be there without a record: the machine stopped while the first one was written.
+        // The file may have a header without a record after a crash during the first write.
         let is_new_file = self.dimensions == 0;
         if is_new_file && let Some((_, first)) = vectors.iter().find(|(_, vector)| !vector.is_empty()) {
             self.dimensions = first.len();
@@ -96,7 +95,7 @@ impl Vectors {
             .open(&self.path)
             .map_err(|source| self.failed("open", source))?;
         if let Err(source) = file.write_all(&bytes) {
-            // What was written of it must not stand before the next ones.
+            // Remove a partial write, so that the next records are not appended to it.
             let before = if is_new_file { 0 } else { 12 + known * (HEAD + self.dimensions) };
             let _ = file.set_len(before as u64);
             self.ids.truncate(known);
@@ -129,7 +128,7 @@ impl Vectors {
     }
 }
 
-/// A vector brought to length one: what one step stands for, and the steps of each dimension.
+/// Normalizes a vector to length one and quantizes it: the scale, and one integer per dimension.
 fn quantise(vector: &[f32]) -> (f32, Vec<i8>) {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     let largest = vector.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));

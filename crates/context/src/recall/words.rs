@@ -1,30 +1,29 @@
-//! Words of code and prose: identifiers and paths as they are written, and their parts.
+//! Splits code and prose into words: identifiers and paths as written, and their parts.
 //!
-//! `src/http/parseHeader.rs` gives the path, `src`, `http`, `parseheader`, `parse`, `header`, `rs`. All in lower case, so
-//! that a question need not know the spelling.
+//! `src/http/parseHeader.rs` gives the path, `src`, `http`, `parseheader`, `parse`, `header`, `rs`. All words are
+//! lowercase, so that a query need not match the spelling.
 
 use std::borrow::Cow;
 
 use crate::entry::{Entry, EntryBody};
 
-/// Words are cut off here.
+/// The maximum length of a word.
 const MOST_BYTES: usize = 48;
 
-/// What a word is in its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As it is written.
+    /// As written.
     Whole,
-    /// A part of what is written, which says less.
+    /// A part of an identifier or path, which is less specific.
     Part,
 }
 
-/// Calls `emit` with every word of a text, repetitions included.
+/// Calls `emit` with every word of a text, including repetitions.
 pub fn each_word(text: &str, mut emit: impl FnMut(&str)) {
     each_form(text, |word, _| emit(word));
 }
 
-/// Calls `emit` with every word of a text and what it is there.
+/// Calls `emit` with every word of a text and its form.
 pub(super) fn each_form(text: &str, mut emit: impl FnMut(&str, Form)) {
     let mut buffer = String::with_capacity(MOST_BYTES);
     let is_path_sign = |c: char| matches!(c, '/' | '.' | '-');
@@ -34,7 +33,7 @@ pub(super) fn each_form(text: &str, mut emit: impl FnMut(&str, Form)) {
             continue;
         }
         if run.contains(is_path_sign) {
-            // A path as it is written; what is longer than a word can be is known by its end, which differs more.
+            // The path as written. If it is too long, its end, which is more specific than its start.
             let start = crate::cut::ceil(run, run.len().saturating_sub(MOST_BYTES));
             send(&run[start..], Form::Whole, &mut buffer, &mut emit);
         }
@@ -61,7 +60,7 @@ fn each_part(word: &str, buffer: &mut String, emit: &mut impl FnMut(&str, Form))
             continue;
         }
         let part = whole[start..at].trim_matches('_');
-        // A part of one letter tells nothing; the whole word was sent already.
+        // A part of one letter is not specific, and the whole word was emitted already.
         if part.len() > 1 && part.len() < whole.len() {
             send(part, Form::Part, buffer, emit);
         }
@@ -69,8 +68,8 @@ fn each_part(word: &str, buffer: &mut String, emit: &mut impl FnMut(&str, Form))
     }
 }
 
-/// Whether a part ends before this byte: after an underscore, at `aB`, at `ABc` before `B`. Letters outside ASCII never
-/// make a seam, so that a part always ends at a character.
+/// Whether a part ends before this byte: after an underscore, at `aB`, at `ABc` before `B`. Non-ASCII letters never
+/// form a boundary, so a part always ends at a character boundary.
 fn is_seam(bytes: &[u8], at: usize) -> bool {
     let (before, here) = (bytes[at - 1], bytes[at]);
     if !before.is_ascii() || !here.is_ascii() {
@@ -83,7 +82,7 @@ fn is_seam(bytes: &[u8], at: usize) -> bool {
     before == b'_' || is_hump || is_end_of_capitals
 }
 
-/// Scripts that write no spaces are found by pairs of characters.
+/// Text in scripts without spaces is indexed by pairs of characters.
 fn each_pair(word: &str, buffer: &mut String, emit: &mut impl FnMut(&str, Form)) {
     let is_unspaced = |c: char| ('\u{2e80}'..='\u{d7ff}').contains(&c) || c >= '\u{20000}';
     let mut starts = word.char_indices().peekable();
@@ -116,7 +115,7 @@ fn send(word: &str, form: Form, buffer: &mut String, emit: &mut impl FnMut(&str,
     emit(buffer, form);
 }
 
-/// The text of an entry that is worth finding; nothing for those that a model never reads.
+/// The searchable text of an entry; empty for entries that a model never reads.
 pub fn text_of(entry: &Entry) -> Cow<'_, str> {
     match &entry.body {
         EntryBody::User { text, .. } | EntryBody::Plan { text } => Cow::Borrowed(text),
@@ -143,7 +142,7 @@ pub fn text_of(entry: &Entry) -> Cow<'_, str> {
     }
 }
 
-/// The strings of a value, with line ends as such.
+/// The strings within a value, unescaped.
 fn each_string(value: &serde_json::Value, emit: &mut impl FnMut(&str)) {
     match value {
         serde_json::Value::String(text) => emit(text),
@@ -154,10 +153,10 @@ fn each_string(value: &serde_json::Value, emit: &mut impl FnMut(&str)) {
     }
 }
 
-/// The day of a time, as `2026-11-15`, which people put into questions.
+/// The day of a timestamp, as `2026-11-15`, the form that queries use.
 pub(super) fn day_of(time_ms: i64) -> String {
     let days = time_ms.div_euclid(86_400_000);
-    // Days to a date of the Gregorian calendar, counted from 1 March of year 0.
+    // Converts days to a date of the Gregorian calendar, counting from 1 March of year 0.
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);

@@ -1,4 +1,4 @@
-//! The same promises on histories that are made by hand, one for each.
+//! The same invariants on hand-written histories, one for each.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn one_event_larger_than_the_budget_is_cut_and_the_next_view_still_fits() {
     }
 }
 
-/// Answers with a command each, of which a summary of a model is asked for whenever one is due.
+/// An engine with many answers, each with a command. Model summaries are provided whenever they are due.
 fn with_a_model(budget: u32, said: impl Fn(&context::SummaryTask) -> String) -> (Engine, usize) {
     let answers = (0..120).map(|_| Op::Answer { text: Size::Page(12), reasoning: false, calls: Vec::new() });
     let mut engine = Engine::new(settings(budget)).unwrap();
@@ -60,7 +60,7 @@ fn a_models_summary_stands_where_it_was_made_for_and_is_as_short_as_any() {
         for segment in view.segments.iter().filter(|segment| is_summary(segment)) {
             assert!(segment.tokens <= engine.policy().summary_tokens, "{} at {budget}", segment.tokens);
         }
-        // One that is too long for its heading is refused, not taken and left out.
+        // A summary that is too long with its heading is rejected by the check, not accepted and then ignored.
         let (_, taken) = with_a_model(budget, |task| said(task) + &" again".repeat(24));
         assert_eq!(taken, 0);
     }
@@ -127,7 +127,7 @@ fn ten_million_tokens_of_history_stay_within_every_budget() {
     }
 }
 
-/// Appends what was counted before: counting ten million tokens takes long.
+/// Appends an entry with a known token count, because counting ten million tokens takes long.
 fn append_counted(engine: &mut Engine, next: &mut u64, tokens: u32, body: EntryBody) {
     *next += 1;
     engine.append(Entry { id: EventId(*next), time_ms: 0, tokens, body }).unwrap();
@@ -194,9 +194,9 @@ fn a_refused_prompt_leads_to_a_tighter_view() {
     let (tokens, budget) = tighten(None);
     assert_eq!(budget, 15_680);
     assert!(tokens <= budget && tokens < before);
-    // A limit above our budget cannot be the reason: our count is.
+    // A limit above our budget cannot be the reason, so our count is wrong.
     assert_eq!(tighten(Some(1_000_000)).1, 14_400);
-    // It ends at a floor, instead of at nothing.
+    // Tightening stops at a minimum instead of zero.
     for _ in 0..50 {
         tighten(None);
     }
@@ -221,19 +221,19 @@ fn a_window_in_the_log_says_what_prompts_are_made_for() {
         engine.append(Entry::new(EventId(next), 0, body)).unwrap()
     };
     append(&mut engine, EntryBody::User { text: "hello".into(), images: Vec::new() });
-    // The first names what the engine began with.
+    // The first window repeats what the engine began with.
     assert_eq!(append(&mut engine, EntryBody::Window(window("a", 20_000))), Appended::Grown);
     append(&mut engine, EntryBody::Tighten { limit_tokens: Some(10_000) });
     append(&mut engine, EntryBody::Correction { factor: Factor::from_thousandths(1_250) });
     let tight = engine.policy().budget;
     assert_eq!(tight, 9_800 * 4 / 5);
-    // Named again after a restart: what was learned holds.
+    // Logged again after a restart: the learned limits still apply.
     assert_eq!(append(&mut engine, EntryBody::Window(window("a", 20_000))), Appended::Grown);
     assert_eq!(engine.policy().budget, tight);
-    // Another model is another matter.
+    // A different model resets the learned limits.
     assert_eq!(append(&mut engine, EntryBody::Window(window("b", 30_000))), Appended::Epoch);
     assert_eq!((engine.policy().budget, engine.factor()), (30_000, Factor::ONE));
-    // Nonsense does no harm.
+    // Nonsensical values are harmless.
     let nonsense =
         Window { budget_tokens: u32::MAX, system_tokens: u32::MAX, tools_tokens: u32::MAX, ..window("c", 0) };
     append(&mut engine, EntryBody::Window(nonsense));

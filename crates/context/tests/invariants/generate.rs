@@ -1,11 +1,10 @@
-//! Logs that are as unkind as real ones: parallel calls, results out of order, late or never, giants, unicode,
-//! corrections, refused prompts.
+//! Generates logs as irregular as real ones: parallel calls, results that are out of order, late or missing, giants,
+//! unicode, corrections, rejected prompts.
 
 use context::{Call, CallResult, Entry, EntryBody, EventId, Factor, Image, Window};
 use proptest::prelude::*;
 use serde_json::json;
 
-/// One thing that happens.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     User {
@@ -37,7 +36,7 @@ pub(crate) enum Op {
         budget: u32,
         share: u8,
     },
-    /// A result for no call at all.
+    /// A result without a call.
     Stray,
 }
 
@@ -50,20 +49,20 @@ pub(crate) struct CallOp {
     pub(crate) has_image: bool,
 }
 
-/// When a result comes.
+/// When a result arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrives {
     InTime,
     /// Before the results of earlier calls of the batch.
     First,
-    /// After a message of a person.
+    /// After a person's message.
     Interrupted,
     /// After the next answer has begun.
     Late,
     Never,
 }
 
-/// How long a text is.
+/// The size of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Size {
     Empty,
@@ -136,7 +135,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A log of up to so many things, with gaps in its numbers.
+/// A log of up to `most` operations, with gaps in its ids.
 pub(crate) fn log(most: usize) -> impl Strategy<Value = Vec<Entry>> {
     prop::collection::vec(op(), 1..most).prop_map(|ops| expand(&ops))
 }
@@ -149,7 +148,7 @@ struct Writer {
 
 impl Writer {
     fn push(&mut self, body: EntryBody) {
-        // Other events of a job have numbers too.
+        // Other events of the job also use ids.
         self.next += 1 + self.next % 3 / 2;
         let id = EventId(self.next);
         self.entries.push(Entry::new(id, 1_700_000_000_000 + self.next as i64 * 1000, body));
@@ -172,7 +171,7 @@ impl Writer {
     }
 }
 
-/// Turns what happens into a log.
+/// Turns operations into a log.
 pub(crate) fn expand(ops: &[Op]) -> Vec<Entry> {
     let mut writer = Writer::default();
     writer

@@ -1,12 +1,13 @@
-//! The invariants of the engine, each as a property of generated logs, checked after every entry.
+//! The invariants of the engine, each a property of generated logs that is checked after every entry.
 //!
 //! | invariant | test |
 //! |---|---|
 //! | tokens(view) <= budget always, also with one event larger than it, with a volatile end, after corrections; fixed parts at most 40 % | `a_view_never_exceeds_its_budget`, `one_event_larger_than_the_budget_...`, `a_batch_of_a_thousand_calls_...`, `ten_million_tokens_...` (10M generated ones: `bench/context`) |
 //! | a call and all its results are both in or both folded | `a_call_and_all_its_results_...` |
 //! | task, pins and the newest events are present | `the_task_and_the_newest_events_are_present`, `a_plan_stays_in_view`, `what_people_wrote_stays_in_view` |
-//! | masks spare people, thoughts and fresh errors | `people_thoughts_and_fresh_errors_are_never_masked` |
-//! | each rung shrinks | `an_epoch_never_makes_a_view_larger`, `messages_of_a_line_...` |
+//! | masks spare people's messages, reasoning and fresh errors | `people_thoughts_and_fresh_errors_are_never_masked`
+//! |
+//! | each stage of an epoch shrinks the view | `an_epoch_never_makes_a_view_larger`, `messages_of_a_line_...` |
 //! | each dropped event is covered by exactly one segment | `each_dropped_event_is_covered_by_exactly_one_summary` |
 //! | recall returns an event's original bytes | `every_event_is_read_back_to_the_last_byte`; from blobs: `tests/recall.rs` |
 //! | same prefix, same bytes, after any restart | `a_restart_or_a_fork_at_any_event_...`; with kill -9: `e2e/tests/jobs/agent_context.rs`, `agent_history.rs` |
@@ -16,8 +17,8 @@
 //! | a model's summary breaks none of these, and is used | `summaries_of_a_model_break_no_rule`, `a_models_summary_stands_where_...` |
 //! | any bytes are an entry or an error | `damaged_entries_...`, `any_text_...`; `fuzz/fuzz_targets/log_entry.rs` |
 //!
-//! The logs hold parallel calls, results that are missing, late or out of order, giants (10 MB), unicode, corrections, refused
-//! prompts, other windows (`generate.rs`); a crash may come after any entry.
+//! The logs have parallel calls, results that are missing, late or out of order, giants (10 MB), unicode,
+//! corrections, rejected prompts and other windows (`generate.rs`). A crash may follow any entry.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod by_hand;
@@ -43,7 +44,7 @@ fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, max_shrink_iters: 40, ..ProptestConfig::default() }
 }
 
-/// Calls the check with the view after each entry.
+/// Calls `check` with the view after each entry.
 fn after_each(log: &[Entry], budget: u32, mut check: impl FnMut(&Engine, &View, Appended, &[Entry])) {
     let mut engine = Engine::new(settings(budget)).unwrap();
     for (at, entry) in log.iter().enumerate() {
@@ -64,7 +65,7 @@ fn is_event(entry: &Entry) -> bool {
     !is_silent
 }
 
-/// Whether a segment stands for its events by a summary.
+/// Whether the segment is a summary.
 fn is_summary(segment: &Segment) -> bool {
     matches!(segment.kind, SegmentKind::Summary { .. })
 }
@@ -74,7 +75,7 @@ fn is_in_history(segment: &Segment) -> bool {
         && segment.covers.is_some()
 }
 
-/// The events that are in the view as themselves: shown, cut or masked in their place.
+/// The events with a segment of their own: shown, cut or masked.
 fn in_place(view: &View) -> BTreeSet<EventId> {
     view.segments
         .iter()
@@ -88,7 +89,7 @@ fn stable_bytes(view: &View) -> Vec<u8> {
     stable.bytes()
 }
 
-/// The results that came before the next answer began.
+/// The results that arrived before the next answer began.
 fn in_time(log: &[Entry]) -> BTreeSet<EventId> {
     let mut open: BTreeSet<&str> = BTreeSet::new();
     let mut found = BTreeSet::new();
@@ -104,8 +105,8 @@ fn in_time(log: &[Entry]) -> BTreeSet<EventId> {
     found
 }
 
-/// The events behind the task, in the batches that are folded as one: an answer with all that comes while its calls are
-/// under way; with a result that is late, everything since its call.
+/// The events after the task, in the batches that are folded together: an answer with everything that arrives while
+/// its calls are running and, after a late result, everything since its call.
 fn batches(log: &[Entry]) -> Vec<Vec<&Entry>> {
     let asks = |entry: &Entry, call: &str| match &entry.body {
         EntryBody::Assistant { calls, .. } => calls.iter().any(|known| known.id == call),
@@ -140,7 +141,7 @@ fn batches(log: &[Entry]) -> Vec<Vec<&Entry>> {
     batches
 }
 
-/// What a provider would be sent, counted again from the content.
+/// The tokens that a provider would receive, counted again from the content.
 fn recount(view: &View) -> u32 {
     view.segments
         .iter()
@@ -158,7 +159,7 @@ proptest! {
     fn a_view_never_exceeds_its_budget(log in log(60), budget in 0_usize..BUDGETS.len()) {
         after_each(&log, BUDGETS[budget], |engine, view, _, log| {
             let policy = engine.policy();
-            // What the provider takes, whatever the log has taught.
+            // What the provider accepts, whatever the log has shown.
             let ours = engine.factor().ours(engine.budget_tokens());
             assert!(policy.budget <= ours || engine.is_cramped(), "{} of {ours}", policy.budget);
             if log.len() % 5 == 0 {
@@ -182,8 +183,8 @@ proptest! {
     #[test]
     fn a_call_and_all_its_results_are_both_in_or_both_folded(log in log(50), budget in 0_usize..BUDGETS.len()) {
         after_each(&log, BUDGETS[budget], |_, view, _, _| {
-            // Every answer in the view is followed by exactly one result for each of its calls, in any order, and no
-            // result stands anywhere else: that is what providers demand.
+            // As providers require, every answer in the view is followed by exactly one result for each of its
+            // calls, in any order, and results appear nowhere else.
             let mut segments = view.segments.iter().peekable();
             while let Some(segment) = segments.next() {
                 match &segment.content {
@@ -209,15 +210,15 @@ proptest! {
             let task = view.segments.iter().find(|segment| segment.kind == SegmentKind::Task).unwrap();
             let Content::Text { text, .. } = &task.content else { panic!("{task:?}") };
             assert!(text.contains("TASK: make the tests of the parser pass"));
-            // The newest that fit into a tenth of the budget, whole batches, are there: shown, not named.
-            // What was named in a tighter window is not shown again in a larger one.
+            // The newest whole batches that fit into a tenth of the budget are shown in full, not masked. A batch
+            // that was masked in a tighter window is not shown again in a larger one.
             let policy = engine.policy();
             least = least.min(policy.budget);
             let (mut room, mut events) = (least / 10, policy.newest_events);
             let batches = batches(log);
             for batch in batches.iter().rev() {
                 let tokens: u32 = batch.iter().map(|entry| entry.tokens + 16).sum();
-                // A call whose result is late or missing has a placeholder beside it.
+                // A call with a late or missing result also has a placeholder.
                 let items = batch.iter().map(|entry| match &entry.body {
                     EntryBody::Assistant { calls, .. } => 1 + calls.len(),
                     _ => 1,
@@ -241,7 +242,7 @@ proptest! {
     fn what_people_wrote_stays_in_view(log in log(60), budget in 2_usize..BUDGETS.len()) {
         let mut least = u32::MAX;
         after_each(&log, BUDGETS[budget], |engine, view, _, log| {
-            // What was forgotten in a tighter window does not come back in a larger one.
+            // A message dropped in a tighter window does not come back in a larger one.
             least = least.min(engine.policy().pin_tokens);
             let mut room = least / 2;
             let people = log[1..].iter().rev().filter_map(|entry| match &entry.body {
@@ -295,7 +296,7 @@ proptest! {
         after_each(&log, BUDGETS[budget], |engine, view, appended, log| {
             let entry = log.last().unwrap();
             has_map |= matches!(entry.body, EntryBody::Map { .. });
-            // A map moves into the head, another window has another head, a late result has a heading.
+            // A map moves into the head, another window changes the head, a late result has a heading.
             let map = if has_map { engine.policy().map_tokens } else { 0 };
             let is_window = matches!(entry.body, EntryBody::Window(_));
             if appended == Appended::Epoch && !is_window {
@@ -336,7 +337,7 @@ proptest! {
                 let expected = usize::from(!shown.contains(&entry.id) && !is_task);
                 assert_eq!(covering, expected, "{} in {:?}", entry.id, summaries.iter().map(|s| s.covers).collect::<Vec<_>>());
             }
-            // In place means once.
+            // Each of these events has exactly one segment.
             let places = view.segments.iter().filter(|segment| is_in_history(segment)).count();
             assert_eq!(places, shown.len());
         });
@@ -384,7 +385,7 @@ proptest! {
         // One process that never stopped, and its views after each entry.
         let mut views = Vec::new();
         after_each(&log, BUDGETS[budget], |_, view, _, _| views.push(view.bytes()));
-        // Another that reads what the first has stored up to the crash, through the stored form, and goes on.
+        // Another process that decodes the entries stored before the crash and continues.
         let stored: Vec<String> = log.iter().map(|entry| entry.encode().unwrap()).collect();
         let read = stored[..crash].iter().map(|line| Entry::decode(line).unwrap());
         let mut engine = Engine::from_log(settings(BUDGETS[budget]), read).unwrap();
@@ -393,7 +394,7 @@ proptest! {
             engine.append(Entry::decode(line).unwrap()).unwrap();
             prop_assert_eq!(&engine.view().bytes(), &views[at]);
         }
-        // A fork does not disturb what it was taken from.
+        // A fork does not affect the original.
         let fork = Engine::from_log(settings(BUDGETS[budget]), log[..crash].to_vec()).unwrap();
         prop_assert_eq!(&fork.view().bytes(), &views[crash - 1]);
     }
@@ -432,7 +433,7 @@ proptest! {
         for entry in log.iter().filter(|entry| is_event(entry)) {
             let text = context::recall::text_of(entry).into_owned();
             let lines: Vec<&str> = text.split_inclusive('\n').collect();
-            // Forty lines at a time: the first, some of the middle, the last.
+            // Forty lines at a time: the first, some from the middle, the last.
             let starts = [0, lines.len() / 3, lines.len() / 2, lines.len().saturating_sub(40)];
             for start in starts.into_iter().filter(|start| *start < lines.len()) {
                 let end = (start + 40).min(lines.len());

@@ -1,4 +1,4 @@
-//! What a policy allows and refuses.
+//! Tests of what each policy allows and refuses.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_rule_never_overrides_a_refused_range() {
     assert_eq!((refusal.code, refusal.rule.as_str()), (ReasonCode::RefusedRange, "10.0.0.0/8"));
 }
 
-/// Whatever the job asked for, the answer names the operator's setting: following it allows the target.
+/// Whatever the job's mode, the refusal names the operator's setting; following it allows the target.
 #[test]
 fn a_target_that_only_the_operator_can_open_is_refused_for_its_range() {
     let list = r#"{"allow": ["example.org", "169.254.169.254:81"]}"#;
@@ -137,7 +137,7 @@ fn a_tunnel_without_tls_needs_a_rule_that_allows_it() {
     }
     assert_eq!(plain(&policy(list), "b.example", 22).unwrap().rule, "b.example:22 [without TLS]");
     assert!(plain(&policy("\"open\""), "a.example", 22).is_ok());
-    // What a person approves is approved with its protocol; nothing exceeds the ceiling.
+    // A person's approval includes the protocol; nothing exceeds the ceiling.
     let approved = policy("\"off\"").with_approved("a.example:22".parse().unwrap());
     assert!(plain(&approved, "a.example", 22).is_ok());
     let capped = policy("\"learn\"").under(serde_json::from_str(list).unwrap()).unwrap();

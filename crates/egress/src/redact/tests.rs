@@ -1,4 +1,4 @@
-//! What is covered, in which forms.
+//! Tests of which forms of a value are masked.
 
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use proptest::prelude::*;
@@ -45,10 +45,10 @@ fn what_escapes_and_encodings_make_of_a_value_is_covered() {
         r#"tok\\/en\\u003Da\\u0026b+\\\"c'\\u003Cd"#,              // JSON in JSON
         "tok/en=a&amp;b+&quot;c&#39;&lt;d",                        // most HTML
         "tok&#x2F;en&#x3D;a&amp;b+&#34;c&#x27;&lt;d",              // OWASP, Mustache
-        "tok&sol;en&equals;a&amp;amp;b&plus;&quot;c&apos;&lt;d",   // by name, and once more
+        "tok&sol;en&equals;a&amp;amp;b&plus;&quot;c&apos;&lt;d",   // by name, and nested
         r#"tok/en=a\u0026amp;b+\u0026quot;c\u0026#39;\u0026lt;d"#, // HTML in JSON
         "tok/en=3Da&b+\"c'<d",                                     // quoted-printable
-        "tok/=\r\nen=3Da&b+=\n\"c'<d",                             // the same, in lines
+        "tok/=\r\nen=3Da&b+=\n\"c'<d",                             // the same, with soft line breaks
         "tok%252Fen%253Da%2526b%252B%2522c%2527%253Cd",            // URL-encoded twice
         r"tok\x2fen\x3da\x26b\x2b\x22c\x27\x3cd",                  // JavaScript, Python
         "746f6b2f656e3d6126622b226327 3c64",
@@ -111,7 +111,7 @@ fn a_value_of_nothing_but_escapes_is_looked_for_in_finite_time() {
     assert!(!redactor.finds(format!("{}x", "\\".repeat(19)).repeat(3).as_bytes()));
 }
 
-/// A character in one of many ways.
+/// A character in one of many encodings.
 fn written(character: char, way: usize) -> String {
     let number = u32::from(character);
     match way {

@@ -1,4 +1,4 @@
-//! Answers of a host of a secret come in a form that can be searched, whether or not the request carried a value.
+//! Responses of a host of a secret must be searchable, whether or not the request carried a value.
 
 use egress::ReasonCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -105,7 +105,7 @@ async fn what_a_host_of_a_secret_tells_over_plain_http_is_covered_too() {
         assert_eq!(answer.head.starts_with("HTTP/1.1 502"), is_refused, "{}", answer.head);
         drop((client, server));
         scene.setup.opened().await;
-        // The end of the connection and the refusal are told in either order.
+        // The end of the connection and the refusal are logged in either order.
         let mut told = Vec::new();
         for _ in 0..1 + usize::from(is_refused) {
             told.extend(scene.setup.next().await.unwrap().connection().unwrap().code);

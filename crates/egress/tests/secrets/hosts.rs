@@ -1,4 +1,4 @@
-//! Connections to a host of a secret: who may have one, and what binds inside it.
+//! Tests of connections to a host of a secret: which ones are allowed, and which rules apply inside TLS.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ async fn a_client_sees_that_the_server_answers_nothing_more_on_a_connection() {
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest, b"ok");
-    // One that closes a connection later, while nobody asks anything, is noticed too.
+    // A server that closes an idle connection is noticed too.
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
     client.write_all(request.as_bytes()).await.unwrap();
     read_head(&mut server).await;
@@ -97,7 +97,7 @@ async fn methods_and_paths_of_a_rule_bind_inside_tls() {
     assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::RequestNotAllowed));
 }
 
-/// Says yes, and keeps what it was asked.
+/// Approves everything and records the questions.
 struct Yes(std::sync::Mutex<Vec<String>>, Answer);
 
 #[async_trait::async_trait]
@@ -178,7 +178,7 @@ async fn a_request_that_names_two_hosts_is_refused_and_nothing_of_it_is_sent() {
 async fn the_server_gets_the_name_of_the_host_that_was_checked() {
     let scene = scene("localhost", open).await;
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
-    // What `Connection` names is left out, and the host must not be.
+    // Headers named in `Connection` are removed, but `Host` must not be.
     let request = "GET / HTTP/1.1\r\nHost: LOCALHOST.\r\nConnection: host, close\r\n\r\n";
     client.write_all(request.as_bytes()).await.unwrap();
     let seen = read_head(&mut server).await;

@@ -1,4 +1,5 @@
-//! Hosts that a secret names: TLS ends in the proxy, placeholders become values, and nothing shows the value.
+//! Tests of hosts with secrets: the proxy terminates TLS, replaces placeholders by values, and never reveals a
+//! value.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

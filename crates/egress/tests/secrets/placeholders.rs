@@ -1,4 +1,4 @@
-//! Where a placeholder must not go.
+//! Tests of where a placeholder must not be sent.
 
 use egress::ReasonCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -51,7 +51,7 @@ async fn the_placeholder_in_a_tunnel_to_another_host_breaks_the_tunnel() {
     let mut client = scene.setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
     let mut server = listener.accept().await.unwrap().0;
-    // In two pieces, as a client that wants to hide it would.
+    // In two chunks, as a client that wants to hide it would send it.
     let (first, second) = scene.placeholder.split_at(20);
     client.send(format!("harmless {first}")).await;
     client.stream.flush().await.unwrap();
@@ -74,7 +74,7 @@ async fn the_placeholder_in_the_body_of_a_plain_request_breaks_it_off() {
     let length = 6 + placeholder.len();
     let head =
         format!("POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
-    // In two pieces, as a client that wants to hide it would.
+    // In two chunks, as a client that wants to hide it would send it.
     let (first, second) = placeholder.split_at(20);
     client.send(format!("{head}token={first}")).await;
     let mut server = listener.accept().await.unwrap().0;

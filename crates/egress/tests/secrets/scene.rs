@@ -1,4 +1,4 @@
-//! A proxy with a secret, and a server that the secret is for.
+//! A proxy with a secret, and a server that may receive it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use crate::support::{Setup, listen, policy};
 
-/// The client's end of a connection inside TLS.
+/// The client's end of a connection, inside TLS.
 pub(crate) type ClientEnd = BufReader<client::TlsStream<BufReader<DuplexStream>>>;
 /// The server's end.
 pub(crate) type ServerEnd = BufReader<server::TlsStream<TcpStream>>;
@@ -24,11 +24,11 @@ pub(crate) fn base64(text: &str) -> String {
     base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text)
 }
 
-/// A proxy with one secret for `localhost`, and a server there with a certificate of its own.
+/// A proxy with one secret for `localhost`, and a server there with its own certificate.
 pub(crate) struct Scene {
     pub(crate) setup: Setup,
     pub(crate) placeholder: String,
-    /// Of a secret for another host.
+    /// The placeholder of a secret for another host.
     pub(crate) other_placeholder: String,
     pub(crate) authority: Arc<Authority>,
     pub(crate) listener: TcpListener,
@@ -93,7 +93,7 @@ impl Scene {
         BufReader::new(TlsConnector::from(Arc::new(config)).connect(name, client.stream).await.unwrap())
     }
 
-    /// A client that names another server in its handshake, and trusts whatever it is shown.
+    /// A client that names another server in its handshake and accepts any certificate.
     pub(crate) async fn client_for(&self, server_name: &'static str) -> ClientEnd {
         let mut client = self.setup.client();
         client.connect(format!("localhost:{}", self.port)).await;

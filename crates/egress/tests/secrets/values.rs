@@ -1,4 +1,4 @@
-//! What the server sees, and nobody else.
+//! Tests that only the server sees the value.
 
 use egress::EgressEvent;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,7 +16,7 @@ async fn the_server_sees_the_value_and_the_client_never_does() {
     let seen = read_head(&mut server).await;
     assert!(seen.contains(&format!("authorization: Bearer {VALUE}")), "{seen}");
     assert!(seen.contains("accept-encoding: identity"), "{seen}");
-    // A server that echoes what it got.
+    // The server echoes the request.
     let echo = format!("you sent {VALUE} to me");
     let answer = format!(
         "HTTP/1.1 200 OK\r\nX-Echo: {VALUE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{echo}",
@@ -83,7 +83,7 @@ async fn a_change_of_the_protocol_tells_no_value_and_the_client_knows_its_words_
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     assert!(head.contains(&format!("sec-websocket-protocol: {offer}\r\n")), "{head}");
     assert!(!head.contains(VALUE) && !head.contains(&base64(VALUE)), "{head}");
-    // What was asked for by this request is in the log, though it has no end.
+    // The log has the upgrade request although the upgraded connection has not ended.
     scene.setup.opened().await;
     drop((client, server));
     scene.setup.closed().await;

@@ -1,4 +1,4 @@
-//! WebSockets to a host of a secret.
+//! Tests of WebSockets to a host of a secret.
 
 use egress::{Allowance, ProxySettings, ReasonCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::scene::{ClientEnd, Scene, ServerEnd, VALUE, open, scene, scene_with};
 use crate::support::read_head;
 
-/// A WebSocket that stands: both ends.
+/// Both ends of an established WebSocket.
 async fn web_socket(scene: &Scene) -> (ClientEnd, ServerEnd) {
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
     let upgrade = format!(
@@ -26,7 +26,7 @@ async fn web_socket(scene: &Scene) -> (ClientEnd, ServerEnd) {
     (client, server)
 }
 
-/// A frame of text as a server sends it.
+/// A text frame as a server sends it.
 fn frame(text: &str) -> Vec<u8> {
     let mut bytes = vec![0x81, u8::try_from(text.len()).unwrap()];
     bytes.extend(text.as_bytes());
@@ -37,7 +37,8 @@ fn frame(text: &str) -> Vec<u8> {
 async fn a_websocket_passes_with_the_value_covered_and_is_counted_to_its_end() {
     let mut scene = scene("localhost", open).await;
     let (mut client, mut server) = web_socket(&scene).await;
-    // What ends like the start of the value comes at once, and the value itself is covered wherever the bytes are cut.
+    // A frame that ends like the start of the value arrives immediately, and the value itself is masked wherever the
+    // bytes are split.
     let first = frame("hello cana");
     server.write_all(&first).await.unwrap();
     server.flush().await.unwrap();

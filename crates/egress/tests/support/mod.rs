@@ -1,4 +1,4 @@
-//! A proxy with its log, clients that speak raw bytes to it, and servers on loopback.
+//! A proxy with its log, clients that send it raw bytes, and servers on loopback.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "only tests use it")]
@@ -15,13 +15,13 @@ pub(crate) struct Setup {
     pub(crate) fetched: Vec<Fetch>,
 }
 
-/// A policy that may reach loopback, because that is where the servers of the tests are.
+/// A policy that may reach loopback, where the test servers listen.
 pub(crate) fn policy(mode: &str) -> Policy {
     let ranges = r#"{"allow": ["127.0.0.0/8", "::1"]}"#;
     Policy::new(serde_json::from_str(mode).unwrap(), serde_json::from_str(ranges).unwrap()).unwrap()
 }
 
-/// A policy that may not.
+/// A policy that may not reach loopback.
 pub(crate) fn strict_policy(mode: &str) -> Policy {
     Policy::new(serde_json::from_str::<Mode>(mode).unwrap(), Ranges::default()).unwrap()
 }
@@ -50,7 +50,7 @@ impl Setup {
         Client { stream: BufReader::new(ours), served: tokio::spawn(self.proxy.serve(theirs)) }
     }
 
-    /// The next event of a connection; what was fetched is kept aside.
+    /// The next connection event; fetch events are collected in `fetched`.
     pub(crate) async fn next(&mut self) -> Option<EgressEvent> {
         loop {
             match self.events.recv().await? {
@@ -113,7 +113,6 @@ impl Client {
         Answer { head, body: String::from_utf8(body).unwrap() }
     }
 
-    /// Opens a tunnel.
     pub(crate) async fn connect(&mut self, target: impl std::fmt::Display) {
         // The user name is `call-1`.
         self.send(format!(

@@ -1,4 +1,4 @@
-//! What a key may use, held against what its jobs use.
+//! Per-key limits, enforced against what the key's jobs currently use.
 
 use super::{AppliedCeilings, KeyId, KeyLimits, Submitter, Turn};
 use crate::clock::now_ms;
@@ -8,21 +8,21 @@ use crate::request::{InvalidField, JobDefaults, JobSpec, Work, at_most, check_st
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// What the jobs of one key use.
+/// Current usage of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyUse {
-    /// Jobs that wait.
+    /// Jobs in the queue.
     pub queued: u32,
-    /// Jobs and sandboxes that work.
+    /// Running jobs and sandboxes.
     pub running: u32,
-    /// Bare sandboxes.
+    /// Sandboxes without a job.
     pub sandboxes: u32,
-    /// What models have cost within the last day.
+    /// Model cost of the last 24 hours.
     pub nanodollars: u64,
 }
 
 impl Orchestrator {
-    /// What holds for the requests of a key.
+    /// Request defaults and ceilings that apply to this key.
     pub(crate) fn rules_for(&self, key: Option<&KeyId>) -> JobDefaults {
         JobDefaults { ceilings: self.ceilings_of(key), ..self.core.settings().defaults.clone() }
     }
@@ -32,13 +32,13 @@ impl Orchestrator {
         key.map_or_else(|| rules.of(None, None), |key| self.core.keys.ceilings(key, rules))
     }
 
-    /// The ceilings of the caller that this acts for.
+    /// Ceilings of the caller this handle acts for.
     pub(crate) fn own_ceilings(&self) -> AppliedCeilings {
         self.ceilings_of(self.actor().and_then(|actor| actor.key.as_ref()))
     }
 
-    /// Holds a job that was accepted earlier against the ceilings of now: what it asked for must be allowed, and what it did not ask for
-    /// is lowered.
+    /// Checks a job that was accepted earlier against the current ceilings. A value the request set explicitly must
+    /// be allowed; a default is lowered to the ceiling.
     pub(crate) fn bound(
         &self,
         spec: &mut JobSpec,
@@ -60,8 +60,8 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Refuses one more job of this key where it has used up what it may. The turn is kept until the job is stored, so
-    /// that two at once do not both take the last place.
+    /// Refuses another job if the key has reached its limits. The caller holds the returned lock until the job is
+    /// stored, so that two concurrent requests cannot both take the last slot.
     pub(crate) async fn check_allowance(
         &self,
         submitter: Option<&Submitter>,
@@ -79,7 +79,8 @@ impl Orchestrator {
         }
     }
 
-    /// Refuses to spend more on models where the key has spent what it may within a day, however many of its jobs wait.
+    /// Refuses further model spending once the key has used up its daily budget, no matter how many of its jobs are
+    /// queued.
     pub(crate) async fn check_spending(
         &self,
         submitter: Option<&Submitter>,
@@ -96,7 +97,8 @@ impl Orchestrator {
         }
     }
 
-    /// Refuses one more sandbox of this key where as many live as may. The turn is kept until the sandbox counts.
+    /// Refuses another sandbox if the key has reached its limit. The caller holds the returned lock until the sandbox
+    /// is counted.
     pub(crate) async fn check_sandbox_allowance(
         &self,
         submitter: Option<&Submitter>,
@@ -121,20 +123,20 @@ impl Orchestrator {
 
 /// How many sandboxes one key may hold.
 struct SandboxShare {
-    /// The most jobs and sandboxes of it at work.
+    /// Maximum number of running jobs and sandboxes of this key.
     running: Option<u32>,
-    /// The most sandboxes of it.
+    /// Maximum number of sandboxes of this key.
     sandboxes: Option<u32>,
-    /// The most sandboxes of everybody.
+    /// Maximum number of sandboxes on the server.
     all: usize,
-    /// Of these, those that nobody has.
+    /// How many of those are free.
     free: usize,
-    /// Whether other keys share them.
+    /// Whether other keys share the server.
     is_shared: bool,
 }
 
 impl SandboxShare {
-    /// Why a key that uses so much gets no further one.
+    /// The reason why a key with this usage gets no further sandbox.
     fn refusal(&self, used: KeyUse) -> Option<String> {
         if let Some(most) = self.running.filter(|most| used.running >= *most) {
             return Some(format!("{} jobs and sandboxes of this key work already, of {most}", used.running));
@@ -143,7 +145,7 @@ impl SandboxShare {
         if let Some(most) = self.sandboxes {
             return (held >= most).then(|| format!("{held} sandboxes of this key live already, of {most}"));
         }
-        // As long as a key may hold no more than are left, something is left for the next one.
+        // A key that holds no more sandboxes than are left always leaves some for the next key.
         let is_more = self.is_shared && held > 0 && usize::try_from(held).is_ok_and(|held| held >= self.free);
         is_more.then(|| {
             format!(

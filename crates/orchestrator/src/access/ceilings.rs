@@ -1,4 +1,4 @@
-//! The most that requests may ask for: for everybody, for a role, and for a key. Pure.
+//! Upper bounds for what requests may ask for: server-wide, per role and per key. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,10 +47,10 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
-    /// Checks what an operator wrote.
+    /// Checks the values from the configuration.
     ///
     /// # Errors
-    /// The field and what is allowed.
+    /// Names the invalid field and its allowed range.
     pub fn check(&self) -> Result<(), InvalidField> {
         let of_limits = [
             ("memory_mib", self.memory_mib, LimitKind::Memory),
@@ -88,10 +88,10 @@ fn in_range(field: &str, asked: Option<u64>, (least, most): (u64, u64)) -> Resul
     }
 }
 
-/// A number of CPUs in thousandths.
+/// Converts a number of CPUs to thousandths.
 ///
 /// # Errors
-/// It is out of range, or no number.
+/// The value is out of range or not a number.
 pub fn cpu_millis(field: &str, cpus: f64) -> Result<u64, InvalidField> {
     let (least, most) = allowed_range(LimitKind::Cpu);
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
@@ -107,11 +107,10 @@ pub fn cpu_millis(field: &str, cpus: f64) -> Result<u64, InvalidField> {
 /// All ceilings of a server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CeilingRules {
-    /// For everybody.
     pub everybody: Ceilings,
-    /// For those who have a role, before those for everybody.
+    /// Override the ceilings for everybody.
     pub roles: BTreeMap<Role, Ceilings>,
-    /// For keys, by name, before all others.
+    /// Override all others; keyed by the name of the API key.
     pub keys: BTreeMap<String, Ceilings>,
 }
 
@@ -126,7 +125,7 @@ impl CeilingRules {
     }
 }
 
-/// Where a ceiling is set.
+/// Where a ceiling is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Origin {
     Everybody,
@@ -144,7 +143,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The ceilings of one caller: of each field the first that is set counts.
+/// The ceilings of one caller, most specific first. For each field, the first entry that sets it applies.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AppliedCeilings(Vec<(Origin, Ceilings)>);
 
@@ -157,7 +156,7 @@ impl AppliedCeilings {
         self.find(pick).map(|(most, _)| most)
     }
 
-    /// All of them.
+    /// The effective value of each field.
     #[must_use]
     pub fn effective(&self) -> Ceilings {
         Ceilings {
@@ -174,7 +173,7 @@ impl AppliedCeilings {
         }
     }
 
-    /// Refuses seconds above a ceiling.
+    /// Refuses a duration in seconds that exceeds its ceiling.
     pub(crate) fn check_seconds(
         &self,
         field: &str,
@@ -189,10 +188,10 @@ impl AppliedCeilings {
         }
     }
 
-    /// Refuses the limits that a request names above a ceiling, and lowers the others to it.
+    /// Refuses limits the request set explicitly above a ceiling, and lowers defaults to it.
     ///
     /// # Errors
-    /// The first that is above its ceiling.
+    /// Names the first limit that exceeds its ceiling.
     pub fn bound(&self, limits: Limits) -> Result<Limits, InvalidField> {
         let bound =
             |limit: Limit, key: &str, pick: fn(&Ceilings) -> Option<u64>| match (limit, self.find(pick)) {
@@ -225,7 +224,8 @@ impl AppliedCeilings {
     }
 }
 
-/// Names the field, what was asked for, the ceiling, and who can raise it.
+/// The error for a value above its ceiling: names the field, the value, the ceiling and the config entry that sets
+/// it.
 fn above(
     field: &str,
     asked: &dyn fmt::Display,

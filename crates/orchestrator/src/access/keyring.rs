@@ -1,4 +1,4 @@
-//! All keys of a server, in memory: a check costs one digest and one look into a map, whether the key is good or not.
+//! All API keys of a server, in memory. A check costs one digest and one map lookup, whether or not the key is valid.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -18,7 +18,8 @@ use crate::request::{InvalidField, invalid};
 use crate::store::{SqliteStore, Store, has_keys};
 
 const MAX_NAME_BYTES: usize = 64;
-/// What logs call those who have no key, and what the system does itself: a key of such a name could pass for them.
+/// Names that logs use for callers without a key and for the system itself. A key with such a name could impersonate
+/// them.
 const RESERVED_NAMES: [&str; 16] = [
     "anybody",
     "nobody",
@@ -37,24 +38,24 @@ const RESERVED_NAMES: [&str; 16] = [
     "sandbox",
     "job",
 ];
-/// The highest count that a limit may have: what is more is none.
+/// Upper bound for count limits; to allow more, leave the limit out.
 const MOST_COUNTED: u32 = 1_000_000;
 
-/// The keys by the digest of their secret, and by their id.
+/// The keys by the digest of their secret, and by id.
 #[derive(Debug, Default)]
 pub(crate) struct KeyRing {
     keys: RwLock<Keys>,
-    /// Whether callers are asked also while there are none: there are accounts elsewhere.
+    /// Whether authentication is required even without keys, because users can log in through OIDC.
     is_required: AtomicBool,
-    /// Whether there was one: a server that has asked for keys does not become one that asks nobody while it runs.
+    /// Whether there has ever been a key. A running server that required keys never goes back to open access.
     is_closed: AtomicBool,
-    /// Held from the look at the keys to the change of them.
+    /// Held from reading the keys until the change to them is stored.
     changing: tokio::sync::Mutex<()>,
-    /// Counts the changes of what lets callers in, for what stays open with it.
+    /// Counts the changes to credentials, so that open connections re-check theirs.
     changes: watch::Sender<u64>,
-    /// Those who log in with accounts elsewhere.
+    /// Users who log in through OIDC.
     pub(super) people: People,
-    /// Held by each key with limits from the look at what it uses to the use of more.
+    /// Per key with limits: held from checking its usage until the new usage counts.
     turns: Mutex<HashMap<KeyId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -73,7 +74,7 @@ impl KeyRing {
         ring
     }
 
-    /// Remembers the people whom an earlier server has met.
+    /// Restores the users that an earlier server process has stored.
     pub(crate) fn know_people(&self, people: Vec<(KeyId, Role)>) {
         for (id, role) in people {
             self.people.meet(&id, role);
@@ -107,13 +108,13 @@ impl KeyRing {
         keys
     }
 
-    /// What a key or a person may use; nothing is known of a key that was revoked.
+    /// The limits of a key or a user; the defaults if the key was revoked.
     pub(super) fn limits(&self, id: &KeyId) -> KeyLimits {
         let of_key = self.read().by_id.get(id).map(|key| key.limits);
         of_key.or_else(|| self.people.limits(id)).unwrap_or_default()
     }
 
-    /// The keys and people whose jobs may not all work at once, with how many may.
+    /// All keys and users with a limit on running jobs, and that limit.
     pub(crate) fn with_running_limit(&self, rules: &CeilingRules) -> Vec<(KeyId, u32)> {
         let keys = self.read().by_id.keys().cloned().collect::<Vec<_>>();
         let all = keys.into_iter().chain(self.people.ids());
@@ -122,13 +123,13 @@ impl KeyRing {
             .collect()
     }
 
-    /// How many jobs and sandboxes of a key or a person may be at work at once, by the key itself and by its ceiling.
+    /// How many jobs and sandboxes of a key or user may run at once: the lower of its own limit and its ceiling.
     pub(super) fn running_limit(&self, id: &KeyId, rules: &CeilingRules) -> Option<u32> {
         let of_rules = self.ceilings(id, rules).effective().running;
         self.limits(id).max_running.into_iter().chain(of_rules).min()
     }
 
-    /// The most that a key or a person may ask for.
+    /// The ceilings of a key or user.
     pub(crate) fn ceilings(&self, id: &KeyId, rules: &CeilingRules) -> AppliedCeilings {
         match self.by_id(id) {
             Some(key) => rules.of(Some(key.role), Some(&key.name)),
@@ -136,16 +137,16 @@ impl KeyRing {
         }
     }
 
-    /// How many there are to share what the server has.
+    /// How many keys and users share the server.
     pub(super) fn count(&self) -> usize {
         self.read().by_id.len() + self.people.ids().len()
     }
 
-    /// Waits until nobody else takes more for this key.
+    /// Waits until no other request is taking more for this key.
     pub(super) async fn turn(&self, id: &KeyId) -> Turn {
         let lock = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever is in the map alone has no turn and waits for none.
+            // A lock that only the map references has no holder and no waiter.
             turns.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(turns.entry(id.clone()).or_default())
         };
@@ -169,81 +170,78 @@ impl KeyRing {
         self.changed();
     }
 
-    /// Lets everything that stays open look again whether it may.
+    /// Makes everything that stays open check its credentials again.
     pub(crate) fn changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 }
 
-/// The right of one key to take more; others of the same key wait until it is dropped.
+/// One key's exclusive right to take more. Other requests with the same key wait until it is dropped.
 pub(crate) struct Turn(#[expect(dead_code, reason = "held, not read")] tokio::sync::OwnedMutexGuard<()>);
 
 impl Orchestrator {
-    /// Whether callers must say who they are.
+    /// Whether callers must authenticate.
     #[must_use]
     pub fn needs_keys(&self) -> bool {
         self.core.keys.is_closed.load(Ordering::Relaxed) || self.knows_people()
     }
 
-    /// Asks callers who they are from now on, also while there are no keys: there is another way to log in. Who comes by it
-    /// may use what their role may.
+    /// Requires authentication from now on, even without keys: users can log in through OIDC and get the limits of
+    /// their role.
     pub fn admit_people(&self, limits: BTreeMap<Role, KeyLimits>) {
         self.core.keys.people.bound(limits);
         self.core.keys.is_required.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there are accounts elsewhere to log in with.
+    /// Whether users can log in through OIDC.
     #[must_use]
     pub fn knows_people(&self) -> bool {
         self.core.keys.is_required.load(Ordering::Relaxed)
     }
 
-    /// Changes whenever a key is added or revoked, a login is ended, or a shared link is revoked.
+    /// Changes whenever a key is added or revoked, a login ends or a shared link is revoked.
     #[must_use]
     pub fn key_changes(&self) -> watch::Receiver<u64> {
         self.core.keys.changes.subscribe()
     }
 
-    /// The key that has this secret.
+    /// The key with this secret.
     #[must_use]
     pub fn key_of(&self, token: &Token) -> Option<Arc<Key>> {
         self.core.keys.find(token)
     }
 
-    /// The key that has this id, while it holds.
+    /// The key with this id, unless it was revoked.
     #[must_use]
     pub fn key(&self, id: &KeyId) -> Option<Arc<Key>> {
         self.core.keys.by_id(id)
     }
 
-    /// The key that a job was handed in with.
-    ///
-    /// # Errors
-    /// There is no such job.
+    /// The key that a job was submitted with.
     pub async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError> {
         self.core.store.submitter(job).await
     }
 
-    /// All keys, by name.
+    /// All keys, sorted by name.
     #[must_use]
     pub fn keys(&self) -> Vec<Arc<Key>> {
         self.core.keys.list()
     }
 
-    /// Makes a key. Its secret is nowhere but in the answer. The first one must be an admin's: with it the server begins
-    /// to ask for keys, and somebody must be able to make the next.
+    /// Creates a key and returns its secret, which is stored nowhere. The first key must have the admin role: the
+    /// server requires keys from then on, and somebody must be able to create the next one.
     ///
     /// # Errors
-    /// A field cannot be accepted, the name is taken, or the store fails.
+    /// A field is invalid, the name is taken, or the store fails.
     pub async fn add_key(&self, new: NewKey) -> Result<(Arc<Key>, Token), OrchestratorError> {
         add(&*self.core.store, &self.core.keys, new).await
     }
 
-    /// Ends a key, by its name or id. The last one of an admin stays: a server that asks for keys does not become one
-    /// that asks nobody while it runs.
+    /// Revokes a key by name or id. The last admin key cannot be revoked: a running server that requires keys never
+    /// goes back to open access.
     ///
     /// # Errors
-    /// There is no such key, or it must stay.
+    /// There is no such key, or it is the last admin key.
     pub async fn revoke_key(&self, name: &str) -> Result<Arc<Key>, OrchestratorError> {
         let _changing = self.core.keys.changing.lock().await;
         let key = named(&self.core.keys, name)?;
@@ -257,7 +255,8 @@ impl Orchestrator {
     }
 }
 
-/// The keys of a data folder that no server uses: for the first one, and for who has lost the last.
+/// The keys of a data folder that no server is using: to create the first key, or to recover after losing the last
+/// one.
 pub struct StoredKeys {
     store: SqliteStore,
     ring: KeyRing,
@@ -265,37 +264,30 @@ pub struct StoredKeys {
 }
 
 impl StoredKeys {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// The store cannot be read.
     pub async fn open(folder: DataFolder) -> Result<Self, OrchestratorError> {
         let store = SqliteStore::open(&folder.database())?;
         let ring = KeyRing::new(store.keys().await?);
         Ok(Self { store, ring, _folder: folder })
     }
 
-    /// Whether there is any in a folder, also while a server uses it.
+    /// Whether the folder has any keys, even while a server is using it.
     #[must_use]
     pub fn are_in(folder: &Path) -> bool {
         has_keys(&DataFolder::database_in(folder))
     }
 
-    /// All of them, by name.
+    /// All keys, sorted by name.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Key>> {
         self.ring.list()
     }
 
-    /// As [`Orchestrator::add_key`].
-    ///
-    /// # Errors
-    /// A field cannot be accepted, the name is taken, or the store fails.
+    /// Like [`Orchestrator::add_key`].
     pub async fn add(&self, new: NewKey) -> Result<(Arc<Key>, Token), OrchestratorError> {
         add(&self.store, &self.ring, new).await
     }
 
-    /// Ends a key, by its name or id, whichever it is.
+    /// Revokes a key by name or id, even the last admin key.
     ///
     /// # Errors
     /// There is no such key, or the store fails.
@@ -353,7 +345,7 @@ fn check(new: &NewKey) -> Result<(), InvalidField> {
         let problem = format!("`{}` is what logs call somebody without a key; use another name", new.name);
         return Err(invalid("name", problem));
     }
-    // A key is named by its name or its id: no name may be the id of another, nor look like that of a person.
+    // Keys are looked up by name or id, so no name may be the id of another key or look like that of a user.
     if new.name.parse::<JobId>().is_ok() || new.name.starts_with(PERSON_PREFIX) {
         let problem = format!("`{}` looks like the id of a key; use another name", new.name);
         return Err(invalid("name", problem));
@@ -361,10 +353,10 @@ fn check(new: &NewKey) -> Result<(), InvalidField> {
     check_limits(&new.limits)
 }
 
-/// Refuses limits that would let nothing through, by the name of the field.
+/// Refuses limits that would let nothing through.
 ///
 /// # Errors
-/// Says which and why.
+/// Names the field and the problem.
 pub fn check_limits(limits: &KeyLimits) -> Result<(), InvalidField> {
     let KeyLimits { max_running, max_queued, requests_per_second, dollars_per_day } = *limits;
     if max_running == Some(0) {

@@ -1,7 +1,7 @@
-//! Who may do what: keys, the roles that they give, and what a key may use.
+//! Who may do what: API keys, the roles they grant, and their limits.
 //!
-//! A server without keys asks nobody who they are: whoever reaches it may do everything. With the first key that ends.
-//! This module knows keys and roles; which route needs which role is the server's affair.
+//! A server without keys does not authenticate callers: anyone who can reach it may do everything. Adding the first
+//! key changes that. This module knows keys and roles; the server decides which route needs which role.
 
 mod allowance;
 mod ceilings;
@@ -52,7 +52,6 @@ impl Role {
     /// All roles, weakest first.
     pub const ALL: [Self; 4] = [Self::Viewer, Self::Submitter, Self::Operator, Self::Admin];
 
-    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,7 +87,6 @@ impl FromStr for Role {
 pub struct KeyId(pub(crate) String);
 
 impl KeyId {
-    /// As a text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -178,7 +176,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Somebody without a key, or the system itself.
+    /// An actor without a key, or the system itself.
     pub(crate) fn named(name: &str) -> Self {
         Self { name: name.to_owned(), key: None }
     }

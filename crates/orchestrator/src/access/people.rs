@@ -1,5 +1,5 @@
-//! Those who log in with accounts elsewhere: which role each has had at the last login, and what a role may use. They have no
-//! key, so what they may use is set by role.
+//! Users who log in through OIDC: the role each had at the last login, and the limits of each role. They have no key,
+//! so their limits are set per role.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{PoisonError, RwLock};
@@ -8,10 +8,10 @@ use super::{KeyId, KeyLimits, Role};
 use crate::error::OrchestratorError;
 use crate::orchestrator::Orchestrator;
 
-/// How the ids of people begin: no key has such an id, or such a name.
+/// Prefix of the ids of OIDC users. No key has an id or a name that starts with it.
 pub const PERSON_PREFIX: &str = "oidc-";
 
-/// The people that this server knows.
+/// The OIDC users that this server knows.
 #[derive(Debug, Default)]
 pub(crate) struct People {
     roles: RwLock<HashMap<KeyId, Role>>,
@@ -19,7 +19,7 @@ pub(crate) struct People {
 }
 
 impl People {
-    /// Sets what each role may use.
+    /// Sets the limits of each role.
     pub(super) fn bound(&self, limits: BTreeMap<Role, KeyLimits>) {
         *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
@@ -29,7 +29,7 @@ impl People {
         limits.get(&role).copied().unwrap_or_default()
     }
 
-    /// Remembers a role; whether it is news.
+    /// Remembers the role of a user; returns whether it is new or has changed.
     pub(crate) fn meet(&self, id: &KeyId, role: Role) -> bool {
         if self.roles.read().unwrap_or_else(PoisonError::into_inner).get(id) == Some(&role) {
             return false;
@@ -38,28 +38,25 @@ impl People {
         true
     }
 
-    /// The role of a person, where this is one.
+    /// The role of a user; `None` if the id is not that of a known user.
     pub(super) fn role(&self, id: &KeyId) -> Option<Role> {
         self.roles.read().unwrap_or_else(PoisonError::into_inner).get(id).copied()
     }
 
-    /// All of them.
+    /// The ids of all known users.
     pub(super) fn ids(&self) -> Vec<KeyId> {
         self.roles.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// What a person may use, where this is one.
+    /// The limits of a user; `None` if the id is not that of a known user.
     pub(super) fn limits(&self, id: &KeyId) -> Option<KeyLimits> {
         self.role(id).map(|role| self.of_role(role))
     }
 }
 
 impl Orchestrator {
-    /// Remembers the role of somebody who has logged in with an account elsewhere, also for the next server: their jobs
-    /// may wait while they are away.
-    ///
-    /// # Errors
-    /// The store fails.
+    /// Remembers the role of a user who logged in through OIDC, across restarts: their jobs may be queued while they
+    /// are away.
     pub async fn meet_person(&self, id: &KeyId, role: Role) -> Result<(), OrchestratorError> {
         if self.core.keys.people.meet(id, role) {
             self.core.store.put_person(id.clone(), role).await?;
@@ -67,7 +64,7 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// What somebody with this role may use who has logged in with an account elsewhere.
+    /// The limits of OIDC users with this role.
     #[must_use]
     pub fn limits_of_people(&self, role: Role) -> KeyLimits {
         self.core.keys.people.of_role(role)

@@ -1,6 +1,6 @@
-//! Texts that only this server can have written: sessions of people who logged in, and links that are shared.
+//! HMAC-sealed texts: login sessions and shared links.
 //!
-//! A seal covers what it is for, what it says, and until when it holds. Its key is made once and lies in the data folder.
+//! The HMAC covers the purpose, the text and the expiry. Its key is created once and stored in the data folder.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,22 +17,21 @@ use crate::orchestrator::Orchestrator;
 const FILE: &str = "seal.key";
 const KEY_BYTES: usize = 32;
 
-/// What a sealed text is for; one that was made for something else is refused.
+/// What a sealed text is for. A text sealed for another purpose is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealedFor {
-    /// Somebody is logged in: the text is the id of the login and whose it is.
+    /// A logged-in user: the text is the id of the login and the user it belongs to.
     Session,
-    /// Somebody is logging in with an account elsewhere: the text is what they must bring back.
+    /// A login through OIDC in progress: the text is what the browser must send back.
     Login,
-    /// A link was shared: the text names a job and one view of it.
+    /// A shared link: the text names a job and one view of it.
     Link,
 }
 
-/// The key of this server's seal.
 pub(crate) struct Seal(hmac::Key);
 
 impl Seal {
-    /// Reads the key, or makes it.
+    /// Reads the key from the folder, or creates it.
     pub(crate) fn open(folder: &Path) -> Result<Self, OrchestratorError> {
         let path = folder.join(FILE);
         let bytes = match fs::read(&path) {
@@ -88,20 +87,20 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Orchestrator {
-    /// Writes a text that [`Orchestrator::unseal`] gives back until then, and nobody else can make.
+    /// Seals a text. Only this server can create it, and [`Orchestrator::unseal`] returns it until it expires.
     #[must_use]
     pub fn seal(&self, purpose: SealedFor, text: &str, lasts: std::time::Duration) -> String {
         let lasts_ms = i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX);
         self.core.seal.write(purpose, text, now_ms().saturating_add(lasts_ms))
     }
 
-    /// The text, where this server has sealed it for the same purpose and it still holds.
+    /// The sealed text, if this server sealed it for this purpose and it has not expired.
     #[must_use]
     pub fn unseal(&self, purpose: SealedFor, sealed: &str) -> Option<String> {
         self.unseal_until(purpose, sealed).map(|(text, _)| text)
     }
 
-    /// The same, with the end of its time, in milliseconds since 1970.
+    /// Like [`Orchestrator::unseal`], with the expiry in milliseconds since 1970.
     #[must_use]
     pub fn unseal_until(&self, purpose: SealedFor, sealed: &str) -> Option<(String, i64)> {
         self.core.seal.read(purpose, sealed, now_ms())

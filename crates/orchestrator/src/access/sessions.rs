@@ -1,5 +1,6 @@
-//! Logins of the web page. A login is a sealed text in a cookie; nothing of it is stored while it holds. One that was ended before its
-//! time is remembered until it would have ended by itself, so that a copy of its cookie is worth nothing, also to the next server.
+//! Logins of the web page. A login is a sealed text in a cookie; the server stores nothing while it is valid. A login
+//! that the user ends early is stored until its expiry, so that a copy of its cookie is rejected, even after a
+//! restart.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -12,16 +13,16 @@ use super::SealedFor;
 use crate::error::OrchestratorError;
 use crate::orchestrator::Orchestrator;
 
-/// Stands between the id of a login and whose it is.
+/// Separates the id of a login from the user it belongs to.
 const SEPARATOR: char = '~';
 
-/// Names one login; not secret.
+/// Identifies a login; not secret.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SessionId(String);
 
 impl SessionId {
-    /// As a text of letters and digits.
+    /// Letters and digits only.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -34,18 +35,17 @@ impl From<String> for SessionId {
     }
 }
 
-/// A login that holds.
+/// A valid login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Which one.
     pub id: SessionId,
-    /// What was said of whose it is when it began.
+    /// The identity that was sealed when the login began.
     pub who: String,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub until_ms: i64,
 }
 
-/// The logins that were ended before their time.
+/// Logins that were ended before they expired, with their expiry.
 #[derive(Debug, Default)]
 pub(crate) struct EndedSessions(RwLock<HashMap<SessionId, i64>>);
 
@@ -69,13 +69,13 @@ fn parse(text: &str) -> Option<(SessionId, &str)> {
 }
 
 impl Orchestrator {
-    /// Begins a login; the text is for a cookie.
+    /// Begins a login; returns the value of its cookie.
     #[must_use]
     pub fn begin_session(&self, who: &str, lasts: Duration) -> String {
         self.seal(SealedFor::Session, &format!("{}{SEPARATOR}{who}", Uuid::new_v4().simple()), lasts)
     }
 
-    /// The login of a cookie, while it holds.
+    /// The login of a cookie, if it is valid.
     #[must_use]
     pub fn session(&self, sealed: &str) -> Option<Session> {
         let (text, until_ms) = self.unseal_until(SealedFor::Session, sealed)?;
@@ -83,16 +83,16 @@ impl Orchestrator {
         self.session_holds(&id).then(|| Session { id, who: who.to_owned(), until_ms })
     }
 
-    /// Whether nobody has ended a login.
+    /// Whether the login has not been ended early.
     #[must_use]
     pub fn session_holds(&self, id: &SessionId) -> bool {
         !self.core.ended_sessions.contains(id)
     }
 
-    /// Ends a login for good; what was opened with it closes.
+    /// Ends a login and closes what was opened with it.
     ///
     /// # Errors
-    /// The store fails; then the login still holds.
+    /// The store fails; the login then stays valid.
     pub async fn end_session(&self, session: Session) -> Result<(), OrchestratorError> {
         self.core.store.end_session(session.id.clone(), session.until_ms).await?;
         self.core.ended_sessions.add(session.id, session.until_ms);

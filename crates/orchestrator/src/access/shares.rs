@@ -1,4 +1,5 @@
-//! Links that show one view of one job to whoever has them. Each is on record as long as it holds: it can be listed, and revoked.
+//! Links that give anyone who has them access to one view of one job. Each valid link is on record, so that it can be
+//! listed and revoked.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -12,16 +13,16 @@ use crate::error::OrchestratorError;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 
-/// The most links of one job that hold at once.
+/// Maximum number of valid links per job.
 const MOST_OF_A_JOB: usize = 200;
 
-/// Names a link; it does not open anything.
+/// Identifies a link; does not grant access.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ShareId(String);
 
 impl ShareId {
-    /// As a text of letters and digits.
+    /// Letters and digits only.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -34,46 +35,40 @@ impl From<String> for ShareId {
     }
 }
 
-/// A link to be made.
+/// A link to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSharedLink {
-    /// The job.
     pub job: JobId,
-    /// What of it, as the server names it.
+    /// The view of the job, as named by the server.
     pub view: String,
-    /// Whether others may type and click.
+    /// Whether visitors may type and click.
     pub may_use: bool,
-    /// Who makes it.
     pub by: Actor,
-    /// The login that it ends with, where it does.
+    /// If set, the link becomes invalid when this login ends.
     pub session: Option<SessionId>,
-    /// When it ends, in milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub until_ms: i64,
 }
 
-/// A link that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedLink {
-    /// Names it.
     pub id: ShareId,
-    /// The job.
     pub job: JobId,
-    /// What of it, as the server names it.
+    /// The view of the job, as named by the server.
     pub view: String,
-    /// Whether others may type and click.
+    /// Whether visitors may type and click.
     pub may_use: bool,
-    /// Who made it.
     pub by: Actor,
-    /// The login that it ends with, where it does.
+    /// If set, the link becomes invalid when this login ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// When it was made, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     pub created_ms: i64,
-    /// When it ends.
+    /// Expiry, in milliseconds since 1970.
     pub until_ms: i64,
 }
 
-/// All links that hold, and some that have ended.
+/// All valid links, and some that have expired.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(RwLock<HashMap<ShareId, SharedLink>>);
 
@@ -86,7 +81,7 @@ impl Shares {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// The links of a job that have not ended by themselves, newest first.
+    /// The links of a job that have not expired, newest first.
     fn of_job(&self, job: JobId, now_ms: i64) -> Vec<SharedLink> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<SharedLink> =
@@ -107,7 +102,7 @@ impl Shares {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// Forgets the links of a job that was deleted.
+    /// Drops the links of a deleted job.
     pub(crate) fn forget(&self, job: JobId) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|_, link| link.job != job);
     }
@@ -117,7 +112,7 @@ impl Orchestrator {
     /// Puts a link on record.
     ///
     /// # Errors
-    /// The job has too many, or the store fails.
+    /// The job has too many links, or the store fails.
     pub async fn add_share(&self, new: NewSharedLink) -> Result<SharedLink, OrchestratorError> {
         let NewSharedLink { job, view, may_use, by, session, until_ms } = new;
         if self.core.shares.of_job(job, now_ms()).len() >= MOST_OF_A_JOB {
@@ -130,14 +125,15 @@ impl Orchestrator {
         Ok(link)
     }
 
-    /// Whether a link is on record, and has not ended with a login. Its time and the key of who made it are the caller's to check.
+    /// Whether a link is on record and its login has not ended. The caller must check the expiry and the key of the
+    /// creator.
     #[must_use]
     pub fn share_holds(&self, id: &ShareId) -> bool {
         let link = self.core.shares.get(id);
         link.is_some_and(|link| link.session.is_none_or(|session| self.session_holds(&session)))
     }
 
-    /// The links of a job that hold as far as [`Orchestrator::share_holds`] says, newest first.
+    /// The links of a job that are valid according to [`Orchestrator::share_holds`], newest first.
     #[must_use]
     pub fn shares(&self, job: JobId) -> Vec<SharedLink> {
         let mut links = self.core.shares.of_job(job, now_ms());
@@ -145,10 +141,10 @@ impl Orchestrator {
         links
     }
 
-    /// Revokes a link; what was opened with it closes.
+    /// Revokes a link and closes what was opened with it.
     ///
     /// # Errors
-    /// The job has no such link, or the store fails; then the link still holds.
+    /// The job has no such link, or the store fails; in that case the link stays valid.
     pub async fn revoke_share(&self, job: JobId, id: &ShareId) -> Result<(), OrchestratorError> {
         if self.core.shares.get(id).is_none_or(|link| link.job != job) {
             return Err(OrchestratorError::NoShare(id.as_str().to_owned()));

@@ -1,6 +1,6 @@
-//! The secret of a key: shown once, kept as a digest.
+//! The secret of an API key: shown once, stored as a digest.
 //!
-//! A token has 244 random bits, so a plain digest is enough: there is nothing to guess that a slow one would slow down.
+//! A token has 244 random bits, so a plain SHA-256 digest is enough: a slow password hash would add nothing.
 
 use std::fmt;
 
@@ -8,21 +8,19 @@ use uuid::Uuid;
 
 use crate::store::digest;
 
-/// How every token begins, so that people and secret scanners know one when they see it.
+/// Prefix of every token, so that people and secret scanners recognize one.
 const PREFIX: &str = "caisson_";
 const RANDOM_CHARACTERS: usize = 64;
 
-/// The secret of a key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// A new one.
     pub(crate) fn generate() -> Self {
         Self(format!("{PREFIX}{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()))
     }
 
-    /// Reads one; nothing where it cannot be one.
+    /// `None` if the text is not a well-formed token.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let random = text.strip_prefix(PREFIX)?;
@@ -30,7 +28,7 @@ impl Token {
         (random.len() == RANDOM_CHARACTERS && random.bytes().all(is_hex)).then(|| Self(text.to_owned()))
     }
 
-    /// What is stored of it.
+    /// The digest that is stored.
     pub(crate) fn digest(&self) -> [u8; 32] {
         digest(self.0.as_bytes())
     }

@@ -1,4 +1,4 @@
-//! Compares a log with its own chain and with heads. Pure: rows in, faults out.
+//! Verifies an event log against its hash chain and signed heads. Pure: rows in, faults out.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::trust::TrustedKeys;
 use crate::ids::{JobId, Sequence};
 use crate::store::{Link, digest};
 
-/// The most faults of one job that are told; the first says most.
+/// Maximum number of faults reported per job; the first ones say the most.
 const MOST_FAULTS: usize = 20;
 
 /// What the check of a data folder found.
@@ -84,7 +84,8 @@ impl JobAudit {
         }
     }
 
-    /// Of a job that is not there: deleted, by a statement that counts and that every kept head fits, or removed by hand.
+    /// The result for a job that is not in the database: deleted, if there is a trusted deletion statement that every
+    /// kept head is consistent with, or else removed by hand.
     pub(crate) fn gone(
         job: JobId,
         kept: &[SignedHead],
@@ -104,7 +105,7 @@ impl JobAudit {
         Self { kept_heads: kept.len() as u64, deletion, faults, ..Self::new(job) }
     }
 
-    /// Takes in how the files beside the log are.
+    /// Adds the state of the files beside the log.
     pub(crate) fn with_files(mut self, files: Vec<FileAudit>) -> Self {
         for file in files.iter().filter(|file| file.state == FileState::Changed) {
             self.faults.push(format!("{} was changed: it is not what the log has of it", file.name));
@@ -114,14 +115,13 @@ impl JobAudit {
         self
     }
 
-    /// Takes in what else is wrong.
     pub(crate) fn with_faults(mut self, faults: Vec<String>) -> Self {
         self.faults.extend(faults);
         self
     }
 }
 
-/// An event as it lies in the database.
+/// An event as stored in the database.
 pub(crate) struct Row {
     pub(crate) sequence: Sequence,
     pub(crate) time_ms: i64,
@@ -130,37 +130,37 @@ pub(crate) struct Row {
     pub(crate) attempt: u32,
     pub(crate) generation: u64,
     pub(crate) tokens: u64,
-    /// What it says; `None` where it was dropped, an error where it cannot be read.
+    /// The payload: `None` if it was dropped, an error if it cannot be read.
     pub(crate) payload: Result<Option<Vec<u8>>, String>,
     pub(crate) digest: Vec<u8>,
     pub(crate) hash: Vec<u8>,
 }
 
-/// What the check of a log is told of beside its events.
+/// What the check needs to know beside the events themselves.
 pub(crate) struct End {
-    /// What the job's row has as its next event.
+    /// The next sequence number, according to the job's row.
     pub(crate) next_sequence: Sequence,
-    /// What it has as the hash of the last one.
+    /// The hash of the last event, according to the job's row.
     pub(crate) head_hash: Vec<u8>,
-    /// Whether the job is over, by its log.
+    /// Whether the job is over, according to its log.
     pub(crate) is_over: bool,
     /// When the newest head of any job was signed.
     pub(crate) newest_head_ms: i64,
 }
 
-/// Looks at the events of one job, in their order.
+/// Checks the events of one job, in order.
 pub(crate) struct Checker {
     audit: JobAudit,
     job: String,
     head: Vec<u8>,
-    /// The hashes that heads speak of, as the events have them.
+    /// The hash of each event that a head refers to, as computed from the events.
     wanted: BTreeMap<Sequence, Option<String>>,
-    /// When the events right after those that heads of the database speak of were written.
+    /// When the event right after each head in the database was written.
     following: BTreeMap<Sequence, i64>,
     stored: Vec<SignedHead>,
     kept: Vec<SignedHead>,
     trusted: TrustedKeys,
-    /// Of which kinds retention has dropped the payloads.
+    /// The event kinds whose payloads retention has dropped.
     may_lack: fn(&str) -> bool,
 }
 
@@ -196,7 +196,7 @@ impl Checker {
         }
     }
 
-    /// Looks at the next event.
+    /// Checks the next event.
     pub(crate) fn take(&mut self, row: &Row) {
         let expected = self.audit.events + 1;
         if row.sequence != expected {
@@ -232,7 +232,7 @@ impl Checker {
                 row.sequence
             ));
         }
-        // Go on from what is stored, so that one fault is told once.
+        // Continue from the stored hash, so that one fault is reported once.
         self.head.clone_from(&row.hash);
         if let Some(place) = self.wanted.get_mut(&row.sequence) {
             *place = Some(hex(&row.hash));
@@ -242,7 +242,7 @@ impl Checker {
         }
     }
 
-    /// Compares the end with what the job's own row says, and everything with the heads.
+    /// Compares the end of the log with the job's row, and the whole log with the heads.
     pub(crate) fn finish(mut self, end: &End) -> JobAudit {
         let End { next_sequence, head_hash, .. } = end;
         if *next_sequence != self.audit.events + 1 {
@@ -278,7 +278,7 @@ impl Checker {
         self.audit
     }
 
-    /// Each head names the one before, so that none can be taken away from between others.
+    /// Each head names the one before, so that none can be removed from between others.
     fn check_chain_of(&mut self, stored: &[SignedHead]) {
         let mut before: Option<&SignedHead> = None;
         for head in stored {
@@ -300,8 +300,8 @@ impl Checker {
         }
     }
 
-    /// The last events of a job that is over are covered by a head, always; of one that goes on, unless they are new. Called when only
-    /// the heads of the database have been compared.
+    /// A head always covers the last events of a finished job; those of an unfinished one may be uncovered only while
+    /// they are new. Must be called after the heads of the database, and no others, have been compared.
     fn check_tail(&mut self, end: &End) {
         let (events, signed) = (self.audit.events, self.audit.signed_until);
         if signed >= events {

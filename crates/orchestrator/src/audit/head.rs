@@ -1,4 +1,5 @@
-//! A signed head: what it says, what the signature covers, how it is written. The heads of a job form a chain of their own.
+//! Signed heads: their content, what the signature covers, and their encoding. The heads of a job form a hash chain
+//! of their own.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,8 +7,8 @@ use utoipa::ToSchema;
 use crate::ids::{JobId, Sequence};
 use crate::store::digest;
 
-/// The longest time that an event may be older than the newest head of the database without being covered by a head itself. The store
-/// keeps to this: a head is written together with those of all logs that have waited for longer.
+/// Maximum age of an event, relative to the newest head in the database, that no head covers. The store guarantees
+/// it: when it writes a head, it also writes heads for all logs that have waited longer than this.
 pub(crate) const MAX_UNSIGNED_MS: i64 = 5 * 60_000;
 
 /// The hash of one event of a job, signed. It covers that event and all before it.
@@ -35,7 +36,7 @@ pub struct SignedHead {
 }
 
 impl SignedHead {
-    /// What the signature covers.
+    /// The bytes that the signature covers.
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let Self { job, sequence, hash, number, previous, time_ms, .. } = self;
@@ -46,13 +47,13 @@ impl SignedHead {
         format!("caisson-head-2\n{job}\n{sequence}\n{hash}\n{number}\n{previous}\n{time_ms}\n").into_bytes()
     }
 
-    /// What the next head of the job names as its `previous`.
+    /// The value of `previous` in the next head of the job.
     #[must_use]
     pub(crate) fn digest(&self) -> String {
         hex(&digest(&self.message()))
     }
 
-    /// Whether the signature is that of the key that the head names.
+    /// Whether the signature matches the key in the head.
     #[must_use]
     pub fn is_signed(&self) -> bool {
         is_signature(&self.key, &self.signature, &self.message())
@@ -64,19 +65,17 @@ fn is_unchained(number: &u64) -> bool {
     *number == 0
 }
 
-/// Whether a signature of a message is that of a key, both in hexadecimal.
+/// Whether `signature` is a signature of `message` by `key`, both in hexadecimal.
 pub(super) fn is_signature(key: &str, signature: &str, message: &[u8]) -> bool {
     let (Some(key), Some(signature)) = (from_hex(key), from_hex(signature)) else { return false };
     let key = ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, key);
     key.verify(message, &signature).is_ok()
 }
 
-/// Bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes that were written in hexadecimal.
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.is_ascii() || !text.len().is_multiple_of(2) {
         return None;

@@ -1,26 +1,24 @@
-//! What was kept elsewhere: signed heads, and statements about jobs that were deleted.
+//! What was kept outside of the data folder: signed heads, and statements about deleted jobs.
 
 use super::head::SignedHead;
 use super::tombstone::Tombstone;
 use crate::ids::JobId;
 
-/// The most lines of one file.
+/// Maximum number of lines of one file.
 const MOST_LINES: usize = 1_000_000;
 
-/// What was kept elsewhere.
+/// Signed heads and deletion statements that were kept outside of the data folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Heads of logs.
     pub heads: Vec<SignedHead>,
-    /// Jobs that were deleted.
     pub tombstones: Vec<Tombstone>,
 }
 
 impl Kept {
-    /// Reads a file: one JSON object, or one a line.
+    /// Parses a file: one JSON object, or one per line.
     ///
     /// # Errors
-    /// The line that is neither, and why.
+    /// Names the line that is neither a head nor a deletion statement, and why.
     pub fn read(text: &str) -> Result<Self, String> {
         let mut kept = Self::default();
         if kept.take(text).is_ok() {
@@ -46,23 +44,23 @@ impl Kept {
         Ok(())
     }
 
-    /// What there is of one job.
+    /// The heads of one job.
     pub(super) fn of(&self, job: JobId) -> Vec<SignedHead> {
         self.heads.iter().filter(|head| head.job == job).cloned().collect()
     }
 
-    /// The statement that one job was deleted.
+    /// The statement that this job was deleted.
     pub(super) fn tombstone(&self, job: JobId) -> Option<&Tombstone> {
         self.tombstones.iter().find(|tombstone| tombstone.deleted_job == job)
     }
 
-    /// Every job that it speaks of.
+    /// All jobs with a head or a deletion statement.
     pub(super) fn jobs(&self) -> impl Iterator<Item = JobId> {
         let deleted = self.tombstones.iter().map(|tombstone| tombstone.deleted_job);
         self.heads.iter().map(|head| head.job).chain(deleted)
     }
 
-    /// The keys that have signed it, with what each has signed, for people.
+    /// The keys that signed, each with a description of what it signed.
     pub fn keys(&self) -> impl Iterator<Item = (&str, String)> {
         let of_head = |head: &SignedHead| format!("the head of event {} of job {}", head.sequence, head.job);
         let heads = self.heads.iter().map(move |head| (head.key.as_str(), of_head(head)));

@@ -1,4 +1,5 @@
-//! The key that signs heads. It lies in the data folder, made at first use; its public half lies beside it for everybody.
+//! The key that signs heads. It is created in the data folder on first use; its public half lies beside it, readable
+//! by everyone.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -18,17 +19,16 @@ use crate::error::OrchestratorError;
 use crate::ids::{JobId, Sequence};
 
 const SECRET_KEY_FILE: &str = "audit.key";
-/// The public half, in hexadecimal, in the data folder.
+/// File in the data folder that contains the public half, in hexadecimal.
 pub const PUBLIC_KEY_FILE: &str = "audit.pub";
 
-/// Signs heads.
 pub(crate) struct SigningKey {
     pair: Ed25519KeyPair,
     public: String,
 }
 
 impl SigningKey {
-    /// The key of a data folder, made where there is none.
+    /// Reads the key of a data folder, or creates it.
     pub(crate) fn of(folder: &Path) -> Result<Self, OrchestratorError> {
         let path = folder.join(SECRET_KEY_FILE);
         let text = match fs::read_to_string(&path) {
@@ -46,7 +46,7 @@ impl SigningKey {
         let public_path = folder.join(PUBLIC_KEY_FILE);
         let before = fs::read_to_string(&public_path).ok();
         if before.as_deref().map(str::trim) != Some(&public) {
-            // What was signed before the key was replaced stays good.
+            // Signatures by the replaced key stay valid.
             trust_old_keys(folder, &before.iter().map(|key| key.trim().to_owned()).collect::<Vec<_>>())?;
             fs::write(&public_path, format!("{public}\n"))
                 .map_err(OrchestratorError::io(format!("writing {}", public_path.display())))?;
@@ -54,7 +54,7 @@ impl SigningKey {
         Ok(Self { pair, public })
     }
 
-    /// Signs the hash of an event, after the head before it.
+    /// Signs the hash of an event; `previous` is the head before.
     pub(crate) fn sign(
         &self,
         job: JobId,
@@ -75,7 +75,7 @@ impl SigningKey {
         head
     }
 
-    /// A head as versions before the chain of heads have signed it.
+    /// A head as signed by versions that did not chain heads yet.
     #[cfg(test)]
     pub(crate) fn sign_unchained(&self, job: JobId, end: (Sequence, &[u8])) -> SignedHead {
         let mut head = SignedHead { number: 0, previous: None, ..self.sign(job, end, None) };
@@ -104,7 +104,7 @@ impl SigningKey {
         tombstone
     }
 
-    /// Signs that the payloads of a job were dropped, and what they can no longer show.
+    /// Signs that the payloads of a job were dropped, and the digests of what was derived from them.
     pub(crate) fn sign_drop(&self, job: JobId, derived: DerivedDigests) -> DropStatement {
         let mut statement = DropStatement {
             job,
@@ -118,7 +118,7 @@ impl SigningKey {
     }
 }
 
-/// Writes a new key, readable for nobody else; complete or not at all.
+/// Creates a key that only the owner can read. The file is written completely or not at all.
 fn make(folder: &Path) -> Result<String, OrchestratorError> {
     let mut seed = [0; 32];
     SystemRandom::new()

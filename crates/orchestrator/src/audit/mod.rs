@@ -1,9 +1,10 @@
-//! What holds the log: signed heads of its chain of hashes, and the check of both.
+//! Tamper evidence for the event log: signed heads of its hash chain, and the verification of both.
 //!
-//! Every event's hash covers the one before (`store/chain.rs`). A [`SignedHead`] is the hash of one event with a signature; one that
-//! was kept elsewhere pins everything up to it, also against who can write to the database and has the key. Heads name the one
-//! before, so that none is missing between others. The store signs (`store/sqlite/heads.rs`) at intervals and with the end of a job;
-//! [`check`] compares, and `store/sqlite/derived.rs` what was computed from the log.
+//! The hash of each event covers the one before (`store/chain.rs`). A [`SignedHead`] is the signed hash of one event.
+//! A head that was kept elsewhere pins everything up to that event, even against someone who can write to the
+//! database and has the signing key. Each head names the one before, so that none can be removed from between others.
+//! The store signs heads at intervals and at the end of a job (`store/sqlite/heads.rs`). [`check`] verifies the log;
+//! `store/sqlite/derived.rs` verifies what was derived from it.
 
 mod check;
 mod dropped;
@@ -39,8 +40,9 @@ use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::store::AuditReader;
 
-/// Checks the logs of a data folder, of one job or of all, the files beside them, and what was kept elsewhere. Heads of the database
-/// and statements about deleted jobs count where one of the trusted keys has signed them. A server may be using the folder meanwhile.
+/// Verifies the logs of a data folder (one job or all), the files beside them, and what was kept elsewhere. Heads and
+/// deletion statements in the database count only if one of the trusted keys signed them. A server may be using the
+/// folder at the same time.
 ///
 /// # Errors
 /// The database cannot be read, or there is no such job.
@@ -86,11 +88,12 @@ fn verify_job(
     if reader.has(job)? {
         let folder = DataFolder::job_in(data, job);
         let audit = reader.check(job, &heads, trusted, NetworkFile::of(&folder))?;
-        // A log that cannot be read says so itself.
+        // An unreadable log is already reported as a fault.
         let stored = reader.stored_files(job).ok().flatten();
         return Ok(stored.map_or(audit.clone(), |stored| audit.with_files(stored::look(&folder, &stored))));
     }
-    // The database's own, where there is one; who has taken that away as well has not taken what was kept elsewhere.
+    // Prefer the statement in the database. Someone who removed that one as well could not remove what was kept
+    // elsewhere.
     let deletion = reader.tombstone(job)?.or_else(|| kept.tombstone(job).cloned());
     if deletion.is_none() && heads.is_empty() {
         return Err(OrchestratorError::NoJob(job));
@@ -98,10 +101,11 @@ fn verify_job(
     Ok(JobAudit::gone(job, &heads, deletion, trusted))
 }
 
-/// The job of a data folder, or of what was kept, whose id begins or ends so; also one that was deleted.
+/// Finds the job, in a data folder or in what was kept, whose id begins or ends with `typed`; finds deleted jobs,
+/// too.
 ///
 /// # Errors
-/// None has such an id, or more than one.
+/// No job matches, or more than one does.
 pub fn find_audited(data: &Path, typed: &str, kept: &Kept) -> Result<JobId, OrchestratorError> {
     let typed = typed.to_ascii_lowercase();
     let fits = |job: &JobId| {
@@ -124,7 +128,7 @@ pub fn find_audited(data: &Path, typed: &str, kept: &Kept) -> Result<JobId, Orch
     }
 }
 
-/// The signed heads of a job in a data folder, oldest first; of one that was deleted, the statement of that.
+/// The signed heads of a job in a data folder, oldest first; for a deleted job, its deletion statement.
 ///
 /// # Errors
 /// The database cannot be read, or there is no such job.
@@ -139,15 +143,12 @@ pub fn export_heads(data: &Path, job: JobId) -> Result<Kept, OrchestratorError> 
     }
 }
 
-/// The statements about all jobs of a data folder that were deleted, oldest first.
-///
-/// # Errors
-/// The database cannot be read.
+/// The deletion statements of all deleted jobs in a data folder, oldest first.
 pub fn export_deletions(data: &Path) -> Result<Vec<Tombstone>, OrchestratorError> {
     AuditReader::open(data)?.tombstones()
 }
 
-/// What people did to a job over the API, oldest first: the events of its log that say who did it.
+/// What users did to a job over the API, oldest first: the events of its log that have an actor.
 ///
 /// # Errors
 /// The database cannot be read, or there is no such job.
@@ -157,25 +158,20 @@ pub fn deeds_of(data: &Path, job: JobId) -> Result<Vec<Event>, OrchestratorError
 }
 
 impl Orchestrator {
-    /// Checks the log of a job against its own chain and its signed heads.
-    ///
-    /// # Errors
-    /// There is no such job.
+    /// Verifies the log of a job against its hash chain and its signed heads.
     pub async fn audit(&self, id: JobId) -> Result<JobAudit, OrchestratorError> {
         self.core.store.verify(id).await
     }
 
-    /// The signed heads of a job, oldest first; its end is signed now.
-    ///
-    /// # Errors
-    /// There is no such job.
+    /// The signed heads of a job, oldest first. Signs the end of its log first.
     pub async fn heads(&self, id: JobId) -> Result<Vec<SignedHead>, OrchestratorError> {
         self.core.store.job(id).await?;
         self.core.store.sign_heads().await?;
         self.core.store.heads(id).await
     }
 
-    /// The list of files that a job has touched so far: of its folder where it is over, else as the backend writes it.
+    /// The list of files that a job has touched so far: from the job's folder if the job is over, otherwise the one
+    /// the backend is writing.
     ///
     /// # Errors
     /// There is no such job, or no list yet.

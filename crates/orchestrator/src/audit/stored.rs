@@ -1,5 +1,5 @@
-//! Files beside the log that the log vouches for: the result of a job and the list of files that it touched, by their digests, and
-//! the list of its connections, line by line.
+//! Files beside the log that the log vouches for: the artifact of a job and the list of files it touched, each by
+//! digest, and the list of its connections, line by line.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,35 +10,34 @@ use utoipa::ToSchema;
 
 use crate::deeds::Weighed;
 
-/// Where the list of files lies in the folder of a job.
+/// Path of the list of files, relative to the job's folder.
 pub(crate) const FILE_LIST: &str = "audit/files.jsonl";
-/// Where the list of connections lies in the folder of a job.
+/// Path of the list of connections, relative to the job's folder.
 pub(crate) const NETWORK_LIST: &str = "audit/network.jsonl";
 
-/// A file beside the log, as the log has it.
+/// Size and digest of a file beside the log, as recorded in the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredFile {
-    /// Its name in the folder of the job.
+    /// Path relative to the job's folder.
     pub name: String,
-    /// Its size.
     pub bytes: u64,
-    /// SHA-256 in hexadecimal.
+    /// In hexadecimal.
     pub sha256: String,
 }
 
 impl StoredFile {
-    /// A file as it is now.
+    /// Measures a file as it is now.
     pub(crate) fn of(folder: &Path, name: &str) -> io::Result<Self> {
         let weighed = weigh(&folder.join(name))?;
         Ok(Self { name: name.to_owned(), bytes: weighed.bytes(), sha256: weighed.sha256() })
     }
 
-    /// How the file in a folder compares.
+    /// Compares the file in `folder` with the recorded size and digest.
     pub(crate) fn compare(&self, folder: &Path) -> FileState {
         let path = folder.join(&self.name);
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => FileState::Absent,
-            // What is no plain file is not read: it may have no end.
+            // Only regular files are read: anything else may be endless.
             Ok(facts) if facts.is_file() && facts.len() == self.bytes => match weigh(&path) {
                 Ok(weighed) if weighed.sha256() == self.sha256 => FileState::Sound,
                 _ => FileState::Changed,
@@ -73,18 +72,17 @@ pub struct FileAudit {
     pub state: FileState,
 }
 
-/// The list of connections as it lies in a job's folder.
+/// The list of connections as found in a job's folder.
 pub(crate) enum NetworkFile {
-    /// It is not there.
     Absent,
-    /// It cannot be read, or is no plain file.
+    /// It cannot be read, or is not a regular file.
     Unreadable,
-    /// It was read.
     Read(StoredFile),
 }
 
 impl NetworkFile {
-    /// The list as it is now. Whoever compares it with the log reads the log afterwards: a line is in the log before it is in the file.
+    /// The list as it is now. A caller that compares it with the log must read the log afterwards: each line is
+    /// written to the log before it is written to the file.
     pub(crate) fn of(folder: &Path) -> Self {
         match fs::symlink_metadata(folder.join(NETWORK_LIST)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::Absent,
@@ -103,12 +101,12 @@ impl NetworkFile {
     }
 }
 
-/// Compares the list of connections with the lines that the log has.
+/// Compares the list of connections with the lines in the log.
 pub(crate) struct NetworkCheck {
     file: NetworkFile,
-    /// The lines of the log, up to the length of the file.
+    /// Digest of the lines in the log, up to the length of the file.
     expected: Weighed,
-    /// The length of all of them.
+    /// The length of all lines in the log.
     bytes: u64,
     /// When the first line that the file lacks was written to the log.
     missing_since_ms: Option<i64>,
@@ -119,7 +117,7 @@ impl NetworkCheck {
         Self { file, expected: Weighed::default(), bytes: 0, missing_since_ms: None }
     }
 
-    /// Takes the next line of the log in.
+    /// Adds the next line of the log.
     pub(crate) fn take(&mut self, line: &[u8], time_ms: i64) {
         for piece in [line, b"\n"] {
             let room = self.file.bytes().saturating_sub(self.expected.bytes());
@@ -132,7 +130,8 @@ impl NetworkCheck {
         }
     }
 
-    /// How the file compares; nothing where there is none and should be none. Lines that are missing must be newer than the given moment.
+    /// How the file compares; `None` if there is no file and should be none. Missing lines must be newer than
+    /// `missing_after_ms`.
     pub(crate) fn finish(self, missing_after_ms: i64) -> Option<FileState> {
         let Self { file, expected, bytes, missing_since_ms } = self;
         Some(match file {
@@ -159,7 +158,7 @@ impl NetworkCheck {
         })
     }
 
-    /// Of a job whose log cannot tell.
+    /// The result for a job whose log has no record of the list.
     pub(crate) fn unknown(&self) -> Option<FileState> {
         match self.file {
             NetworkFile::Absent => None,
@@ -168,7 +167,8 @@ impl NetworkCheck {
     }
 }
 
-/// Looks at the files of a job's folder whose digests the log has, newest digest last.
+/// Checks the files of a job's folder whose digests are in the log. If a file has several digests, the last one
+/// counts.
 pub(super) fn look(folder: &Path, stored: &[StoredFile]) -> Vec<FileAudit> {
     let mut found: Vec<FileAudit> = Vec::new();
     for file in stored.iter().rev() {

@@ -1,5 +1,5 @@
-//! The statement that this product has deleted a job: what its log was, who asked for it, and when. A job that is gone without one
-//! was removed by hand.
+//! The signed statement that Caisson has deleted a job: the end of its log, who deleted it, and when. A job that is
+//! missing without one was removed by hand.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -33,7 +33,7 @@ pub struct Tombstone {
 }
 
 impl Tombstone {
-    /// What the signature covers. Names of people may have anything in them, so the name is written as JSON.
+    /// The bytes that the signature covers. `by` may contain any characters, so it is encoded as JSON.
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let Self { deleted_job, sequence, hash, by, by_key, time_ms, .. } = self;
@@ -43,13 +43,13 @@ impl Tombstone {
             .into_bytes()
     }
 
-    /// Whether the signature is that of the key that the statement names.
+    /// Whether the signature matches the key in the statement.
     #[must_use]
     pub fn is_signed(&self) -> bool {
         is_signature(&self.key, &self.signature, &self.message())
     }
 
-    /// What is wrong with it, taken by itself.
+    /// What is wrong with the statement itself.
     pub(super) fn fault(&self, trusted: &TrustedKeys) -> Option<String> {
         if !trusted.has(&self.key) {
             let key = &self.key;
@@ -58,7 +58,7 @@ impl Tombstone {
         (!self.is_signed()).then(|| "the statement that it was deleted has a false signature".to_owned())
     }
 
-    /// What is wrong with it beside a head that was kept: the log must have been as long when it was deleted.
+    /// Whether it contradicts a kept head: the log must have had that event when the job was deleted.
     pub(super) fn fault_beside(&self, head: &SignedHead) -> Option<String> {
         let (sequence, last) = (head.sequence, self.sequence);
         if !head.is_signed() {

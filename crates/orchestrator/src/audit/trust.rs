@@ -1,5 +1,5 @@
-//! Whose signatures count. Who can write to the database can sign heads with a key of their own, so the keys that count are
-//! named outside of it: in the data folder, or by whoever checks.
+//! Whose signatures count. Anyone who can write to the database can sign heads with their own key, so the trusted
+//! keys are named outside of it: in the data folder, or by the caller of the check.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -10,15 +10,15 @@ use super::head::from_hex;
 use super::key::PUBLIC_KEY_FILE;
 use crate::error::OrchestratorError;
 
-/// Public keys of before, one a line: of the server that a backup was made of, and of an `audit.key` that was replaced.
+/// Former public keys, one per line: of the server that a backup was made of, and of a replaced `audit.key`.
 const OLD_KEYS_FILE: &str = "audit.pub.old";
 
-/// The public keys whose heads count.
+/// The public keys whose signatures count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustedKeys(BTreeSet<String>);
 
 impl TrustedKeys {
-    /// Those that a data folder names: `audit.pub` and `audit.pub.old`.
+    /// The keys named in a data folder: `audit.pub` and `audit.pub.old`.
     #[must_use]
     pub fn of_folder(data: &Path) -> Self {
         let files = [PUBLIC_KEY_FILE, OLD_KEYS_FILE].map(|name| fs::read_to_string(data.join(name)));
@@ -26,23 +26,22 @@ impl TrustedKeys {
         Self(lines.map(|line| line.trim().to_ascii_lowercase()).filter(|line| is_key(line)).collect())
     }
 
-    /// These alone, in hexadecimal.
+    /// Trusts only these keys, in hexadecimal.
     ///
     /// # Errors
-    /// The first that is no key.
+    /// The first text that is not a key.
     pub fn only(keys: &[String]) -> Result<Self, String> {
         let keys = keys.iter().map(|key| key.trim().to_ascii_lowercase());
         let keys = keys.map(|key| if is_key(&key) { Ok(key) } else { Err(key) });
         keys.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether this one counts.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.0.contains(key)
     }
 
-    /// All of them, in hexadecimal.
+    /// All keys, in hexadecimal.
     pub(crate) fn list(&self) -> Vec<String> {
         self.0.iter().cloned().collect()
     }
@@ -52,7 +51,7 @@ fn is_key(text: &str) -> bool {
     from_hex(text).is_some_and(|bytes| bytes.len() == 32)
 }
 
-/// Lets the heads of these keys count in a data folder from now on, beside those of its own.
+/// Trusts further keys in a data folder from now on, in addition to its own.
 pub(crate) fn trust_old_keys(data: &Path, keys: &[String]) -> Result<(), OrchestratorError> {
     let path = data.join(OLD_KEYS_FILE);
     let known = fs::read_to_string(&path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Carries out one action in a page.
+//! Performs one action in a page.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use super::input::{BrowserInput, ElementChoice, ReadFormat};
 use super::page::value_of;
 use super::{BrowserError, Shown};
 
-/// How long a page may take to load.
+/// Timeout for loading a page.
 const LOAD_PATIENCE: Duration = Duration::from_secs(45);
-/// How long something is waited for where nothing was said, and how often it is looked for.
+/// Default timeout of a wait, and how often it polls.
 const WAIT_S: f64 = 10.0;
 const WAIT_PAUSE: Duration = Duration::from_millis(100);
-/// The most characters of a page, of a value, of one message, and the most messages.
+/// Maximum number of characters of a page, bytes of a value, characters per message, and number of messages.
 const MAX_TEXT: usize = 100_000;
 const MAX_VALUE_BYTES: usize = 1024 * 1024;
 const MAX_MESSAGE: usize = 2000;
 const MAX_MESSAGES: usize = 500;
-/// The largest picture.
+/// Maximum size of a screenshot.
 const MAX_PICTURE_BYTES: usize = 32 * 1024 * 1024;
 
-/// Carries out one action in a page whose events are heard.
+/// Performs one action in a page whose events are already enabled.
 pub(super) async fn act(tools: &mut DevTools, input: &BrowserInput) -> Result<Shown, BrowserError> {
     let mut picture = None;
     let mut facts = match input {
@@ -58,7 +58,7 @@ pub(super) async fn act(tools: &mut DevTools, input: &BrowserInput) -> Result<Sh
     Ok(Shown { facts, picture })
 }
 
-/// Where the page is now.
+/// The current URL and title of the page.
 async fn place(tools: &mut DevTools) -> Result<Value, BrowserError> {
     let parameters =
         json!({ "expression": "({url: location.href, title: document.title})", "returnByValue": true });
@@ -73,7 +73,7 @@ async fn open(tools: &mut DevTools, url: &str) -> Result<Value, BrowserError> {
     if let Some(why) = navigated["errorText"].as_str() {
         return Err(BrowserError::Refused(format!("opening {url}: {why}")));
     }
-    // Going to another part of the same page loads nothing.
+    // Navigating within the same page loads nothing.
     if let Some(loader) = navigated["loaderId"].as_str() {
         tools.wait_for_load(loader, LOAD_PATIENCE).await?;
     }
@@ -161,7 +161,7 @@ async fn press(tools: &mut DevTools, key: &str, code: u32, text: Option<&str>) -
 }
 
 async fn evaluate(tools: &mut DevTools, expression: &str) -> Result<Value, BrowserError> {
-    // A console's mode, so that `await` stands anywhere; it waits for that word alone, not for a promise that is the value.
+    // REPL mode, so that `await` is allowed anywhere. It does not await a promise that is the resulting value.
     let parameters = json!({
         "expression": expression, "awaitPromise": true, "userGesture": true, "replMode": true,
     });
@@ -213,11 +213,11 @@ async fn wait(
     place(tools).await
 }
 
-/// The browser tells again what was printed before we came.
+/// Enabling these domains makes the browser replay what was printed before we connected.
 async fn console(tools: &mut DevTools) -> Result<Value, BrowserError> {
     tools.call("Runtime.enable", json!({})).await?;
     tools.call("Log.enable", json!({})).await?;
-    // One more answer, so that what was told meanwhile has arrived.
+    // Wait for one more answer, so that all replayed events have arrived.
     tools.call("Runtime.evaluate", json!({ "expression": "0" })).await?;
     let events =
         tools.take_events(&["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"]);

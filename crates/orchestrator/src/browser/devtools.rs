@@ -1,4 +1,4 @@
-//! A connection to one page of Chromium: calls with answers, events beside them. All of it bounded.
+//! A DevTools connection to one page of Chromium: calls with answers, and events. All sizes are bounded.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::{BrowserError, PORT};
 
-/// The longest answer to a question over HTTP, and the longest message.
+/// Maximum size of an HTTP response body, and of a WebSocket message.
 const MAX_LIST_BYTES: usize = 1024 * 1024;
 const MAX_MESSAGE_BYTES: usize = 48 * 1024 * 1024;
-/// Events that are kept while an answer is waited for.
+/// Events that are kept while waiting for an answer.
 const MAX_EVENTS: usize = 4096;
-/// Dialogs of a page that are told of.
+/// Maximum number of dialogs reported per step.
 const MAX_DIALOGS: usize = 50;
-/// The most characters of what a dialog says.
+/// Maximum number of characters of a dialog's message.
 const MAX_DIALOG_TEXT: usize = 2000;
-/// How long one answer may take.
+/// Timeout of one answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is asked over HTTP.
+/// Context for errors of the HTTP requests.
 const ASKING: &str = "asking the browser for its pages";
 const NEW_PAGE: &str = "/json/new?about:blank";
 
@@ -35,11 +35,9 @@ fn failed(doing: &str, error: &(impl std::fmt::Display + ?Sized)) -> BrowserErro
     BrowserError::Refused(format!("{doing}: {error}"))
 }
 
-/// A page of the browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Page {
     id: String,
-    /// Where it is.
     pub(super) url: String,
 }
 
@@ -54,13 +52,13 @@ impl Page {
         }
     }
 
-    /// Where it is spoken to.
+    /// The path of its WebSocket.
     pub(super) fn path(&self) -> String {
         format!("/devtools/page/{}", self.id)
     }
 }
 
-/// The page that was used last; a new one where there is none.
+/// The most recently used page; a new one if there is none.
 pub(super) async fn find_page(mut stream: Stream) -> Result<Page, BrowserError> {
     let asking = async {
         let pages = ask(&mut stream, "GET", "/json/list").await?;
@@ -74,7 +72,7 @@ pub(super) async fn find_page(mut stream: Stream) -> Result<Page, BrowserError> 
     Page::parse(&within_patience(asking).await?)
 }
 
-/// Closes a page that does not answer and gives an empty one in its place.
+/// Opens an empty page and closes the old one, which does not answer.
 pub(super) async fn replace_page(mut stream: Stream, old: &Page) -> Result<Page, BrowserError> {
     let asking = async {
         let new = Page::parse(&ask(&mut stream, "PUT", NEW_PAGE).await?)?;
@@ -84,8 +82,8 @@ pub(super) async fn replace_page(mut stream: Stream, old: &Page) -> Result<Page,
     within_patience(asking).await
 }
 
-/// Hides a page behind another for a moment: the browser then takes away a dialog that holds the page up. Only a
-/// connection that was there when a dialog opened could answer it.
+/// Hides a page behind another one for a moment, which makes the browser dismiss a dialog that blocks the page. Only
+/// a connection that existed when the dialog opened could answer it.
 pub(super) async fn hide_and_show(mut stream: Stream, page: &Page) -> Result<(), BrowserError> {
     let asking = async {
         let other = Page::parse(&ask(&mut stream, "PUT", NEW_PAGE).await?)?;
@@ -102,13 +100,13 @@ async fn within_patience<T>(
     answered.map_err(|_| BrowserError::Timeout("the browser does not answer about its pages".into()))?
 }
 
-/// One question over HTTP; the connection stays open.
+/// One HTTP request with a JSON response; the connection stays open.
 async fn ask(stream: &mut Stream, method: &str, path: &str) -> Result<Value, BrowserError> {
     let body = exchange(stream, method, path).await?;
     serde_json::from_slice(&body).map_err(|error| failed(ASKING, &error))
 }
 
-/// One order over HTTP, whose answer is a sentence.
+/// One HTTP request whose response body is ignored.
 async fn tell(stream: &mut Stream, path: &str) -> Result<(), BrowserError> {
     exchange(stream, "GET", path).await.map(|_| ())
 }
@@ -132,7 +130,7 @@ async fn exchange(stream: &mut Stream, method: &str, path: &str) -> Result<Vec<u
     Ok(body)
 }
 
-/// Whether a document was loaded after that of this loader had begun.
+/// Whether a load event arrived after the document of this loader was committed.
 fn is_loaded(events: &VecDeque<Value>, loader: &str) -> bool {
     let is_ours = |event: &&Value| {
         event["method"] == "Page.frameNavigated" && event["params"]["frame"]["loaderId"] == loader
@@ -141,7 +139,6 @@ fn is_loaded(events: &VecDeque<Value>, loader: &str) -> bool {
     since.into_iter().any(|event| event["method"] == "Page.loadEventFired")
 }
 
-/// A connection to one page.
 pub(super) struct DevTools {
     socket: WebSocketStream<Stream>,
     next_id: u64,
@@ -150,7 +147,6 @@ pub(super) struct DevTools {
 }
 
 impl DevTools {
-    /// Connects to a page.
     pub(super) async fn connect(stream: Stream, page: &Page) -> Result<Self, BrowserError> {
         let address = format!("ws://127.0.0.1:{PORT}{}", page.path());
         let config = WebSocketConfig::default()
@@ -163,12 +159,12 @@ impl DevTools {
         Ok(Self { socket, next_id: 1, events: VecDeque::new(), dialogs: Vec::new() })
     }
 
-    /// Asks the page to do something; what it gave.
+    /// Calls a DevTools method and returns its result.
     pub(super) async fn call(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError> {
         self.call_within(method, parameters, ANSWER_PATIENCE).await
     }
 
-    /// The same, with another patience.
+    /// Like [`Self::call`], with a different timeout.
     pub(super) async fn call_within(
         &mut self,
         method: &str,
@@ -213,7 +209,7 @@ impl DevTools {
         }
     }
 
-    /// The next message that is for others than dialogs, which are answered here: a page stands still behind one.
+    /// The next message other than a dialog event. Dialogs are accepted here, because they block the page.
     async fn next_message(&mut self) -> Result<Value, BrowserError> {
         loop {
             let message = self.read_message().await?;
@@ -244,7 +240,7 @@ impl DevTools {
         }
     }
 
-    /// Says yes to a dialog, with the text that it proposes, and keeps what it said. The answer is not waited for.
+    /// Accepts a dialog with its proposed text and records its message. Does not wait for the answer.
     async fn accept(&mut self, dialog: &Value) -> Result<(), BrowserError> {
         if self.dialogs.len() < MAX_DIALOGS {
             let message = dialog["message"].as_str().unwrap_or_default();
@@ -256,12 +252,12 @@ impl DevTools {
         self.send("Page.handleJavaScriptDialog", parameters).await.map(|_| ())
     }
 
-    /// The dialogs that were answered so far.
+    /// Takes the dialogs that were accepted so far.
     pub(super) fn take_dialogs(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.dialogs)
     }
 
-    /// Takes in what the page tells, for a time.
+    /// Receives messages for some time.
     pub(super) async fn listen(&mut self, time: Duration) -> Result<(), BrowserError> {
         let listening = async {
             loop {
@@ -272,8 +268,8 @@ impl DevTools {
         tokio::time::timeout(time, listening).await.unwrap_or(Ok(()))
     }
 
-    /// Waits until the document of this loader, or one that it led to, is there whole. What was shown before tells of its own
-    /// end, too, where it was still loading.
+    /// Waits until the document of this loader, or one that it redirected to, has loaded. The previous document also
+    /// fires a load event if it was still loading.
     pub(super) async fn wait_for_load(&mut self, loader: &str, limit: Duration) -> Result<(), BrowserError> {
         let waiting = async {
             while !is_loaded(&self.events, loader) {
@@ -288,7 +284,7 @@ impl DevTools {
         })?
     }
 
-    /// Events of this name that have come so far.
+    /// Takes the events with these names that have arrived so far.
     pub(super) fn take_events(&mut self, methods: &[&str]) -> Vec<Value> {
         let is_wanted = |event: &Value| methods.iter().any(|method| event["method"] == *method);
         let (wanted, rest): (VecDeque<Value>, VecDeque<Value>) =

@@ -1,15 +1,13 @@
-//! What a `browser` step may ask for.
+//! The input of a `browser` step.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::request::InvalidField;
 
-/// The longest text that is typed, evaluated or looked for.
+/// Maximum length of a text to type, evaluate or search for.
 const MAX_TEXT_BYTES: usize = 256 * 1024;
-/// The longest address.
 const MAX_URL_BYTES: usize = 8 * 1024;
-/// The longest wait.
 const MAX_WAIT_S: f64 = 600.0;
 
 /// Something to do in the browser.
@@ -103,7 +101,7 @@ fn invalid(field: &str, problem: impl Into<String>) -> InvalidField {
 }
 
 impl BrowserInput {
-    /// Checks what can be known before there is a page.
+    /// Checks what can be checked without a page.
     pub(crate) fn check(&self) -> Result<(), InvalidField> {
         match self {
             Self::Open { url } => check_url(url),

@@ -1,7 +1,8 @@
-//! The tool `browser`: Chromium on the desktop of a job, spoken to over the DevTools protocol.
+//! The `browser` tool: Chromium on a job's desktop, controlled over the DevTools protocol.
 //!
-//! Chromium is a service of the guest and stays between steps; a step connects to its newest page, does one thing and
-//! leaves. Everything that comes back is the job's and bounded here: messages, texts, lists, pictures.
+//! Chromium is a service of the guest and keeps running between steps. A step connects to the newest page, performs
+//! one action and disconnects. Everything that comes back is untrusted and bounded here: messages, texts, lists,
+//! screenshots.
 
 mod actions;
 mod devtools;
@@ -22,39 +23,37 @@ use crate::request::JobSpec;
 use devtools::DevTools;
 pub use input::{BrowserInput, ElementChoice, ReadFormat};
 
-/// The name of the guest's service that is Chromium. The guest knows it, too: what is done on the desktop keeps it.
+/// The name of the guest's Chromium service. The guest knows it, too: activity on the desktop keeps the service
+/// running.
 const NAME: &str = "browser";
-/// Where Chromium's DevTools listen, on the sandbox's loopback.
+/// Port of Chromium's DevTools, on the sandbox's loopback.
 const PORT: u16 = 9222;
-/// What a browser that was just started shows. A step can tell by it that nothing was opened since.
+/// What a freshly started browser shows. It tells a step that nothing was opened since.
 const START_PAGE: &str = "data:text/html,<!--started-->";
-/// How long a page may be silent before it is looked whether a dialog holds it up, and how long after that.
+/// How long a page may be silent before we assume that a dialog blocks it, and how long after that.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const SECOND_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a new page may take: nothing runs in it yet, so it is the machine that is slow.
+/// Timeout for a new page. Nothing runs in it yet, so any delay is due to a slow host.
 const NEW_PAGE_PATIENCE: Duration = Duration::from_secs(60);
-/// Where downloads go: the workspace, so that they are part of the result.
+/// Download folder: inside the workspace, so that downloads are part of the artifact.
 pub(crate) const DOWNLOADS: &str = "/workspace/downloads";
 
-/// Why a browser step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BrowserError {
-    /// The link to the sandbox failed.
     #[error(transparent)]
     Link(#[from] ProtocolError),
-    /// The page or the browser did not do what was asked.
+    /// The page or the browser refused the action.
     #[error("{0}")]
     Refused(String),
-    /// Something took too long.
     #[error("{0}")]
     Timeout(String),
-    /// What was open is gone with the browser that showed it.
+    /// The browser was restarted, so the page that was open is gone.
     #[error("the browser was started anew; the page that was open is gone; open it again")]
     Restarted,
 }
 
 impl BrowserError {
-    /// A stable word for programs.
+    /// Stable error code.
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::Link(_) => "no_browser",
@@ -64,7 +63,7 @@ impl BrowserError {
         }
     }
 
-    /// For people.
+    /// Error message for people.
     pub(crate) fn explain(&self) -> String {
         match self {
             Self::Link(ProtocolError::Refused(why)) => why.clone(),
@@ -74,13 +73,13 @@ impl BrowserError {
     }
 }
 
-/// What a step gave: facts for the log, and a picture where one was taken.
+/// Result of a step: facts for the log, and a screenshot if one was taken.
 pub(crate) struct Shown {
     pub(crate) facts: Value,
     pub(crate) picture: Option<Bytes>,
 }
 
-/// Does one thing in the browser, which is started where needed.
+/// Performs one action in the browser; starts it if needed.
 pub(crate) async fn perform(
     client: &GuestClient,
     spec: &JobSpec,
@@ -106,12 +105,12 @@ pub(crate) async fn perform(
         return Err(BrowserError::Restarted);
     }
     let mut tools = DevTools::connect(connect().await?, &page).await?;
-    // It is told of dialogs from then on.
+    // From here on, this connection receives dialog events.
     if let Err(silent) = tools.call_within("Page.enable", json!({}), FIRST_PATIENCE).await {
         if !matches!(silent, BrowserError::Timeout(_)) {
             return Err(silent);
         }
-        // While somebody is connected, the browser leaves a dialog where it is.
+        // The browser does not dismiss a dialog while a client is connected.
         drop(tools);
         let page = if is_opening {
             devtools::replace_page(connect().await?, &page).await?
@@ -126,7 +125,7 @@ pub(crate) async fn perform(
     actions::act(&mut tools, input).await
 }
 
-/// Whether this is so of the browser, as the guest tells it now. Of one that was never started nothing is so.
+/// Asks the guest for the browser's status and applies `question` to it; `false` if it was never started.
 async fn browser_is(
     client: &GuestClient,
     question: impl Fn(&ServiceStatus) -> bool,
@@ -135,43 +134,43 @@ async fn browser_is(
     Ok(services.iter().any(|service| service.name.as_str() == NAME && question(service)))
 }
 
-/// Chromium, visible on the desktop. What each flag is for stands beside it.
+/// The Chromium service, visible on the desktop.
 fn service(spec: &JobSpec) -> ServiceSpec {
     let desktop = desktop_spec(spec);
     let mut environment = desktop.environment;
     environment.insert("DISPLAY".to_owned(), protocol::DISPLAY.to_owned());
     let flags = [
-        // How we speak to it. Only what runs in the sandbox reaches its loopback.
+        // Our connection. Only processes in the sandbox can reach its loopback.
         format!("--remote-debugging-port={PORT}"),
-        // A profile apart from that of a person who opens the browser by hand; the protocol is refused on the default one.
+        // A profile apart from the default one, which a person may use by hand and for which Chromium refuses remote
+        // debugging.
         "--user-data-dir=/home/agent/.config/caisson-browser".to_owned(),
-        // Its own sandbox needs user namespaces, which the sandbox around it refuses.
+        // Chromium's own sandbox needs user namespaces, which the surrounding sandbox denies.
         "--no-sandbox".to_owned(),
-        // ... and no bar that warns of that.
+        // Hides the warning about that.
         "--test-type".to_owned(),
-        // There is no graphics card.
+        // There is no GPU.
         "--disable-gpu".to_owned(),
-        // Nobody is there to be greeted or asked.
+        // Nobody is there to answer first-run prompts.
         "--no-first-run".to_owned(),
         "--no-default-browser-check".to_owned(),
         "--hide-crash-restore-bubble".to_owned(),
-        // There is no keyring.
         "--password-store=basic".to_owned(),
-        // Nothing is looked up or updated behind the agent's back.
+        // No lookups or updates in the background.
         "--disable-background-networking".to_owned(),
         "--disable-component-update".to_owned(),
         "--disable-sync".to_owned(),
-        // A key or a click counts as soon as the page is there; until it has painted once they would be dropped.
+        // Accept keys and clicks as soon as the page exists; by default they are dropped until the first paint.
         "--allow-pre-commit-input".to_owned(),
-        // A page that is hidden behind another window goes on.
+        // Keep pages running that are hidden behind another window.
         "--disable-backgrounding-occluded-windows".to_owned(),
         "--disable-renderer-backgrounding".to_owned(),
-        // It fills the screen above the task bar.
+        // Fill the screen above the task bar.
         "--window-position=0,0".to_owned(),
         format!("--window-size={},{}", desktop.width, desktop.height.saturating_sub(26)),
         START_PAGE.to_owned(),
     ];
-    // Downloads are a preference, which must be there before the first start.
+    // The download folder is a preference, which must be set before the first start.
     let prepare = format!(
         "profile=/home/agent/.config/caisson-browser; mkdir -p \"$profile/Default\" {DOWNLOADS}; \
          rm -f \"$profile\"/Singleton*; \

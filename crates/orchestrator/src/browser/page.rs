@@ -1,4 +1,4 @@
-//! The page as a step sees it: our own script beside the page's, in a world that the page cannot reach.
+//! The page as a step sees it: our own script in an isolated world that the page's scripts cannot reach.
 
 use serde_json::{Value, json};
 
@@ -6,11 +6,10 @@ use super::BrowserError;
 use super::devtools::DevTools;
 
 const SCRIPT: &str = include_str!("page.js");
-/// The name of our world.
 const WORLD: &str = "caisson";
 
 impl DevTools {
-    /// The number of our world in the page as it is now, with our script in it.
+    /// The execution context id of our isolated world in the current page, with our script loaded.
     async fn world(&mut self) -> Result<Value, BrowserError> {
         let tree = self.call("Page.getFrameTree", json!({})).await?;
         let frame = tree["frameTree"]["frame"]["id"].clone();
@@ -21,7 +20,7 @@ impl DevTools {
         Ok(world)
     }
 
-    /// Calls one of our own functions in the page.
+    /// Calls a function of our script in the page.
     pub(super) async fn ask_page(&mut self, name: &str, arguments: &[Value]) -> Result<Value, BrowserError> {
         let world = self.world().await?;
         let arguments: Vec<String> = arguments.iter().map(Value::to_string).collect();
@@ -32,7 +31,7 @@ impl DevTools {
     }
 }
 
-/// The value that a script gave, or the exception that it threw.
+/// The result of a script, or the exception it threw.
 pub(super) fn value_of(done: &Value) -> Result<Value, BrowserError> {
     let Some(exception) = done.get("exceptionDetails") else { return Ok(done["result"]["value"].clone()) };
     let description = exception["exception"]["description"].as_str();

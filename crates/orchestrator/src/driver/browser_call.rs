@@ -1,7 +1,7 @@
-//! Does something in the browser for a step.
+//! Runs `browser` steps.
 //!
-//! The guest keeps no journal of it: the page is spoken to from here. So a step that was under way when the server died
-//! is not done again; it ends as interrupted, which fails it unless it may be tried again.
+//! The page is controlled from the host and the guest keeps no journal of it. So a step that was running when the
+//! server died is not repeated; it ends as interrupted, which fails it unless the step has retries left.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -12,7 +12,7 @@ use crate::desktop::picture_facts;
 use crate::event::{CallEnd, CallStatus};
 use crate::step::Step;
 
-/// Whether a step was under way when the last server died.
+/// Whether the step was already running when the previous server process died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begun {
     Now,
@@ -20,7 +20,6 @@ pub(super) enum Begun {
 }
 
 impl Driver {
-    /// Carries out a `browser` step.
     pub(super) async fn run_browser_step(
         &mut self,
         step: &Step,

@@ -15,12 +15,13 @@ use crate::error::OrchestratorError;
 use crate::event::EventBody;
 use crate::uploads;
 
-/// Work shorter than this is done again rather than saved.
+/// Work shorter than this is repeated rather than saved.
 const WORTH_SAVING: Duration = Duration::from_secs(2);
-/// Saving may take one part in this many of the working time.
+/// Saving may take at most 1/SHARE of the working time.
 const SHARE: u32 = 10;
 
-/// When to save next: a checkpoint is worth it when the work since the last one took much longer than saving does.
+/// Decides when to save next: a checkpoint pays off when the work since the last one took much longer than saving
+/// takes.
 #[derive(Debug, Default)]
 pub(super) struct Rhythm {
     worked: Duration,
@@ -28,7 +29,7 @@ pub(super) struct Rhythm {
 }
 
 impl Rhythm {
-    /// Some work was done.
+    /// Counts time spent working.
     pub(super) fn worked(&mut self, time: Duration) {
         self.worked += time;
     }
@@ -44,7 +45,8 @@ impl Rhythm {
 }
 
 impl Driver {
-    /// Saves the workspace after a step where that is worth it. The last step needs none: it is collected at once.
+    /// Saves the workspace after a step if that pays off. After the last step it does not: the workspace is collected
+    /// at once.
     pub(super) async fn checkpoint_if_due(&self, steps_done: usize, steps_total: usize) -> Result<(), Stop> {
         if steps_done == steps_total || !self.rhythm().is_due() {
             return Ok(());
@@ -59,25 +61,24 @@ impl Driver {
             }
             Ok(Packed::Broken(error)) => self.after_break(error).await?,
             Err(stop @ Stop::Lost(_)) => return Err(stop),
-            // A checkpoint is a convenience: the job goes on without it.
+            // A checkpoint is an optimization: the job goes on without it.
             Err(_) => tracing::warn!(job = %self.recorder.job(), "the workspace could not be saved"),
         }
         self.rhythm().saved(started.elapsed());
         Ok(())
     }
 
-    /// When the workspace is saved next.
     pub(super) fn rhythm(&self) -> std::sync::MutexGuard<'_, Rhythm> {
         self.checkpoints.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Puts the saved workspace into a new sandbox.
+    /// Restores the saved workspace in a new sandbox.
     pub(super) async fn restore_checkpoint(&self, client: &GuestClient, steps: usize) -> Result<(), Stop> {
         let path = self.core.folder.checkpoint(self.recorder.job(), steps);
         unpack_into(client, move |sender| send_file(&path, sender)).await
     }
 
-    /// Puts the files that the job came with into a new sandbox.
+    /// Unpacks the uploaded files of the job into a new sandbox.
     pub(super) async fn bring_uploads(&self, client: &GuestClient) -> Result<(), Stop> {
         let folder = self.core.folder.upload(self.recorder.job());
         if !folder.is_dir() {
@@ -86,7 +87,7 @@ impl Driver {
         unpack_into(client, move |sender| uploads::pack(&folder, ChannelWriter { sender })).await
     }
 
-    /// Removes saved workspaces, all but one.
+    /// Removes all checkpoints except the given one.
     pub(super) fn remove_checkpoints(&self, keep_steps: Option<usize>) {
         let job = self.recorder.job();
         let kept = keep_steps.map(|steps| self.core.folder.checkpoint(job, steps));
@@ -101,7 +102,7 @@ impl Driver {
     }
 }
 
-/// Sends a tar stream, which a thread makes, into the workspace.
+/// Unpacks a tar stream, which a thread produces, into the workspace.
 async fn unpack_into(
     client: &GuestClient,
     make: impl FnOnce(&mpsc::Sender<Bytes>) -> io::Result<()> + Send + 'static,
@@ -125,7 +126,7 @@ fn send_file(path: &std::path::Path, sender: &mpsc::Sender<Bytes>) -> io::Result
     io::copy(&mut archive::open_tar(path)?, &mut ChannelWriter { sender }).map(drop)
 }
 
-/// Hands what a thread writes to an asynchronous task.
+/// Sends what a thread writes to an async task.
 struct ChannelWriter<'a> {
     sender: &'a mpsc::Sender<Bytes>,
 }

@@ -1,4 +1,4 @@
-//! Brings the workspace home: out of the sandbox as tar, onto the disk as zip.
+//! Collects the workspace: out of the sandbox as tar, onto the disk as zip.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,9 +27,9 @@ use crate::waiting::Tries;
 
 /// How long the guest may be silent while it packs.
 const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
-/// What a zip says it is made of that is not made of the workspace.
+/// The source that a zip names if it was not made from the workspace.
 const CHECKPOINT: &str = "checkpoint";
-/// How many pieces wait between the link and the thread that writes.
+/// Capacity of the channel from the link to the writing thread.
 const PIECES_WAITING: usize = 16;
 
 impl Driver {
@@ -97,7 +97,7 @@ impl Driver {
         }
     }
 
-    /// What the zip says of itself beside its files.
+    /// The metadata that goes into the zip beside the files.
     async fn about_archive(&self, source: &'static str) -> Result<About, OrchestratorError> {
         if let Some(outward) = &self.outward {
             outward.flush().await;
@@ -106,19 +106,19 @@ impl Driver {
         about_archive(&self.core, self.recorder.job(), &self.spec, source, has_connections).await
     }
 
-    /// Packs the workspace and hands the stream to a thread that writes it to the target.
+    /// Packs the workspace in the sandbox and sends the stream to a thread that writes it to the target.
     pub(super) async fn pack<T, F>(&self, target: PathBuf, write: F) -> Result<Packed<T>, Stop>
     where
         T: Send + 'static,
         F: FnOnce(ChannelReader, PathBuf) -> io::Result<T> + Send + 'static,
     {
-        // A sandbox that stands still for want of room would keep what is half written, which takes room.
+        // A sandbox frozen by a disk shortage would hold on to a half-written file, which takes up room itself.
         tokio::select! {
             biased;
             error = self.core.host_disk.low() => return Err(Stop::Failed(error)),
             whole = self.must_be_whole(Look::Sync) => whole?,
         }
-        // Nothing larger fits the disk, unless it has holes.
+        // No file larger than the disk fits on it, except a sparse one.
         let disk_bytes = self.spec.limits.disk_mib.value().saturating_mul(1024 * 1024);
         let client = self.guest().await?;
         let mut download = match client.pack(String::new(), Vec::new(), Some(disk_bytes)).await {
@@ -154,8 +154,8 @@ impl Driver {
         }
     }
 
-    /// Refuses a workspace that lacks something that was written to it: its sandbox counts as lost, and the last checkpoint that was
-    /// whole is what there is.
+    /// Refuses a workspace that has lost data: its sandbox counts as lost, and the job falls back to the last good
+    /// checkpoint.
     async fn must_be_whole(&self, look: Look) -> Result<(), Stop> {
         let sandbox = self.recorder.look(Self::sandbox_of).await?;
         let looked = match look {
@@ -174,12 +174,13 @@ impl Driver {
                 let ended = self.ended(sandbox).await?;
                 Err(Stop::Lost(ended.unwrap_or(Ended { reason: EndedReason::Lost, detail: why })))
             }
-            // Nobody knows; it is asked again.
+            // The state is unknown; ask again.
             Err(error) => Err(Stop::Failed(OrchestratorError::StoreUnavailable { why: describe(&error) })),
         }
     }
 
-    /// Waits before the result is tried to be stored again. Nothing is lost meanwhile: it is where it was. Another cancel gives it up.
+    /// Waits before another attempt to store the result. Nothing is lost meanwhile: the result is still where it was.
+    /// Cancelling the job again gives up on it.
     async fn wait_to_store(&self, tries: &mut Tries<'_>, error: &OrchestratorError) -> Waited {
         let job = self.recorder.job();
         tracing::warn!(%job, %error, "the result cannot be stored, trying again");
@@ -187,7 +188,7 @@ impl Driver {
             let text = format!(
                 "the result waits to be stored: {error}. It is tried again until there is room; cancelling the job gives it up"
             );
-            // On a full disk this may not fit either; `/readyz` says it in any case.
+            // On a full disk, this may fail as well; `/readyz` reports the shortage in any case.
             let _ = self.recorder.append_now(vec![EventBody::Note { text }.into()]).await;
         }
         let mut wish = self.wish.clone();
@@ -206,8 +207,8 @@ impl Driver {
         }
     }
 
-    /// Ends a job whose sandbox is lost for good, with what the last checkpoint holds. The loss is written down together with the end: a
-    /// server that starts again in between finds the job as it was.
+    /// Ends a job whose sandbox is permanently lost, with the content of the last checkpoint as its result. The loss is
+    /// recorded together with the end: a server that restarts in between finds the job unchanged.
     pub(super) async fn end_from_checkpoint(
         &mut self,
         loss: Vec<NewEvent>,
@@ -249,7 +250,8 @@ impl Driver {
     }
 }
 
-/// The result of a job that nobody drives, made of its last checkpoint; `None` where it has a result, or nothing was saved.
+/// Builds the result of a job without a driver from its last checkpoint; `None` if the job has a result or no
+/// checkpoint.
 pub(crate) async fn checkpoint_artifact(
     core: &Core,
     job: JobId,
@@ -293,7 +295,6 @@ async fn zip_checkpoint(
     made.map_err(OrchestratorError::io("making output.zip of the checkpoint"))
 }
 
-/// Why a wait ended.
 #[derive(PartialEq, Eq)]
 enum Waited {
     ForAnotherTry,
@@ -304,20 +305,19 @@ fn given_up() -> Why {
     Why::new("cancelled", "cancelled while its result could not be stored; there is no output.zip")
 }
 
-/// What came of packing.
+/// Outcome of packing.
 pub(super) enum Packed<T> {
-    /// All is written.
     Done(T),
-    /// The link broke; it may be tried again.
+    /// The link broke; the caller may try again.
     Broken(ProtocolError),
 }
 
-/// How it is found out whether a workspace is whole.
+/// How to determine whether a workspace is intact.
 #[derive(Clone, Copy)]
 enum Look {
-    /// Everything is written back first.
+    /// Writes everything back to the disk first.
     Sync,
-    /// What is known already.
+    /// Uses what is already known.
     Quick,
 }
 
@@ -329,8 +329,8 @@ enum PackError {
 }
 
 impl Driver {
-    /// Passes the stream on to the writing thread, with the values of secrets covered; a stream that did not end well ends in
-    /// an error there too.
+    /// Forwards the stream to the writing thread, with the values of secrets redacted. A stream that fails ends with
+    /// an error there, too.
     async fn send_pieces(
         &self,
         download: &mut FileDownload,
@@ -346,13 +346,13 @@ impl Driver {
                     if total > limit {
                         return Err(PackError::TooLarge);
                     }
-                    // A writer that has given up says why itself.
+                    // A writer that has failed reports its own error.
                     if pieces.send(Piece::Bytes(cover.push(bytes))).await.is_err() {
                         return Ok(());
                     }
                 }
                 Ok(Ok(None)) => {
-                    // Something may have been lost while it was packed.
+                    // Data may have been lost while the workspace was packed.
                     self.must_be_whole(Look::Quick).await.map_err(PackError::Stopped)?;
                     let _ = pieces.send(Piece::Bytes(cover.finish())).await;
                     let left_out = download.left_out().iter().map(|name| cover.cover_name(name)).collect();

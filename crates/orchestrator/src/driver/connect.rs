@@ -1,4 +1,4 @@
-//! Makes the job's sandbox, opens the link to its guest, and opens it again after a break.
+//! Creates the job's sandbox, opens the link to its guest, and reopens it after a failure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,33 +19,33 @@ use crate::state::Happening;
 use crate::view::JobView;
 use crate::waiting::Tries;
 
-/// How long a guest is tried again that says nothing, while its sandbox lives: a crowd of them is asked at once when a server starts on
-/// a busy machine, and the work of a sandbox that is given up is lost.
+/// How long to retry a guest that does not answer while its sandbox is alive. After a server start on a busy host,
+/// many guests are contacted at once, and giving up on a sandbox loses its work.
 const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
-/// How often a sandbox is tried before the job gives up.
+/// How often to try to create a sandbox before the job fails.
 const CREATE_ATTEMPTS: u32 = 3;
-/// The wait before the second try; it grows by as much with each further one. What runs sandboxes may be about to stop.
+/// Delay before the second attempt; it grows by the same amount with each further one. The container runtime may be
+/// about to stop.
 const CREATE_PAUSE: Duration = Duration::from_millis(300);
-/// How often the guest is asked whether it is there, and how long it may take to answer.
+/// Interval of the pings to the guest, and how long an answer may take.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The sandbox that a job has asked for.
 #[derive(Clone, Copy)]
 pub(super) enum Requested {
-    /// Yet to be made.
+    /// Not created yet.
     New(SandboxId),
-    /// Made before, for whoever comes; it stands still.
+    /// Created in advance for any job; it is frozen.
     Pooled(SandboxId),
-    /// Asked for by an earlier driver, which may have got to any point.
+    /// Chosen by an earlier driver, which may have stopped at any point.
     Earlier(SandboxId),
 }
 
 impl Driver {
-    /// Makes the sandbox, or finds it where it was made before; restores the last checkpoint in a new one.
+    /// Creates the sandbox, or finds the existing one; restores the last checkpoint in a new one.
     pub(super) async fn make_sandbox(&mut self, view: &JobView, requested: Requested) -> Result<(), Stop> {
         if view.losses > 0 {
-            // The loss is in the log, and nobody reaches the new guest yet.
+            // The loss is in the log, and nobody can reach the new guest yet.
             self.kernels.lose();
         }
         let sandbox = match requested {
@@ -53,7 +53,7 @@ impl Driver {
                 self.create(sandbox).await?;
                 sandbox
             }
-            // It may be of an earlier server's pool, taken just before that server died.
+            // It may come from an earlier server's pool, taken just before that server died.
             Requested::Earlier(sandbox) => {
                 self.create(sandbox).await?;
                 self.thaw(sandbox).await.map_err(not_started)?;
@@ -61,7 +61,7 @@ impl Driver {
             }
             Requested::Pooled(sandbox) => match self.thaw(sandbox).await {
                 Ok(()) => sandbox,
-                // It has ended while it stood ready. The reconcile loop removes it: the log names another one.
+                // It ended while it was pooled. The reconciler removes it, since the log names another sandbox.
                 Err(SandboxError::NotRunning { why, .. }) => {
                     tracing::warn!(job = %self.recorder.job(), %sandbox, why, "a sandbox of the pool has ended, making another one");
                     let sandbox = SandboxId::generate();
@@ -80,7 +80,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Brings the job's files into a new sandbox. A link that breaks meanwhile is opened again, which tells what has become of the sandbox.
+    /// Brings the job's files into a new sandbox. If the link breaks meanwhile, it is reopened, which also detects a
+    /// dead sandbox.
     async fn fill(&self, sandbox: SandboxId, view: &JobView) -> Result<String, Stop> {
         let mut attempt = 1;
         loop {
@@ -116,7 +117,7 @@ impl Driver {
         }
     }
 
-    /// Says which sandbox the job gets, one that stands ready or a new one, and at the same moment what led to it.
+    /// Records which sandbox the job gets, a pooled or a new one, atomically with the state change that led to it.
     pub(super) async fn request_sandbox(
         &self,
         happening: Option<Happening>,
@@ -134,7 +135,7 @@ impl Driver {
         Ok(pooled.map_or(Requested::New(sandbox), Requested::Pooled))
     }
 
-    /// One that came from the pool stands still until it is let go.
+    /// Thaws a sandbox from the pool.
     async fn thaw(&self, sandbox: SandboxId) -> Result<(), SandboxError> {
         match self.core.backend.freezer() {
             Some(freezer) => freezer.thaw(sandbox).await,
@@ -155,7 +156,7 @@ impl Driver {
                     return Ok(());
                 }
                 Err(error) if error.is_disk_full() => return Err(Stop::NoRoom(describe(&error))),
-                // It was stopped half made, like every sandbox.
+                // A disk shortage stops sandboxes even while they are being created.
                 Err(error) if self.core.host_disk.shortage().is_some() => {
                     let _ = self.core.backend.destroy(sandbox).await;
                     return Err(Stop::NoRoom(describe(&error)));
@@ -171,9 +172,9 @@ impl Driver {
         }
     }
 
-    /// The guest of the job; opens the link again where it broke.
+    /// The client of the job's guest; reopens the link if it is broken.
     pub(super) async fn guest(&self) -> Result<GuestClient, Stop> {
-        // Several calls may find the link broken at the same time; one of them opens it again.
+        // Several calls may find the link broken at the same time; only one of them reopens it.
         let _dialing = self.dialing.lock().await;
         if let Some(client) = self.guest.borrow().clone()
             && !client.link().is_closed()
@@ -185,7 +186,7 @@ impl Driver {
         self.connect(sandbox).await.map(|(client, _)| client)
     }
 
-    /// Opens the link. While the backend does not answer nobody knows what has become of the sandbox: the job waits.
+    /// Opens the link. While the backend does not answer, the state of the sandbox is unknown and the job waits.
     async fn connect(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
         let mut tries = self.recorder.waiting().tries();
         loop {
@@ -198,7 +199,7 @@ impl Driver {
         }
     }
 
-    /// Returns when the backend answers again. A job that is cancelled does not wait for it: its sandbox counts as lost.
+    /// Returns when the backend answers again. A cancelled job does not wait: its sandbox counts as lost.
     async fn wait_for_backend(&self, tries: &mut Tries<'_>, error: &OrchestratorError) -> Result<(), Stop> {
         self.core.backend_watch.note(error);
         let is_first = tries.count() == 0;
@@ -211,7 +212,7 @@ impl Driver {
         tokio::select! {
             () = wait_for_cancel(&mut wish) => Err(lost(format!("cancelled while it could not be reached: {error}"))),
             () = self.core.backend_watch.answers() => {
-                // Nobody could use a bare sandbox meanwhile.
+                // Nobody could use a bare sandbox in the meantime, so its idle time starts over.
                 self.used.now();
                 Ok(())
             }
@@ -221,7 +222,7 @@ impl Driver {
     async fn reach(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Stop> {
         let answer_timeout = self.core.settings().guest_answer_timeout;
         let mut begun = Instant::now();
-        // Since when it has answered, and not well.
+        // Since when the guest has been answering with errors.
         let mut wrong_since: Option<Instant> = None;
         let mut pause = Duration::from_millis(2);
         loop {
@@ -273,7 +274,7 @@ impl Driver {
         Ok((client, welcome.boot_id))
     }
 
-    /// How the sandbox ended, or `None` while it lives.
+    /// How the sandbox ended; `None` while it is alive.
     pub(super) async fn ended(&self, sandbox: SandboxId) -> Result<Option<Ended>, Stop> {
         match self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?.phase {
             Phase::Ended(ended) => Ok(Some(ended)),
@@ -284,10 +285,10 @@ impl Driver {
         }
     }
 
-    /// Whether the guest of a job that was cancelled answers. It is not waited for as long as one whose job goes on.
+    /// Checks that the guest of a cancelled job answers. The timeout is shorter than for a job that goes on.
     pub(super) async fn must_answer_soon(&self) -> Result<(), Stop> {
         let asking = async {
-            // A link that breaks is opened again by whoever needs it next.
+            // A link that breaks is reopened by the next caller that needs it.
             let _ = self.guest().await?.ping().await;
             Ok(())
         };
@@ -296,7 +297,7 @@ impl Driver {
         tokio::time::timeout(patience, asking).await.unwrap_or_else(|_| silent())
     }
 
-    /// What a broken request means: `Ok` when it is worth another try on a new link.
+    /// Handles a failed request: `Ok` if another attempt on a new link makes sense.
     pub(super) async fn after_break(&self, error: ProtocolError) -> Result<(), Stop> {
         if error.is_retryable() {
             self.forget_broken_guest();
@@ -311,7 +312,7 @@ enum Dial {
     Fatal(Stop),
 }
 
-/// Ends a link whose guest has stopped answering, so that whoever waits on it finds out; and with the driver.
+/// Closes the link when its guest stops answering, so that callers waiting on it fail, and when the driver ends.
 async fn watch_over(core: Arc<Core>, client: GuestClient, job: JobId, driver_ended: CancellationToken) {
     loop {
         tokio::select! {
@@ -337,20 +338,20 @@ fn lost(detail: String) -> Stop {
     Stop::Lost(Ended { reason: EndedReason::Lost, detail })
 }
 
-/// Whether a sandbox that could not be made may be tried again, once what is left of it is removed.
+/// Whether creating the sandbox may be tried again, after its remains are removed.
 fn may_try_again(error: &SandboxError) -> bool {
     match error {
         SandboxError::Unavailable { .. } => false,
-        // An earlier server has made it, and it has ended since.
+        // An earlier server process created it, and it has ended since.
         SandboxError::NotRunning { .. } => true,
         error => error.is_retryable(),
     }
 }
 
-/// What it means for the job that its sandbox could not be made.
+/// What a failure to create the sandbox means for the job.
 fn not_started(error: SandboxError) -> Stop {
     match error {
-        // What was asked for cannot be had, or not now: the job says so by name.
+        // What was requested is not available, or not now; the job reports the specific error.
         SandboxError::Unavailable { .. }
         | SandboxError::NoImage(_)
         | SandboxError::TooWeak { .. }

@@ -1,30 +1,29 @@
-//! Covers the values of secrets in a tar stream as it passes: in contents, and in the names and targets of its headers, whose
-//! sums are made to fit again. What is covered keeps its length, so everything else stays where it is.
+//! Redacts the values of secrets in a tar stream as it passes: in contents, and in the names and link targets of its
+//! headers, whose checksums are recomputed. Redaction keeps the length, so that nothing else moves.
 
 use bytes::{Bytes, BytesMut};
 use egress::{RedactedStream, Redactor};
 use tar::{EntryType, Header};
 
-/// The stream is made of blocks of this size.
+/// Block size of a tar stream.
 const BLOCK: usize = 512;
-/// The fields of a header that hold words: name, link target, user, group, and what stands before the name.
+/// The text fields of a header: name, link target, user, group, and name prefix.
 const FIELDS: [std::ops::Range<usize>; 5] = [0..100, 157..257, 265..297, 297..329, 345..500];
-/// Less than this at the end of a name tells nothing.
+/// A partial secret at the end of a name that is shorter than this is harmless.
 const TELLING: usize = 8;
 
-/// A tar stream whose values are covered.
 pub(super) struct CoveredTar {
     redactor: Redactor,
     place: Place,
 }
 
-/// What comes next.
+/// What the stream contains next.
 enum Place {
-    /// A header, as far as it has come.
+    /// A header, as far as it has arrived.
     Header(BytesMut),
-    /// What follows a header, in whole blocks.
+    /// The content of an entry, in whole blocks.
     Content { left: u64, cover: RedactedStream },
-    /// Something that is not understood here; who reads it says so.
+    /// Something this module does not understand; the reader of the archive reports it.
     Unknown(RedactedStream),
 }
 
@@ -33,12 +32,11 @@ impl CoveredTar {
         Self { redactor, place: Place::Header(BytesMut::new()) }
     }
 
-    /// Covers a name.
     pub(super) fn cover_name(&self, name: &str) -> String {
         self.redactor.cover_text(name)
     }
 
-    /// Takes the next piece and returns what can be shown.
+    /// Takes the next piece and returns what is already redacted.
     pub(super) fn push(&mut self, mut piece: Bytes) -> Bytes {
         if self.redactor.is_idle() {
             return piece;
@@ -70,7 +68,7 @@ impl CoveredTar {
         shown.freeze()
     }
 
-    /// The rest, when nothing follows.
+    /// The rest, at the end of the stream.
     pub(super) fn finish(&mut self) -> Bytes {
         match std::mem::replace(&mut self.place, Place::Header(BytesMut::new())) {
             Place::Header(block) => block.freeze(),
@@ -79,13 +77,13 @@ impl CoveredTar {
     }
 }
 
-/// Covers the words of a header; what follows it.
+/// Redacts the text fields of a header; returns what follows it.
 fn pass_header(block: &mut [u8], redactor: &Redactor) -> Place {
     let mut found = 0;
     for field in FIELDS {
         let words = &mut block[field];
         found += redactor.cover(words);
-        // A name that is too long for its field is cut there, and a value in it too.
+        // A name that is too long for its field is truncated there, and with it possibly a value.
         let cut = if words.contains(&0) { 0 } else { redactor.unfinished(words) };
         if cut >= TELLING {
             let from = words.len() - cut;
@@ -103,7 +101,7 @@ fn pass_header(block: &mut [u8], redactor: &Redactor) -> Place {
         return Place::Header(BytesMut::new());
     }
     match header.entry_size() {
-        // More headers would follow; the guest makes none of these.
+        // Further headers would follow; the guest never produces these.
         _ if header.entry_type() == EntryType::GNUSparse => Place::Unknown(redactor.stream()),
         Ok(0) => Place::Header(BytesMut::new()),
         Ok(size) => Place::Content {
@@ -146,7 +144,7 @@ mod tests {
         add(&mut builder, "plain.txt", format!("before {VALUE} after").as_bytes());
         add(&mut builder, &format!("folder/{VALUE}.txt"), b"its name tells");
         add(&mut builder, &encoded, &vec![b'x'; 5000]);
-        // Longer than the field for it, and cut in the middle of the value.
+        // Longer than the field, and truncated in the middle of the value.
         add(&mut builder, &format!("{}{VALUE}/{}", "a".repeat(90), "b".repeat(60)), b"long");
         link(&mut builder, "link", &format!("../{VALUE}"));
         link(&mut builder, VALUE, "elsewhere");

@@ -1,4 +1,4 @@
-//! Runs one process in the sandbox and follows it to its end, through breaks of the link and restarts of the server.
+//! Runs one process in the sandbox and follows it to its end, across link failures and server restarts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,17 +15,16 @@ use crate::desktop::is_announced;
 use crate::event::{CallRef, Wish};
 use crate::request::JobSpec;
 
-/// The guest's proxy entrance.
+/// Port of the egress proxy in the sandbox.
 pub(crate) const EGRESS_PORT: u16 = 3128;
-/// Where the trusted certificates are in every sandbox.
+/// Paths of the CA certificates in every sandbox.
 const TRUST_STORES: TrustStores<'_> =
     TrustStores { bundle: "/etc/ssl/certs/ca-certificates.crt", java: "/etc/ssl/certs/java/cacerts" };
 
-/// A process to run.
 pub(crate) struct ExecCall {
-    /// Its name in the log.
+    /// The call in the log.
     pub(crate) call: CallRef,
-    /// What the guest is told.
+    /// The request to the guest.
     pub(crate) exec: Exec,
 }
 
@@ -49,7 +48,7 @@ pub(crate) fn environment(spec: &JobSpec, call: &CallRef) -> BTreeMap<String, St
     variables
 }
 
-/// What is the same for every job, whatever it sets itself.
+/// The variables that are the same for every job.
 pub(crate) fn plain_environment() -> BTreeMap<String, String> {
     [
         ("HOME", "/home/agent"),
@@ -57,12 +56,13 @@ pub(crate) fn plain_environment() -> BTreeMap<String, String> {
         ("LOGNAME", "agent"),
         ("SHELL", "/bin/bash"),
         ("PATH", "/home/agent/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-        // All that differs from the plain locale. As `LANG` it would make each program open eleven files more when it starts.
+        // The only category that differs from the C locale. As `LANG`, it would make each program open eleven more
+        // files at startup.
         ("LC_CTYPE", "C.UTF-8"),
         ("TERM", "dumb"),
-        // Output is seen as it is printed.
+        // Show output as soon as it is printed.
         ("PYTHONUNBUFFERED", "1"),
-        // The sandbox is the virtual environment: installing into it harms nobody.
+        // The sandbox takes the place of a virtual environment, so installing packages globally is fine.
         ("PIP_BREAK_SYSTEM_PACKAGES", "1"),
         ("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
         ("npm_config_prefix", "/home/agent/.local"),
@@ -73,14 +73,14 @@ pub(crate) fn plain_environment() -> BTreeMap<String, String> {
     .collect()
 }
 
-/// Why following ended before the process did.
+/// Why following stopped before the process exited.
 enum Ending {
     Broken(ProtocolError),
     Stop(Stop),
 }
 
 impl Driver {
-    /// Runs a process, or goes on with it where it was begun before; `sink` gets its output.
+    /// Runs a process, or follows it if it was started before; `sink` receives its output.
     pub(super) async fn run_exec(
         &mut self,
         call: &ExecCall,
@@ -127,7 +127,7 @@ impl Driver {
         sink: &mut OutputSink,
     ) -> Result<ExecOutcome, Ending> {
         loop {
-            // It moves with each wait for what the operator must give.
+            // The deadline moves whenever the job has waited for the operator.
             let deadline = self.deadline();
             let flush_at = sink.flush_at();
             tokio::select! {
@@ -148,8 +148,8 @@ impl Driver {
         }
     }
 
-    /// Ends a process that must not go on, and takes in what it still says. A guest that does not answer in time is
-    /// left to whoever needs it next.
+    /// Kills a process and records its remaining output. If the guest does not answer in time, the next caller deals
+    /// with that.
     async fn kill(&mut self, client: &GuestClient, call: &ExecCall, sink: &mut OutputSink) {
         let killing = async {
             client.kill(call.key()).await?;
@@ -164,14 +164,14 @@ impl Driver {
         let answer_timeout = self.core.settings().guest_answer_timeout;
         tokio::select! {
             _ = timeout(answer_timeout, killing) => {}
-            // One that stands still ends nothing.
+            // A frozen guest cannot kill anything.
             () = silence(client, answer_timeout / 3) => {}
         }
         let _ = sink.flush_all().await;
     }
 }
 
-/// Returns when the guest has not answered for so long; never, where it answers.
+/// Returns if the guest does not answer a ping within `patience`; otherwise never.
 async fn silence(client: &GuestClient, patience: Duration) {
     if timeout(patience, client.ping()).await.is_ok() {
         std::future::pending::<()>().await;
@@ -194,7 +194,7 @@ async fn record(update: ExecUpdate, sink: &mut OutputSink) -> Result<(), Ending>
     }
 }
 
-/// Returns when somebody wants the job to end; never, where nobody does.
+/// Returns when the job is cancelled; otherwise never.
 pub(super) async fn wait_for_cancel(wish: &mut tokio::sync::watch::Receiver<Option<Wish>>) {
     if wish.wait_for(|wish| *wish == Some(Wish::Cancel)).await.is_err() {
         std::future::pending::<()>().await;
@@ -205,7 +205,7 @@ async fn begin(client: &GuestClient, call: &ExecCall) -> Result<CallFollower, Pr
     client.exec(call.exec.clone(), Follow::Capped).await
 }
 
-/// Asks what became of a call that may have been sent before; `None` where the guest has never heard of it.
+/// Looks up a call that may have been sent before; `None` if the guest does not know it.
 async fn resume(
     client: &GuestClient,
     call: &ExecCall,

@@ -1,4 +1,4 @@
-//! Does one file operation in the sandbox, once, through breaks of the link and restarts of the server.
+//! Performs one file operation in the sandbox, exactly once, across link failures and server restarts.
 
 use std::time::Duration;
 
@@ -11,15 +11,14 @@ use crate::event::{CallEnd, CallRef, CallStatus};
 use crate::request::{parse_mode, workspace_path};
 use crate::step::StepTool;
 
-/// The most that a `read_file` step shows.
+/// Maximum number of bytes that a `read_file` step shows.
 const MAX_READ_BYTES: u64 = 1024 * 1024;
-/// The most entries that a `list_files` step shows.
+/// Maximum number of entries that a `list_files` step shows.
 const MAX_LISTED: u32 = 10_000;
-/// How long to wait before asking again after an operation that another link has begun.
+/// Pause before asking again about an operation that was started over another link.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Driver {
-    /// Does a file operation and says how it went.
     pub(super) async fn run_file_call(
         &self,
         call: &CallRef,
@@ -64,12 +63,12 @@ impl Driver {
     }
 }
 
-/// What the log keeps of a reply.
+/// The part of a reply that is logged.
 fn present(reply: FileReply) -> serde_json::Value {
     serde_json::to_value(reply).unwrap_or_default()
 }
 
-/// The file operation of a step, or `None` for a step that runs a process.
+/// The file operation of a step; `None` for other steps.
 pub(super) fn operation_of(tool: &StepTool) -> Option<FileOperation> {
     // The paths were checked when the job was accepted; the guest checks them again.
     let clean = |path: &str| workspace_path(path).unwrap_or_else(|_| path.to_owned());

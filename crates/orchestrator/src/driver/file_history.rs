@@ -1,9 +1,9 @@
-//! The files that commands write, for whoever plays a job back: file tools tell what they wrote, commands do not.
+//! Records the files that commands write, for replaying a job: file tools log what they wrote, commands do not.
 //!
-//! After a call that may have written something the workspace is listed and compared with how it was before; what changed is
-//! an event, with the text of small files. The agent does not wait for it, and calls that follow quickly are looked at
-//! together, so this is what a file was like soon after a call, not at its very end. Bounded in every direction; what is
-//! left out is counted.
+//! After a call that may have written something, the workspace is listed and compared with its previous state. The
+//! changes are logged as an event, with the text of small files. The agent does not wait for this, and calls in quick
+//! succession are covered by one scan, so the event shows a file as it was soon after a call, not exactly at its end.
+//! Everything is bounded; what is left out is counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::event::{EventBody, FileChange, FilesChanged};
 use crate::recorder::Recorder;
 use crate::workspace_path::UNLISTED;
 
-/// Between two looks.
+/// Pause between two scans.
 const REST: Duration = Duration::from_secs(1);
-/// For one look; a sandbox that is busy is looked at the next time.
+/// Timeout of one scan; changes in a busy sandbox are found by the next scan.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOST_LISTED: u32 = 5_000;
 const MOST_DEPTH: u32 = 20;
-/// The most files of one event.
+/// Maximum number of files per event.
 const MOST_FILES: usize = 100;
-/// The largest file whose text is kept.
+/// Maximum size of a file whose text is kept.
 const MOST_TEXT_BYTES: u64 = 64 << 10;
-/// The most text of one event, and of one job while a server drives it.
+/// Maximum amount of text per event, and per job while one server drives it.
 const MOST_EVENT_BYTES: u64 = 256 << 10;
 const MOST_JOB_BYTES: u64 = 16 << 20;
 
-/// Size and time of a file.
+/// Size and modification time of a file.
 type Facts = (u64, i64);
 
-/// Looks at the workspace of one job.
+/// Scans the workspace of one job.
 pub(super) struct FileHistory {
     recorder: Arc<Recorder>,
     guest: watch::Receiver<Option<GuestClient>>,
@@ -45,18 +45,18 @@ pub(super) struct FileHistory {
 
 #[derive(Default)]
 struct Known {
-    /// Whether anything may be written to the log.
+    /// Whether changes are currently logged.
     is_open: bool,
-    /// The sandbox whose files these are; of another one everything is told anew.
+    /// The sandbox that `files` belongs to; for another sandbox, all files are reported again.
     sandbox: Option<SandboxId>,
     files: BTreeMap<String, Facts>,
-    /// The number of calls that the last look has seen.
+    /// The number of calls at the last scan.
     calls: u64,
     kept_bytes: u64,
 }
 
 impl FileHistory {
-    /// Looks after every call until the token is cancelled.
+    /// Scans after every call until the token is cancelled.
     pub(super) fn start(
         recorder: Arc<Recorder>,
         guest: watch::Receiver<Option<GuestClient>>,
@@ -81,12 +81,12 @@ impl FileHistory {
         history
     }
 
-    /// The job works: from now on looks are worth something.
+    /// Starts logging changes: the job's work begins.
     pub(super) async fn open(&self) {
         self.known.lock().await.is_open = true;
     }
 
-    /// The work is over. What was not looked at yet is looked at now, and nothing more is written.
+    /// Scans once more for changes since the last scan, then stops logging: the job's work is over.
     pub(super) async fn close(&self) {
         let count = *self.recorder.writing_calls().borrow();
         self.look(count).await;
@@ -107,7 +107,7 @@ impl FileHistory {
             known.files.clear();
             known.sandbox = sandbox;
         }
-        // A look that fails is no reason to trouble the job.
+        // A failed scan must not disturb the job.
         if let Ok(Some((files, left_out))) = timeout(PATIENCE, compare(&client, &mut known)).await {
             let changed = FilesChanged { is_whole, seen_after, files, left_out };
             let _ = self.recorder.record(EventBody::FilesChanged(changed)).await;
@@ -115,7 +115,7 @@ impl FileHistory {
     }
 }
 
-/// What has changed since the last look, and how much more.
+/// The changes since the last scan, and how many more were left out.
 async fn compare(client: &GuestClient, known: &mut Known) -> Option<(Vec<FileChange>, u64)> {
     let list = FileOperation::List {
         path: String::new(),
@@ -133,7 +133,7 @@ async fn compare(client: &GuestClient, known: &mut Known) -> Option<(Vec<FileCha
     let differs = |(path, facts): &(&String, &Facts)| known.files.get(*path) != Some(*facts);
     let written: Vec<(String, u64)> =
         found.iter().filter(differs).map(|(path, facts)| (path.clone(), facts.0)).collect();
-    // Of a list that was cut nobody knows what is missing.
+    // A truncated list cannot show which files were removed.
     let removed: Vec<String> = match truncated {
         true => Vec::new(),
         false => known.files.keys().filter(|path| !found.contains_key(*path)).cloned().collect(),

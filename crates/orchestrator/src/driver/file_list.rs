@@ -1,5 +1,6 @@
-//! `audit/files.jsonl`: which files a job touched. Where the backend lists them as it happens, that list; elsewhere the difference between
-//! the workspace at its start and at its end. The first line says which of the two it is.
+//! `audit/files.jsonl`: the files that a job touched. If the backend lists file accesses as they happen, it is that
+//! list; otherwise the difference between the workspace at the start and at the end. The first line says which of the
+//! two it is.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,24 +22,24 @@ use crate::error::OrchestratorError;
 use crate::event::{EventBody, NewEvent};
 use crate::outward::cover_all;
 
-/// The most files that are compared; with more the list says that it is cut.
+/// Maximum number of files to compare; beyond that, the list says that it is incomplete.
 const MOST_FILES: u32 = 200_000;
-/// How long the list may take where the sandbox is about to be removed; a guest may be past answering.
+/// How long creating the list may take when the sandbox is about to be removed; the guest may no longer answer.
 const LIST_PATIENCE: Duration = Duration::from_secs(10);
-/// Deeper than any tree that fits a path.
+/// Deeper than any path can be.
 const ALL_LEVELS: u32 = 2048;
 
-/// What is compared of a file: kind, size, mode, time, target.
+/// What is compared: kind, size, mode, modification time, link target.
 type Facts = (FileKind, u64, u32, i64, Option<String>);
 
 impl Driver {
-    /// Keeps what the workspace holds before the job does anything, where nobody lists what it does.
+    /// Saves the initial list of the workspace's files, unless the backend lists file accesses itself.
     pub(super) async fn remember_files(&self, client: &GuestClient) -> Result<(), Stop> {
         let path = self.core.folder.files_before(self.recorder.job());
         if self.lists_files().await || path.exists() {
             return Ok(());
         }
-        // A list that cannot be had is said at the end; it stops no job.
+        // If listing fails, the final list says so; the job goes on.
         if let Some(listed) = listing(client, &self.recorder.redactor()).await {
             let text = serde_json::to_vec(&listed).unwrap_or_default();
             write_whole(&path, &text)
@@ -52,8 +53,8 @@ impl Driver {
         sandbox.is_some_and(|sandbox| self.core.backend.file_list(sandbox).is_some())
     }
 
-    /// Writes the list of a job whose sandbox is about to go. A failure is told in the list's place and stops no job, but for one that
-    /// passes.
+    /// Writes the list of a job whose sandbox is about to be removed. Only a temporary error is returned; any other
+    /// failure is logged and does not stop the job.
     pub(super) async fn keep_file_list(&self) -> Result<(), OrchestratorError> {
         let job = self.recorder.job();
         let target = self.core.folder.file_log(job);
@@ -79,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// Writes the list of what ends without being collected, such as a bare sandbox.
+    /// Writes the list of a job that ends without being collected, such as a bare sandbox.
     pub(super) async fn keep_file_list_once(&self) {
         let job = self.recorder.job();
         if self.core.folder.file_log(job).exists() {
@@ -92,7 +93,7 @@ impl Driver {
         }
     }
 
-    /// The digest of the list as it is now, for the log: who changes the list afterwards changes another file.
+    /// The event that pins the digest of the current list in the log, so that later changes to the file are detected.
     pub(super) async fn pin_file_list(&self) -> Option<NewEvent> {
         let job = self.recorder.job();
         let folder = self.core.folder.job(job);
@@ -107,7 +108,7 @@ impl Driver {
         }
     }
 
-    /// Keeps what was listed of a sandbox that is lost, before it is removed.
+    /// Saves the file accesses listed for a lost sandbox, before it is removed.
     pub(super) fn keep_list_of(&self, sandbox: SandboxId) {
         let Some(list) = self.core.backend.file_list(sandbox) else { return };
         let job = self.recorder.job();
@@ -148,7 +149,7 @@ impl Driver {
     }
 }
 
-/// What the workspace holds, with the values of secrets covered, and whether there is more.
+/// The files of the workspace, with the values of secrets redacted, and whether the list is truncated.
 async fn listing(client: &GuestClient, redactor: &Redactor) -> Option<(Vec<FileEntry>, bool)> {
     let operation =
         FileOperation::List { path: String::new(), depth: ALL_LEVELS, limit: MOST_FILES, skip: Vec::new() };
@@ -161,7 +162,7 @@ async fn listing(client: &GuestClient, redactor: &Redactor) -> Option<(Vec<FileE
 fn difference(before: &[FileEntry], after: &[FileEntry]) -> Vec<(&'static str, String)> {
     let facts = |entry: &FileEntry| -> Facts {
         let stat = &entry.stat;
-        // The time of a directory changes with what is in it, which is told itself.
+        // A directory's time changes with its entries, which are reported themselves.
         let time = if stat.kind == FileKind::Directory { 0 } else { stat.modified_ms };
         let size = if stat.kind == FileKind::Directory { 0 } else { stat.size };
         (stat.kind, size, stat.mode, time, stat.link_target.clone())
@@ -184,8 +185,8 @@ fn difference(before: &[FileEntry], after: &[FileEntry]) -> Vec<(&'static str, S
     changes
 }
 
-/// Keeps the list of one sandbox, and writes the job's from all of them: a job that lost its sandbox has had several. May
-/// be done again after a crash.
+/// Saves the list of one sandbox, and rebuilds the job's list from those of all its sandboxes: a job that lost a
+/// sandbox has several. Can be repeated after a crash.
 fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::Result<()> {
     let folder = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -198,7 +199,7 @@ fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::R
         .collect();
     lists.sort();
     let partial = target.with_extension("partial");
-    // The usual case costs no second copy. A partial one is what a crash has left.
+    // The usual case needs no second copy. A partial file is a leftover of a crash.
     if let [only] = &lists[..] {
         let _ = fs::remove_file(&partial);
         if fs::hard_link(only, &partial).is_ok() {
@@ -215,12 +216,13 @@ fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::R
     })
 }
 
-/// Copies a list with the values of secrets covered: a name may hold one. Whole or not at all.
+/// Copies a list with the values of secrets redacted, because a file name may contain one. Written completely or not
+/// at all.
 pub(crate) fn copy_covered(list: &Path, target: &Path, redactor: &Redactor) -> io::Result<()> {
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Several may ask at once.
+    // Several requests may do this at the same time.
     let partial = target.with_extension(format!("{}.partial", uuid::Uuid::now_v7()));
     removed_on_failure(&partial, || {
         write_covered(list, &partial, redactor).and_then(|()| fs::rename(&partial, target))

@@ -1,4 +1,4 @@
-//! The repository that a job starts from: cloned inside the sandbox, so that the job's egress policy holds.
+//! Clones the repository that a job starts from. Runs inside the sandbox, so that the job's egress policy applies.
 
 use agent::{ExecOrder, ExecStart};
 use protocol::{CallKey, Program};
@@ -9,11 +9,11 @@ use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
 use crate::store::WITHOUT_OUTPUT;
 
-/// The call that clones.
+/// Id of the call that clones.
 const CALL: &str = "setup-git";
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(900);
 
-/// Clones into a folder beside, so that files that were uploaded stay, then moves it all over.
+/// Clones into a separate folder and then copies everything over, so that uploaded files stay.
 const SCRIPT: &str = r#"
 set -eu
 url=$1; revision=$2
@@ -35,7 +35,7 @@ impl Driver {
     pub(super) async fn clone_repository(&mut self) -> Result<(), Stop> {
         let Some(source) = self.spec.git.clone() else { return Ok(()) };
         let view = self.recorder.view().await;
-        // A checkpoint holds what was cloned.
+        // A checkpoint contains the clone.
         if view.checkpoint_steps.is_some() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Does something on the desktop for a step, once, through breaks of the link and restarts of the server.
+//! Performs one desktop action of a step, exactly once, across link failures and server restarts.
 
 use std::time::{Duration, Instant as Clock};
 
@@ -12,7 +12,6 @@ use crate::event::{CallEnd, CallRef, CallStatus};
 use crate::step::Step;
 
 impl Driver {
-    /// Carries out a `gui` step.
     pub(super) async fn run_gui_step(
         &mut self,
         call: &CallRef,
@@ -37,7 +36,7 @@ impl Driver {
         }
     }
 
-    /// Starts the desktop; how the call ends where that fails.
+    /// Starts the desktop; returns the end of the call if that fails.
     async fn start_desktop(&mut self) -> Result<Option<CallEnd>, Stop> {
         let started = Clock::now();
         let desktop = desktop_spec(&self.spec);
@@ -68,7 +67,7 @@ impl Driver {
         let desktop = desktop_spec(&self.spec);
         let done = loop {
             let client = self.guest().await?;
-            // A key that the guest knows gives its result again: nothing is done twice.
+            // For a key that the guest knows, it returns the earlier result: no action is performed twice.
             let asking = client.act_on_desktop(desktop.clone(), Some(key.clone()), action.clone());
             let asked = tokio::select! {
                 asked = asking => asked,

@@ -1,4 +1,4 @@
-//! What the driver does about notebook kernels that were lost with a sandbox: says which, refuses the next cell, or runs the cells again.
+//! Handles notebook kernels that were lost with a sandbox: reports them, refuses the next cell, or replays the cells.
 
 use tokio::time::Instant;
 
@@ -10,11 +10,11 @@ use crate::kernels::{KERNEL_EVENTS, KernelHistory, LostKernel, RefusedCell, Repl
 use crate::request::Work;
 use crate::step::{Step, StepOptions, StepTool};
 
-/// How long a cell of an agent or of the API may run again when it did not say how long it may run.
+/// Timeout for replaying a cell of an agent or of the API that had no timeout of its own.
 const REPLAY_TIMEOUT_S: f64 = 600.0;
 
 impl Driver {
-    /// The kernels that are lost with the sandbox.
+    /// The kernels that are lost together with the sandbox.
     pub(super) async fn lost_kernels(&self, steps_kept: usize) -> Result<Vec<LostKernel>, OrchestratorError> {
         Ok(self.kernel_history().await?.would_lose(steps_kept))
     }
@@ -24,13 +24,13 @@ impl Driver {
         Ok(KernelHistory::of(&log))
     }
 
-    /// Why a cell of the job is not run; `None` where it may be.
+    /// The refusal of a cell, because its kernel was lost; `None` if the cell may run.
     pub(super) async fn refuse_cell(&self, wanted: Wanted<'_>) -> Result<Option<RefusedCell>, Stop> {
         let refused = self.kernels.refuse(self.core.store.as_ref(), self.recorder.job(), wanted, false).await;
         Ok(refused?)
     }
 
-    /// Runs the cells of lost kernels again, where the job wants that: each as a further attempt of its call.
+    /// Replays the cells of lost kernels, if the job is configured to; each as a further attempt of its call.
     pub(super) async fn replay_cells(&mut self) -> Result<(), Stop> {
         if !self.kernels.must_replay() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Driver {
             self.recorder.record(started.of(call)).await?;
         }
         let started = Instant::now();
-        // The past stays: what comes after looks up calls that an earlier server began.
+        // Keep `past`: later steps use it to look up calls that an earlier server started.
         let ran = self.run_process(call, &step).await;
         let end = match ran {
             Ok((end, _)) => end,
@@ -79,7 +79,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The step that a cell carries out, or one that does the same.
+    /// The step that a cell belongs to, or an equivalent one.
     fn step_of(
         &self,
         step: Option<usize>,
@@ -103,7 +103,7 @@ impl Driver {
     }
 }
 
-/// The kernel that runs a step; `None` for steps that are no code.
+/// The language of a step's code; `None` for steps that are not code.
 pub(super) fn language_of(tool: &StepTool) -> Option<crate::code::Language> {
     match tool {
         StepTool::Python { .. } => Some(crate::code::Language::Python),

@@ -1,33 +1,33 @@
-//! What programs print when the sandbox's disk is full or no process can be made. Pure.
+//! Recognizes what programs print when the sandbox's disk is full or no process can be created. Pure.
 //!
-//! Figures miss both at times: `dd bs=1M` leaves room for less than one block, `fallocate` fails with half of the disk free, and a
-//! limit by `RLIMIT_NPROC` counts nothing. So the messages of the C library count as well, in what a failed call printed to standard
-//! error. A program that hides its error is not recognised.
+//! The sandbox's counters sometimes miss both: `dd bs=1M` leaves room for less than one block, `fallocate` fails with
+//! half of the disk free, and an `RLIMIT_NPROC` limit counts nothing. So the messages of the C library count as well,
+//! if a failed call printed them to stderr. A program that hides its error is not recognized.
 
-/// The longest line that is looked at; of longer ones the beginning.
+/// Only this many bytes of a line are examined.
 const LINE_BYTES: usize = 2048;
 
-/// The C library's messages for ENOSPC and EDQUOT; all in lower case, as some runtimes write them.
+/// Messages of the C library for ENOSPC and EDQUOT; in lower case, because some runtimes write them that way.
 const NO_SPACE: [&str; 2] = ["no space left on device", "disk quota exceeded"];
-/// File systems in memory: full ones are no full disk.
+/// In-memory file systems: if one of these is full, the disk is not.
 const IN_MEMORY: [&str; 2] = ["/dev/shm", "/run/"];
 /// Messages for EAGAIN, which `fork` shares with reads that would block ...
 const TRY_AGAIN: [&str; 2] = ["resource temporarily unavailable", "eagain"];
-/// ... so it counts where one of these stands in the same output.
+/// ... so they count only if one of these words is in the same output.
 const MAKING: [&str; 6] = ["fork", "clone", "spawn", "subprocess", "pthread", "native thread"];
-/// Messages that need no context.
+/// Messages that are unambiguous by themselves.
 const NO_PROCESS: [&str; 3] = ["can't start new thread", "cannot fork", "can't fork"];
 
-/// Limits that the messages of a call speak of.
+/// The limits that a call's messages refer to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LimitSigns {
-    /// A disk was full.
+    /// A disk is full.
     pub(crate) no_space: bool,
-    /// A process or thread could not be made.
+    /// A process or thread could not be created.
     pub(crate) no_process: bool,
 }
 
-/// Reads standard error as it passes.
+/// Scans stderr as it arrives.
 #[derive(Debug, Default)]
 pub(super) struct SignReader {
     line: Vec<u8>,
@@ -57,7 +57,7 @@ impl SignReader {
         self.take(b"\n");
     }
 
-    /// What was found so far.
+    /// What was recognized so far.
     pub(super) fn signs(&mut self) -> LimitSigns {
         self.end_line();
         LimitSigns { no_space: self.no_space, no_process: self.no_process || (self.try_again && self.making) }

@@ -1,6 +1,7 @@
-//! Carries one job out. One task owns a job: it looks at the state, does the next thing, writes down what happened.
+//! The driver: the task that owns one job. It reads the job's state, performs the next action and appends the
+//! resulting events.
 //!
-//! Nothing here is remembered but in the log: a driver that starts in the middle of a job reads the log and goes on.
+//! All state that matters is in the log: a driver that takes over in the middle of a job reads the log and continues.
 
 mod agent;
 mod archive;
@@ -63,17 +64,17 @@ use crate::view::JobView;
 /// Why the work stops before it is done.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Somebody wants it.
+    /// A user cancelled the job.
     Cancelled,
-    /// The job's time is over.
+    /// The job has reached its deadline.
     Deadline,
-    /// It must wait.
+    /// The job must wait.
     Paused(pause::Pause),
     /// The sandbox is gone.
     Lost(Ended),
-    /// No sandbox can be made for want of room on the host's disk.
+    /// No sandbox can be created because the host's disk is short of space.
     NoRoom(String),
-    /// Something else failed; the driver cannot go on.
+    /// Something else failed; the driver cannot continue.
     Failed(OrchestratorError),
 }
 
@@ -83,42 +84,41 @@ impl From<OrchestratorError> for Stop {
     }
 }
 
-/// Drives one job.
 pub(crate) struct Driver {
     core: Arc<Core>,
     recorder: Arc<Recorder>,
     spec: Arc<JobSpec>,
-    /// The log as it was when this driver took over; calls in flight are looked up in it.
+    /// The log as of the start of this driver; used to look up calls in flight.
     past: Vec<Event>,
     guest: watch::Sender<Option<GuestClient>>,
     wish: watch::Receiver<Option<Wish>>,
     used: LastUse,
     idle_ms: watch::Receiver<Option<i64>>,
-    /// Whether it waits; a job that does takes no place among those that run.
+    /// Whether the job is paused; a paused job does not count toward the running jobs.
     is_paused: Arc<std::sync::atomic::AtomicBool>,
-    /// What the model says, for who watches.
+    /// Streams model output to live viewers.
     speech: Speech,
-    /// The way out; absent where it could not be made and the job is about to end.
+    /// The job's egress proxy; `None` if it could not be created and the job is ending.
     outward: Option<Outward>,
-    /// Ends what serves the link when the driver ends, whatever way.
+    /// Stops the tasks that serve the link, no matter how the driver ends.
     link_tasks: CancellationToken,
     _link_tasks_guard: DropGuard,
     checkpoints: std::sync::Mutex<checkpoint::Rhythm>,
-    /// Held while the link is opened.
+    /// Held while the link is being opened.
     dialing: tokio::sync::Mutex<()>,
-    /// How often work was interrupted by a model that could not answer; the waits grow with it.
+    /// How often work was interrupted by a failing model; retry delays grow with it.
     model_failures: u32,
-    /// Which settings of the model were tried last, counted in changes since the server started.
+    /// The version of the model settings that was tried last, counted in changes since the server started.
     tried_settings: Option<u64>,
-    /// How long the provider of the model wants to be left alone.
+    /// The retry delay that the model provider asked for.
     asked_to_wait: std::time::Duration,
-    /// What commands write, for who plays the job back; bare sandboxes are not played back.
+    /// Records files that commands write, for replay; `None` for bare sandboxes, which are not replayed.
     files: Option<Arc<file_history::FileHistory>>,
-    /// Numbers of the sandbox that were already blamed on a call.
+    /// The sandbox's counters as of the last call that they were attributed to.
     blamed: sandbox::Usage,
-    /// What cells pass after a sandbox was lost.
+    /// Refuses cells whose kernel was lost with a sandbox.
     kernels: Arc<KernelGate>,
-    /// What of its time is used up.
+    /// How much of the job's allowed time has been used.
     work_time: WorkTime,
 }
 
@@ -160,7 +160,7 @@ impl Driver {
         }
     }
 
-    /// Makes the way out. A job whose secrets cannot be had must not go on without them.
+    /// Creates the egress proxy. A job whose secrets are unavailable must not run without them.
     async fn open_outward(&mut self) -> Result<(), OrchestratorError> {
         if self.recorder.look(|view| view.state.is_over()).await {
             return Ok(());
@@ -177,7 +177,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Cancelled when the driver ends.
+    /// A token that is cancelled when the driver ends.
     fn link_tasks_token(&self) -> CancellationToken {
         self.link_tasks.clone()
     }
@@ -202,8 +202,8 @@ impl Driver {
         }
     }
 
-    /// Puts a job back into the queue whose sandbox cannot be made now. A bare sandbox is nobody's to wait for: whoever asked for it is
-    /// told.
+    /// Puts a job back into the queue if its sandbox cannot be created now. A bare sandbox fails instead: its creator
+    /// is waiting for the response.
     async fn requeue(
         &mut self,
         view: &JobView,
@@ -217,7 +217,7 @@ impl Driver {
             return self.end_without_sandbox(Outcome::Failed, Some(why)).await;
         }
         if let Some(sandbox) = self.recorder.look(|view| view.sandbox).await {
-            // What is left is the reconcile loop's to remove.
+            // The reconciler removes whatever is left.
             let _ = self.core.backend.destroy(sandbox).await;
         }
         let remedy = if matches!(error, OrchestratorError::DiskFull) { "; free some space" } else { "" };
@@ -243,7 +243,7 @@ impl Driver {
         let result = match self.spec.work.clone() {
             Work::Steps(steps) => self.run_steps(&steps).await,
             Work::Task(_) => self.run_agent().await,
-            // A session has no result: there is nothing to collect.
+            // A session has no result, so there is nothing to collect.
             Work::Session { .. } => match self.hold_session().await {
                 Ok(why) => return self.end_without_sandbox(Outcome::Cancelled, Some(why)).await,
                 Err(Stop::Cancelled) => {
@@ -261,7 +261,7 @@ impl Driver {
         }
     }
 
-    /// Writes down why the work stopped, and where that leads.
+    /// Records why the work stopped, and the resulting state.
     async fn stop(&mut self, stop: Stop) -> Result<(), OrchestratorError> {
         match stop {
             Stop::Cancelled => self.recorder.change(Vec::new(), Happening::WorkOver, Some(cancelled())).await,
@@ -275,7 +275,7 @@ impl Driver {
             Stop::Lost(ended) => self.lose_sandbox(ended).await,
             Stop::NoRoom(_) => Err(OrchestratorError::DiskFull),
             Stop::Failed(error @ OrchestratorError::Fenced(_)) => Err(error),
-            // Another driver goes on in the same sandbox, once it may.
+            // Another driver continues in the same sandbox later.
             Stop::Failed(error) if error.is_passing() => Err(error),
             Stop::Failed(error) => {
                 tracing::error!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "the job cannot go on");
@@ -285,7 +285,8 @@ impl Driver {
         }
     }
 
-    /// The sandbox is gone: calls in flight are interrupted; the work goes back to the last checkpoint, or ends.
+    /// Handles a lost sandbox: calls in flight are interrupted, and the work either restarts from the last checkpoint
+    /// or ends.
     async fn lose_sandbox(&mut self, ended: Ended) -> Result<(), OrchestratorError> {
         let view = self.recorder.view().await;
         self.forget_guest();
@@ -320,7 +321,7 @@ impl Driver {
             None if outcome == Outcome::Complete => {
                 self.recorder.change(events, Happening::SandboxLost, None).await
             }
-            // It was about to end without success anyway: there is no point in doing the work again.
+            // The job was about to end without success anyway, so redoing the work is pointless.
             None => {
                 let why = view
                     .code
@@ -338,18 +339,20 @@ impl Driver {
         interrupt_calls(&self.core, self.recorder.job(), "the sandbox was lost while it ran").await
     }
 
-    /// Ends a job that has no sandbox to collect from: calls have an end, and the last checkpoint is its result.
+    /// Ends a job that has no sandbox to collect from: open calls get an end, and the last checkpoint becomes its
+    /// result.
     async fn end_without_sandbox(
         &mut self,
         outcome: Outcome,
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
-        // The list of files is as it will stay before the job is over: the log has its digest then.
+        // The list of files must be final before the job ends, because the log then pins its digest.
         if self.recorder.look(|view| view.sandbox.is_some()).await {
             self.keep_file_list_once().await;
         }
         let mut events = Vec::new();
-        // Whoever runs something in a bare sandbox is told by the end of the link, and writes it down.
+        // For a cancelled bare sandbox, the API requests that run the calls notice the closed link and log the end
+        // themselves.
         if outcome != Outcome::Cancelled || self.recorder.look(|view| view.kind == JobKind::Job).await {
             self.past.clear();
             events = interrupt_calls(&self.core, self.recorder.job(), "the job ended while it ran").await?;
@@ -357,7 +360,7 @@ impl Driver {
         self.end_from_checkpoint(events, outcome, why).await
     }
 
-    /// Removes what the job no longer needs. What fails here is done again by the reconcile loop.
+    /// Removes what the job no longer needs. The reconciler repeats what fails here.
     async fn dismantle(&mut self, view: &JobView) {
         if view.sandbox.is_some() {
             self.keep_file_list_once().await;
@@ -369,7 +372,7 @@ impl Driver {
             tracing::warn!(job = %self.recorder.job(), %sandbox, %error, "the sandbox is not gone yet");
         }
         self.remove_checkpoints(None);
-        // Nobody is spoken to in its name any more.
+        // The job's CA is no longer needed.
         let _ = std::fs::remove_dir_all(self.core.folder.authority(self.recorder.job()));
     }
 
@@ -379,7 +382,7 @@ impl Driver {
         }
     }
 
-    /// Forgets a guest whose link is broken; another call may have opened a new one already.
+    /// Forgets a guest whose link is broken, unless another call has already opened a new one.
     fn forget_broken_guest(&self) {
         let is_open = self.guest.borrow().as_ref().is_some_and(|client| !client.link().is_closed());
         if !is_open {
@@ -387,13 +390,13 @@ impl Driver {
         }
     }
 
-    /// When the job must be over. Time in which it could not go on does not count.
+    /// The deadline of the job. Time during which the job could not run does not count.
     fn deadline(&self) -> Instant {
-        // Added to what is allowed, not to the result, which is never before now.
+        // Extend the allowance and not the resulting instant, which is never before now.
         self.work_time.deadline(self.spec.wall_clock.saturating_add(self.recorder.waiting().total()))
     }
 
-    /// Returns when the job must be over, however often that moves meanwhile.
+    /// Returns when the deadline has passed, however often it moves in the meantime.
     async fn time_over(&self) {
         while !self.is_time_over() {
             tokio::time::sleep_until(self.deadline()).await;
@@ -401,7 +404,7 @@ impl Driver {
     }
 
     fn is_time_over(&self) -> bool {
-        // A deadline that has passed is the moment in which it is asked for: the clock is read after it.
+        // A deadline in the past is clamped to the time of the call, so the clock must be read after it.
         self.deadline() <= Instant::now()
     }
 
@@ -412,7 +415,7 @@ impl Driver {
     }
 }
 
-/// An end for each call that has none.
+/// End events for all calls that have not ended.
 pub(crate) async fn interrupt_calls(
     core: &Core,
     job: JobId,
@@ -440,7 +443,7 @@ fn cancelled() -> Why {
     Why::new("cancelled", "somebody asked for it")
 }
 
-/// An error with its causes in one line.
+/// Formats an error and its causes in one line.
 pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

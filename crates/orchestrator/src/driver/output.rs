@@ -1,4 +1,4 @@
-//! Turns the output of a call into events: a batch every 50 ms or 64 KiB, text where it is text.
+//! Converts the output of a call to events: a batch every 50 ms or 64 KiB, as text if it is valid UTF-8.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,20 +21,21 @@ use super::limit_signs::{LimitSigns, SignReader};
 const BATCH_AGE: Duration = Duration::from_millis(50);
 /// ... or this large.
 const BATCH_BYTES: usize = 64 * 1024;
-/// More than the guest ever sends of one call; a guest that sends more is lying and is not written down.
+/// More than the guest ever sends for one call. Output beyond it comes from a faulty or malicious guest and is not
+/// logged.
 const MAX_CALL_BYTES: u64 = 20 * 1024 * 1024;
 
-/// The most that an answer carries of what was shown.
+/// Maximum size of the displayed data in an API response.
 const MAX_SHOWN_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a reader of the output wants to find or keep.
+/// Output that is kept in memory for the caller.
 #[derive(Debug, Default)]
 pub(crate) struct Captured {
-    /// Standard output, up to the limit.
+    /// Up to `limit`.
     pub(crate) stdout: Vec<u8>,
-    /// Standard error, up to the limit.
+    /// Up to `limit`.
     pub(crate) stderr: Vec<u8>,
-    /// What was shown, up to a limit of its own.
+    /// Displayed data, up to a limit of its own.
     pub(crate) shown: Vec<Shown>,
     shown_bytes: usize,
     /// Whether something did not fit.
@@ -66,7 +67,7 @@ impl Captured {
     }
 }
 
-/// Looks for a text in standard output as it passes.
+/// Searches stdout for a text as it arrives.
 #[derive(Debug)]
 struct Search {
     wanted: Vec<u8>,
@@ -93,20 +94,19 @@ pub(crate) struct OutputSink {
     call: CallRef,
     stream: OutputStream,
     batch: Vec<u8>,
-    /// The first bytes of the batch that belong to a character begun in an earlier chunk.
+    /// When the oldest bytes of the batch arrived.
     oldest: Option<Instant>,
     next_chunk: u64,
-    /// Of the chunk before `next_chunk`, so many bytes at the end are still to be written; used once after a restart.
+    /// How many bytes at the end of the chunk before `next_chunk` are still to be written; used once after a restart.
     held_from_past: usize,
     written_bytes: u64,
     search: Option<Search>,
     captured: Captured,
     signs: SignReader,
     displays: DisplayReader,
-    /// Events that are to be written with the next batch, and roughly their size.
+    /// Events to write together with the next batch, and their approximate size.
     waiting: Vec<NewEvent>,
     waiting_bytes: usize,
-    /// Covers the values of secrets.
     redactor: Redactor,
 }
 
@@ -139,12 +139,12 @@ impl OutputSink {
         }
     }
 
-    /// Begins with this chunk: those before were seen in another call.
+    /// Starts at this chunk: the caller has already seen the earlier ones.
     pub(crate) fn start_at(&mut self, chunk: u64) {
         self.next_chunk = chunk;
     }
 
-    /// Takes in what the log has of this call, as after a restart.
+    /// Restores the state from the call's events in the log, after a restart.
     pub(crate) fn resume(&mut self, past: &[Event]) {
         let call = self.call.clone();
         for event in past.iter().filter(|event| event.call.as_ref() == Some(&call)) {
@@ -175,22 +175,22 @@ impl OutputSink {
         }
     }
 
-    /// The chunk to ask for: everything before is in the log.
+    /// The chunk to request: all earlier ones are in the log.
     pub(crate) fn wanted_chunk(&self) -> u64 {
         if self.held_from_past > 0 { self.next_chunk.saturating_sub(1) } else { self.next_chunk }
     }
 
-    /// Whether the text that was looked for has been seen; `true` when nothing was looked for.
+    /// Whether the wanted text was found; `true` if none is wanted.
     pub(crate) fn found(&self) -> bool {
         self.search.as_ref().is_none_or(|search| search.found)
     }
 
-    /// Limits that the messages on standard error speak of.
+    /// Limits that the messages on stderr refer to.
     pub(crate) fn limit_signs(&mut self) -> LimitSigns {
         self.signs.signs()
     }
 
-    /// What was kept of the output.
+    /// The captured output, with the values of secrets redacted.
     pub(crate) fn into_captured(mut self) -> Captured {
         let shown = std::mem::take(&mut self.captured.shown);
         self.captured.shown =
@@ -205,16 +205,15 @@ impl OutputSink {
         self.captured
     }
 
-    /// When the batch wants to be written.
+    /// When the batch should be written.
     pub(crate) fn flush_at(&self) -> Option<Instant> {
         self.oldest.map(|oldest| oldest + BATCH_AGE)
     }
 
-    /// Takes a chunk.
     pub(crate) async fn take(&mut self, chunk: OutputChunk) -> Result<(), OrchestratorError> {
         let mut bytes = chunk.bytes;
         if chunk.sequence < self.next_chunk {
-            // Seen before; only what was held back of the last one is new.
+            // A known chunk; only the bytes that were held back from the last one are new.
             let held = std::mem::take(&mut self.held_from_past);
             if chunk.sequence.saturating_add(1) != self.next_chunk || held == 0 {
                 return Ok(());
@@ -237,10 +236,10 @@ impl OutputSink {
         if self.batch.len() >= BATCH_BYTES { self.flush().await } else { Ok(()) }
     }
 
-    /// Takes a piece of what a cell shows. While a record is not whole its chunks count as not seen: after a break they
-    /// are asked for again.
+    /// Takes a piece of what a cell displays. While a record is incomplete, its chunks count as not seen, so that
+    /// they are requested again after a link failure.
     async fn take_display(&mut self, sequence: u64, bytes: &[u8]) -> Result<(), OrchestratorError> {
-        // In its place among what is printed.
+        // Keep the order relative to the printed output.
         let printed = self.batch_event(0);
         self.waiting.extend(printed);
         let found = self.displays.take(bytes);
@@ -262,7 +261,7 @@ impl OutputSink {
         if self.waiting_bytes >= BATCH_BYTES { self.flush_all().await } else { Ok(()) }
     }
 
-    /// Chunks up to this number will not come.
+    /// Records that the chunks before `next_chunk` were dropped.
     pub(crate) async fn skip(&mut self, next_chunk: u64, bytes: u64) -> Result<(), OrchestratorError> {
         self.flush_all().await?;
         self.next_chunk = self.next_chunk.max(next_chunk);
@@ -284,13 +283,13 @@ impl OutputSink {
         self.captured.take(stream, bytes);
     }
 
-    /// Writes the batch, but for the first bytes of a character whose rest has not come.
+    /// Writes the batch, except for an incomplete character or an incomplete secret at its end.
     pub(crate) async fn flush(&mut self) -> Result<(), OrchestratorError> {
         let held = unfinished_bytes(&self.batch).max(self.redactor.unfinished(&self.batch));
         self.write(held).await
     }
 
-    /// Writes everything and the end of the call, all at once.
+    /// Writes everything and the end of the call in one append.
     pub(crate) async fn finish(&mut self, end: CallEnd) -> Result<(), OrchestratorError> {
         let mut events = std::mem::take(&mut self.waiting);
         events.extend(self.batch_event(0));
@@ -312,9 +311,9 @@ impl OutputSink {
         if events.is_empty() { Ok(()) } else { self.recorder.append(events).await.map(drop) }
     }
 
-    /// The batch as an event, where there is one.
+    /// Takes the batch as an event; `None` if it is empty.
     fn batch_event(&mut self, held_bytes: usize) -> Option<NewEvent> {
-        // As a whole, before anything is cut off it.
+        // Redact the whole batch before splitting off its end.
         self.redactor.cover(&mut self.batch);
         let held = self.batch.split_off(self.batch.len() - held_bytes);
         let bytes = std::mem::replace(&mut self.batch, held);
@@ -343,7 +342,7 @@ impl OutputSink {
     }
 }
 
-/// How many bytes at the end are the start of a character whose rest is missing: at most 3.
+/// The length of the incomplete character at the end: at most 3.
 fn unfinished_bytes(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() => bytes.len() - error.valid_up_to(),

@@ -1,5 +1,5 @@
-//! What happened to a job before somebody took it up. The log is read page by page: of output only that of calls that have not
-//! ended is kept, because that is where it goes on.
+//! The log of a job as a new driver reads it. It is read page by page. Output is kept only for calls that have not
+//! ended, because the driver continues those.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,9 @@ use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
 use crate::store::{Kinds, Store};
 
-/// The past of a job.
 #[derive(Default)]
 pub(super) struct Past {
-    /// What counts for what comes, in the order of the log.
+    /// The relevant events, in log order.
     pub(super) events: Vec<Event>,
     /// The newest event that was read.
     pub(super) last: Sequence,
@@ -20,7 +19,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Reads it, and writes all of it into the log for people.
+    /// Reads the log, and writes all of it to the human-readable agent log.
     pub(super) async fn read(
         store: &dyn Store,
         job: JobId,
@@ -69,7 +68,7 @@ mod tests {
     use crate::request::{JobDefaults, NewJob};
     use crate::store::{NewRecord, SqliteStore};
 
-    /// A page ends by its bytes, too: one that is short is not the last.
+    /// Pages are also limited by size, so a short page is not necessarily the last one.
     #[tokio::test]
     async fn a_log_of_many_bytes_is_read_to_its_end() {
         let folder = tempfile::tempdir().unwrap();

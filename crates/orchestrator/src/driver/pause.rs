@@ -1,5 +1,5 @@
-//! Jobs that wait: for a person, for a larger budget, for a model. The sandbox stays, the link too, and a person may use
-//! both.
+//! Paused jobs: they wait for a person, a larger budget or a model. The sandbox and the link stay open, and a person
+//! may use both.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use crate::recorder::Why;
 use crate::state::Happening;
 use crate::view::JobView;
 
-/// The longest wait between two tries of a model that cannot answer.
+/// Maximum delay between two attempts with a failing model.
 const LONGEST_RETRY: Duration = Duration::from_secs(600);
-/// The longest that a provider may ask us to wait.
+/// Maximum delay that a provider may ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(24 * 3600);
-/// The clock is looked at this often at least.
+/// Maximum time between two checks of the clock.
 const LONGEST_NAP: Duration = Duration::from_secs(3600);
-/// Codes of waits that end by themselves once their time has come.
+/// Codes of pauses that end by themselves after some time.
 const RETRIED: [&str; 6] =
     ["rate_limited", "model_server", "model_unreachable", "model_cut", "model_silent", "model_malformed"];
 
-/// Codes of waits for a person who mends the settings of the model; once they have changed, it is tried.
+/// Codes of pauses that require a change of the model settings; once these change, the job tries again.
 const MENDED: [&str; 5] =
     ["model_auth", "unknown_model", "model_no_credit", "model_rejected", "model_settings"];
 
-/// The reason of a wait, with what ends it where that is not said yet.
+/// Appends to the reason how to fix the problem, unless the reason already says so.
 pub(super) fn with_remedy(code: &str, reason: String) -> String {
     if !MENDED.contains(&code) {
         return reason;
@@ -40,22 +40,22 @@ pub(super) fn with_remedy(code: &str, reason: String) -> String {
     )
 }
 
-/// Why a job waits, and for how long at most.
+/// Why a job is paused, and whether it resumes by itself.
 #[derive(Debug)]
 pub(crate) struct Pause {
     pub(super) why: Why,
-    /// Where it goes on by itself: how long it waits at least, as far as the provider says.
+    /// If the job resumes by itself: the minimum delay, as requested by the provider.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// Somebody wants it to wait.
+/// A user paused the job.
 pub(super) fn by_wish() -> Pause {
     let why = Why::new("user", "somebody paused it; `caisson resume` lets it go on");
     Pause { why, retry_after: None }
 }
 
 impl Driver {
-    /// Writes down that the job waits.
+    /// Records that the job is paused.
     pub(super) async fn pause(&mut self, pause: Pause) -> Result<(), OrchestratorError> {
         if pause.retry_after.is_some() {
             self.model_failures += 1;
@@ -64,7 +64,7 @@ impl Driver {
         self.recorder.change(Vec::new(), Happening::Paused, Some(pause.why)).await
     }
 
-    /// Waits until what the job waits for has come, then lets it go on.
+    /// Waits until the reason for the pause is gone, then resumes the job.
     pub(super) async fn wait_while_paused(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
         self.is_paused.store(true, Ordering::Relaxed);
         self.core.queue_changed.notify_one();
@@ -84,7 +84,7 @@ impl Driver {
         let is_mended = |settings: &mut tokio::sync::watch::Receiver<u64>, tried: Option<u64>| {
             MENDED.contains(&code.as_str()) && tried != Some(*settings.borrow_and_update())
         };
-        // The link is opened, so that a person can use the sandbox, and so that a lost one is noticed.
+        // Open the link, so that a person can use the sandbox and a lost sandbox is noticed.
         if let Err(stop) = self.guest().await {
             return Box::pin(self.stop(stop)).await;
         }
@@ -118,7 +118,7 @@ impl Driver {
         }
     }
 
-    /// A job without a sandbox goes back to the queue when somebody wants it to go on, or what was missing is there.
+    /// Puts a job without a sandbox back into the queue when a user resumes it or the missing model is available.
     pub(super) async fn requeue_if_wished(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
         let waits_for_model = view.code.as_deref() == Some("no_model");
         let may = if waits_for_model { self.has_model() } else { view.is_resume_wished };
@@ -134,7 +134,7 @@ impl Driver {
         self.core.models.is_available(self.spec.agent.model.as_deref())
     }
 
-    /// Ends requests whose time is over; how long until the next one's is.
+    /// Expires requests whose deadline has passed; returns the time until the next deadline.
     async fn expire_request(&self, view: &JobView) -> Result<Option<Duration>, OrchestratorError> {
         let requests = view.agent.as_ref().map(|agent| agent.requests.as_slice()).unwrap_or_default();
         let now = now_ms();
@@ -146,7 +146,7 @@ impl Driver {
             }
         }
         let next = requests.iter().filter_map(left).filter(|left| *left > 0).min();
-        // At once, where one has just been ended: the view has changed.
+        // If one has just expired, continue at once, because the view has changed.
         let next = if requests.iter().any(|request| left(request).is_some_and(|left| left <= 0)) {
             Some(0)
         } else {
@@ -156,13 +156,13 @@ impl Driver {
     }
 }
 
-/// How long to wait after so many failures in a row, of a provider that asks for this time.
+/// The delay after this many consecutive failures, at least as long as the provider asked for.
 fn retry_pause(failures: u32, asked: Duration) -> Duration {
     let pause = Duration::from_secs(10) * 2u32.saturating_pow(failures.min(8));
     pause.min(LONGEST_RETRY).max(asked.min(LONGEST_ASKED))
 }
 
-/// Whether what a job waited for has come.
+/// Whether the reason for the pause is gone.
 fn may_go_on(view: &JobView, code: &str, is_time: bool, has_model: bool) -> bool {
     let agent = view.agent.as_ref();
     let is_taken_over = agent.is_some_and(|agent| agent.taken_over_by.is_some());

@@ -1,4 +1,4 @@
-//! Holds a bare sandbox until somebody ends it or nobody has used it for its time.
+//! Keeps a bare sandbox alive until it is deleted or has been idle for too long.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::exec::wait_for_cancel;
 use super::{Driver, Stop};
 use crate::recorder::Why;
 
-/// The clock is looked at this often at least: somebody may have used the sandbox meanwhile.
+/// Maximum time between two checks of the clock: the sandbox may have been used in the meantime.
 const LONGEST_NAP: Duration = Duration::from_secs(3600);
 
 impl Driver {
@@ -27,7 +27,7 @@ impl Driver {
             let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)).min(LONGEST_NAP);
             tokio::select! {
                 () = wait_for_cancel(&mut self.wish) => return Err(Stop::Cancelled),
-                // The guest is asked for again, which tells a broken link from a lost sandbox.
+                // Getting the guest again distinguishes a broken link from a lost sandbox.
                 _ = client.link().closed() => {}
                 () = tokio::time::sleep(left) => {}
                 _ = self.idle_ms.changed() => {}

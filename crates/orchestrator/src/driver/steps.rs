@@ -1,4 +1,4 @@
-//! Carries out the steps of a step job, one after another.
+//! Runs the steps of a step job, one after another.
 
 use std::collections::HashMap;
 
@@ -21,17 +21,18 @@ use crate::recorder::Why;
 use crate::step::{Step, StepTool};
 use crate::view::{StepStatus, StepView, call_of_step};
 
-/// How much of its errors a process's end may quote.
+/// How many bytes of stderr are kept for the end of a process.
 const ERROR_BYTES: usize = 4096;
 
 impl Driver {
-    /// Carries out what is left of the steps. `None`: all did what was expected; otherwise why the job has failed.
+    /// Runs the remaining steps. `None` means that all did what was expected; otherwise the reason why the job
+    /// failed.
     pub(super) async fn run_steps(&mut self, steps: &[Step]) -> Result<Option<Why>, Stop> {
         self.settle_foreign_calls().await?;
         let mut failures = self.count_failures();
         loop {
             let view = self.recorder.view().await;
-            // A call that an earlier server began is stopped, and has an end, before the job stops.
+            // A call that an earlier server started is stopped and gets an end before the job stops.
             if view.steps.iter().all(|step| step.status != StepStatus::Running) {
                 if self.is_cancelled() {
                     return Err(Stop::Cancelled);
@@ -64,7 +65,7 @@ impl Driver {
         let attempt = if begun_before { seen.attempts } else { seen.attempts + 1 };
         let call = CallRef { id: call_of_step(index), attempt };
         if !begun_before {
-            // Nothing of an earlier attempt can concern this one.
+            // No event of an earlier attempt concerns this one.
             self.past.clear();
             let input = serde_json::to_value(&step.tool).unwrap_or_default();
             let started =
@@ -72,7 +73,7 @@ impl Driver {
             self.recorder.record(started.of(&call)).await?;
         }
         let started = Instant::now();
-        // What was begun before the server was restarted has passed already.
+        // A call that started before the server restart has already been checked.
         let refused = match language_of(&step.tool).filter(|_| !begun_before) {
             Some(language) => self.refuse_cell(language.wanted()).await?,
             None => None,
@@ -98,7 +99,7 @@ impl Driver {
             }
         };
         self.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
-        // After the last one the guest goes, and all that it remembers.
+        // After the last step, the guest goes away together with everything it remembers.
         if end.status == CallStatus::Failed || index + 1 < steps.len() {
             self.forget_call(&call);
         }
@@ -106,7 +107,7 @@ impl Driver {
         Ok(end)
     }
 
-    /// Runs a process; how it ended, and the start of what it printed as errors.
+    /// Runs a process; returns how it ended and the start of its stderr.
     pub(super) async fn run_process(
         &mut self,
         call: &CallRef,
@@ -173,8 +174,9 @@ impl Driver {
         }
     }
 
-    /// What was hit before a call begins is not to be blamed on it. A new sandbox has hit nothing, and a call that was begun
-    /// by another server may have.
+    /// Updates the usage baseline, so that limit hits from before this call are not attributed to it. Skipped for the
+    /// first call in a new sandbox, and for a call that an earlier server started: its own limit hits may be in the
+    /// counters already.
     async fn settle_figures(&mut self, call: &CallRef) {
         let is_first = call.id == call_of_step(0) && call.attempt == 1;
         if !is_first && self.past.is_empty() {
@@ -182,7 +184,7 @@ impl Driver {
         }
     }
 
-    /// The figures of the sandbox, asked for only where something failed.
+    /// The sandbox's counters; only queried if the process failed.
     async fn usage_if_failed(&self, outcome: &ExecOutcome) -> Usage {
         if outcome.end == protocol::ExecEnd::Code(0) {
             return self.blamed;
@@ -190,13 +192,13 @@ impl Driver {
         self.usage(self.blamed).await
     }
 
-    /// The figures of the sandbox; those of before where it cannot be asked.
+    /// The sandbox's counters; `before` if they cannot be read.
     pub(super) async fn usage(&self, before: Usage) -> Usage {
         let Some(sandbox) = self.recorder.look(|view| view.sandbox).await else { return before };
         self.core.backend.observe(sandbox).await.map_or(before, |observed| observed.usage)
     }
 
-    /// Lets the guest drop the output of a call that is in the log. Nobody waits for it.
+    /// Lets the guest drop the output of a call whose output is in the log. Runs in the background.
     pub(super) fn forget_call(&self, call: &CallRef) {
         let key = CallKey::new(call.id.clone(), call.attempt);
         if let Some(client) = self.guest.borrow().clone() {
@@ -206,13 +208,13 @@ impl Driver {
         }
     }
 
-    /// Calls of the API that were in flight when the last server died: nobody waits for them any more.
+    /// Ends API calls that were in flight when the previous server died: nobody waits for their result any more.
     pub(super) async fn settle_foreign_calls(&mut self) -> Result<(), Stop> {
         let mut open: Vec<CallRef> = Vec::new();
         for event in &self.past {
             match (&event.body, &event.call) {
                 (EventBody::CallStarted { step: None, .. }, Some(call))
-                    // Only the driver begins further attempts, and goes on with them.
+                    // Further attempts are started, and continued, by the driver only.
                     if !is_agent_call(&call.id) && !call.id.starts_with("setup-") && call.attempt == 1 =>
                 {
                     open.push(call.clone());
@@ -233,7 +235,7 @@ impl Driver {
         Ok(())
     }
 
-    /// How often each step has failed since the last loss of the sandbox.
+    /// How often each step has failed since the sandbox was last lost.
     fn count_failures(&self) -> HashMap<usize, u32> {
         let mut failures = HashMap::new();
         let mut current: HashMap<&str, usize> = HashMap::new();
@@ -255,7 +257,7 @@ impl Driver {
     }
 }
 
-/// The first step that is not done with: a failed one counts where it ends the job or has tries left.
+/// The first step that is not finished. A failed step counts if it ends the job or has attempts left.
 fn next_step(
     steps: &[Step],
     views: &[StepView],
@@ -275,13 +277,14 @@ fn next_step(
 fn failure_of(index: usize, step: &Step, view: &StepView) -> Why {
     let name = step.options.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
     let reason = view.reason.clone().unwrap_or_default();
-    // A limit that was hit is the job's own reason; everything else is a step that failed.
+    // An exceeded limit is reported as the job's own error code; any other failure as `step_failed`.
     let limits = ["out_of_memory", "disk_full", "too_many_processes"];
     let code = view.code.as_deref().filter(|code| limits.contains(code)).unwrap_or("step_failed");
     Why::new(code, format!("step {}{name}: {reason}", index + 1))
 }
 
-/// How a call ended that was stopped with the job; one whose sandbox is gone is written down elsewhere.
+/// The end of a call that was stopped together with the job. `None` if the sandbox is gone; that is recorded
+/// elsewhere.
 pub(super) fn end_of_stop(stop: &Stop, started: Instant) -> Option<CallEnd> {
     let (code, reason) = match stop {
         Stop::Cancelled => ("cancelled", "the job was cancelled"),

@@ -1,4 +1,4 @@
-//! Takes a job up: reads its log, makes what a driver needs, and drives it until it is over or waits.
+//! Starts a driver: reads the job's log, creates what the driver needs, and runs it until the job is over or waits.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use crate::setbacks::after_failure;
 use crate::speech::Speech;
 use crate::view::JobView;
 
-/// What is shown at most of the words of a fault of this program.
+/// Maximum length of a panic message in an error.
 const MOST_FAULT_CHARS: usize = 300;
 
-/// How long to wait before a job is tried to be given back again.
+/// Delay before another attempt to release a job.
 const RELEASE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Drives a job until it is over or waits for somebody. Ends early when the server goes down or has lost the job.
+/// Drives a job until it is over or waits for a person. Returns early if the server shuts down or has lost the lease.
 pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
     let shutdown = core.shutdown.clone();
     let result = tokio::select! {
@@ -49,7 +49,8 @@ pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
     release(&core, job, generation).await;
 }
 
-/// Gives the job back. One that is not given back would be nobody's for as long as this server lives, which renews its lease.
+/// Releases the job's lease. Without this, nobody would own the job for as long as this server runs and renews the
+/// lease.
 async fn release(core: &Core, job: JobId, generation: Generation) {
     while let Err(error) = core.store.release(job, generation).await
         && error.is_passing()
@@ -62,7 +63,7 @@ async fn release(core: &Core, job: JobId, generation: Generation) {
     }
 }
 
-/// A fault of this program while it carries a job out is an error like others: nobody would drive the job again otherwise.
+/// Converts a panic to an error; otherwise, nobody would drive the job again.
 async fn unpanicked(
     work: impl Future<Output = Result<(), OrchestratorError>>,
 ) -> Result<(), OrchestratorError> {
@@ -114,7 +115,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     let speech = live.speech.clone();
     let (wishes, idle_wishes) = (live.wish.clone(), live.idle_ms.clone());
     core.live.enter(job, live);
-    // What others have written between reading the log and now. Whoever did could not reach the driver yet.
+    // Read events that were written since the log was read. Their writers could not reach this driver yet.
     recorder.catch_up().await?;
     let (wished, idle_wished) = recorder.look(|view| (view.wish, view.idle_ms)).await;
     replace_first(&wishes, first_wish, wished);
@@ -154,7 +155,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     driver.run().await
 }
 
-/// What was asked for, as the log begins with it.
+/// The job's spec, which is in the first event of the log.
 fn spec_of(job: JobId, log: &[Event]) -> Result<JobSpec, OrchestratorError> {
     match log.first().map(|event| &event.body) {
         Some(EventBody::JobCreated { spec }) => Ok((**spec).clone()),
@@ -166,7 +167,7 @@ fn spec_of(job: JobId, log: &[Event]) -> Result<JobSpec, OrchestratorError> {
     }
 }
 
-/// Puts what the log says in the place of what was known first, unless somebody has said something newer already.
+/// Replaces the initial value by the one from the log, unless a newer value was set in the meantime.
 fn replace_first<T: PartialEq + Copy>(told: &watch::Sender<T>, first: T, now: T) {
     told.send_if_modified(|current| {
         let is_news = *current == first && now != first;

@@ -1,4 +1,4 @@
-//! Says what the end of a call means. Pure.
+//! Determines the outcome of a call. Pure.
 
 use protocol::{ExecEnd, ExecOutcome};
 use sandbox::Usage;
@@ -8,32 +8,30 @@ use crate::event::{CallEnd, CallStatus};
 use crate::kernels::KernelUse;
 use crate::step::Expectation;
 
-/// Less free disk than this at the end of a failed call explains the failure. A program that writes in large blocks leaves as much
-/// as the last one did not fit into.
+/// If less disk space than this is free at the end of a failed call, a full disk explains the failure. A program that
+/// writes in large blocks leaves up to one block free.
 const DISK_FULL_BYTES: u64 = 1024 * 1024;
 
-/// What an exception counts as where an exit code is expected.
+/// The exit code that an exception counts as.
 const EXCEPTION_EXIT_CODE: i32 = 1;
 
 /// What is known at the end of a call.
 pub(crate) struct Evidence<'a> {
-    /// How the process ended.
     pub(crate) outcome: &'a ExecOutcome,
-    /// What was expected of it.
     pub(crate) expectation: Option<&'a Expectation>,
-    /// Whether the expected text was in its output.
+    /// Whether the expected text was in the output.
     pub(crate) text_found: bool,
-    /// Limits that its messages speak of.
+    /// Limits that the call's messages refer to.
     pub(crate) signs: LimitSigns,
-    /// The sandbox's figures before the call.
+    /// The sandbox's counters before the call.
     pub(crate) before: Usage,
-    /// The sandbox's figures after the call.
+    /// The sandbox's counters after the call.
     pub(crate) after: Usage,
-    /// How long the call was allowed to run.
+    /// The timeout of the call.
     pub(crate) timeout_s: f64,
 }
 
-/// How the call ended, with a code and a reason where it did not do what was expected.
+/// How the call ended, with a code and a reason if it did not do what was expected.
 pub(crate) fn explain_end(evidence: &Evidence<'_>) -> CallEnd {
     let outcome = evidence.outcome;
     let problem = problem_of(evidence);
@@ -43,7 +41,7 @@ pub(crate) fn explain_end(evidence: &Evidence<'_>) -> CallEnd {
         exit_code: match outcome.end {
             ExecEnd::Code(code) => Some(code),
             ExecEnd::Signal(signal) => Some(128 + signal),
-            // As of a script that raises.
+            // Like a script that raises an exception.
             ExecEnd::Raised { .. } => Some(EXCEPTION_EXIT_CODE),
             _ => None,
         },
@@ -105,7 +103,7 @@ fn plain_text(outcome: &ExecOutcome) -> String {
     }
 }
 
-/// A limit that was hit while the call ran and explains why it failed.
+/// The limit that was hit during the call and explains why it failed.
 fn limit_that_explains(evidence: &Evidence<'_>) -> Option<(&'static str, String)> {
     if evidence.after.oom_kills > evidence.before.oom_kills {
         return Some(("out_of_memory", "the sandbox's memory was used up".into()));
@@ -123,7 +121,7 @@ fn limit_that_explains(evidence: &Evidence<'_>) -> Option<(&'static str, String)
     signs.no_process.then(|| ("too_many_processes", "the sandbox's process limit was reached".into()))
 }
 
-/// What its messages say of limits, the text of an exception among them.
+/// Limits that the call's messages refer to, including the text of an exception.
 fn signs_of(evidence: &Evidence<'_>) -> LimitSigns {
     let mut reader = SignReader::default();
     match &evidence.outcome.end {

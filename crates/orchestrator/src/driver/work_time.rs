@@ -1,7 +1,7 @@
 //! How long a job has worked, for its deadline.
 //!
-//! What an earlier driver has used is known by the clock alone. From there on time is counted by one that neither jumps nor
-//! goes on while the machine sleeps: a laptop that is closed over night fails no job. Decision 0049.
+//! Time used under an earlier driver is computed from the wall clock. From then on, time is measured by a clock that
+//! neither jumps nor advances while the host sleeps: closing a laptop over night fails no job. See decision 0049.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use crate::clock::now_ms;
 use crate::view::JobView;
 
-/// How long a job has worked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkTime {
     before: Duration,
@@ -19,21 +18,21 @@ pub(super) struct WorkTime {
 }
 
 impl WorkTime {
-    /// Takes up a job that has this log.
+    /// Starts counting for a job with this view.
     pub(super) fn taken_up(view: &JobView) -> Self {
-        // Waiting for somebody is not working.
+        // Time spent paused does not count.
         let until_ms = view.paused_since_ms.unwrap_or_else(now_ms);
         let used_ms = view.started_ms.map_or(0, |started| until_ms - started - view.paused_ms);
         let before = Duration::from_millis(u64::try_from(used_ms).unwrap_or(0));
         Self { before, since: Instant::now(), waited: Duration::ZERO }
     }
 
-    /// The job has waited since then.
+    /// Counts the time since then as waiting.
     pub(super) fn has_waited(&mut self, since: Instant) {
         self.waited += since.elapsed();
     }
 
-    /// When a job that may work so long must be over.
+    /// The deadline of a job that may work for this long.
     pub(super) fn deadline(&self, allowed: Duration) -> Instant {
         let now = Instant::now();
         let used = self.before + now.duration_since(self.since).saturating_sub(self.waited);

@@ -1,4 +1,4 @@
-//! Whether a cell may be given to its kernel, in a job that has lost a sandbox.
+//! Decides whether a cell may be passed to its kernel, in a job that has lost a sandbox.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +11,7 @@ use crate::event::{CallEnd, CallStatus};
 use crate::ids::JobId;
 use crate::store::Store;
 
-/// What the cells of a job pass. It remembers only when the log need not be read again.
+/// Checks the cells of a job. It only remembers when the log need not be read again.
 #[derive(Debug)]
 pub(crate) struct KernelGate {
     on_loss: OnKernelLoss,
@@ -20,7 +20,7 @@ pub(crate) struct KernelGate {
     replaying: watch::Sender<bool>,
 }
 
-/// A cell that is not given to a kernel, because its variables are gone.
+/// A cell that is not passed to a kernel, because the kernel's variables are lost.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RefusedCell {
     kernel: LostKernel,
@@ -28,7 +28,7 @@ pub(crate) struct RefusedCell {
 }
 
 impl RefusedCell {
-    /// Why, for people and models.
+    /// The reason, for people and models.
     pub(crate) fn reason(&self) -> String {
         let LostKernel { name, .. } = &self.kernel;
         let gone = self.kernel.gone();
@@ -45,7 +45,7 @@ impl RefusedCell {
         )
     }
 
-    /// The end of its call.
+    /// The end of the refused cell's call.
     pub(crate) fn end(&self) -> CallEnd {
         CallEnd {
             status: CallStatus::Failed,
@@ -56,7 +56,7 @@ impl RefusedCell {
         }
     }
 
-    /// The kernel that it was meant for.
+    /// The kernel that the cell was meant for.
     pub(crate) fn kernel(&self) -> KernelUse {
         let LostKernel { name, language, .. } = &self.kernel;
         KernelUse { name: name.clone(), language: language.clone(), life: 0, alive: false }
@@ -64,7 +64,7 @@ impl RefusedCell {
 }
 
 impl KernelGate {
-    /// The gate of a job that has lost so many sandboxes.
+    /// Creates the gate of a job that has lost this many sandboxes.
     pub(crate) fn new(on_loss: OnKernelLoss, losses: u32) -> Self {
         let is_settled = losses == 0;
         Self {
@@ -75,30 +75,30 @@ impl KernelGate {
         }
     }
 
-    /// A sandbox was lost.
+    /// Notes that a sandbox was lost.
     pub(crate) fn lose(&self) {
         self.job_settled.store(false, Ordering::SeqCst);
         self.api_settled.store(false, Ordering::SeqCst);
         self.replaying.send_replace(self.on_loss == OnKernelLoss::Replay);
     }
 
-    /// Whether cells wait to be run again.
+    /// Whether cells must be replayed first.
     pub(crate) fn must_replay(&self) -> bool {
         *self.replaying.borrow()
     }
 
-    /// All that can be run again was.
+    /// Notes that everything that can be replayed has been.
     pub(crate) fn end_replay(&self) {
         self.replaying.send_replace(false);
     }
 
-    /// Returns when no cell runs again.
+    /// Returns when no replay is running.
     pub(crate) async fn wait_for_replay(&self) {
         let mut replaying = self.replaying.subscribe();
         let _ = replaying.wait_for(|replaying| !*replaying).await;
     }
 
-    /// Why a cell is not run; `None` where it may be.
+    /// The refusal of a cell; `None` if it may run.
     pub(crate) async fn refuse(
         &self,
         store: &dyn Store,

@@ -1,4 +1,4 @@
-//! What the log tells of kernels: the cells that each has run since it was started, and what of them was lost. Pure.
+//! What the log says about kernels: the cells that each has run since it was started, and what was lost. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,19 +10,19 @@ use crate::deeds::DeedKind;
 use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody};
 use crate::store::Kinds;
 
-/// The events that tell of kernels.
+/// The events that concern kernels.
 pub(crate) const KERNEL_EVENTS: Kinds =
     Kinds::Only(&["call_started", "call_ended", "sandbox_lost", "person_acted"]);
 
 /// The code of a cell that was refused because its kernel was lost.
 pub(crate) const KERNEL_LOST: &str = "kernel_lost";
 
-/// Which tool ran a cell, with which input, as its call began.
+/// A cell as recorded at the start of its call: tool and input.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LoggedCell {
-    /// The call; of several attempts the newest.
+    /// The call; the newest if there were several attempts.
     pub(crate) call: CallRef,
-    /// The step that it carries out.
+    /// The step that the cell belongs to, if any.
     pub(crate) step: Option<usize>,
     pub(crate) tool: String,
     pub(crate) input: Value,
@@ -30,21 +30,21 @@ pub(crate) struct LoggedCell {
 }
 
 impl LoggedCell {
-    /// The code, under one of the names that the tools take it by.
+    /// The code; tools take it under different names.
     pub(crate) fn code(&self) -> &str {
         ["code", "source", "script"].iter().find_map(|key| self.input.get(key)?.as_str()).unwrap_or_default()
     }
 }
 
-/// A kernel that was lost, and what became of that.
+/// A lost kernel, and how the loss was handled so far.
 #[derive(Debug, Clone, PartialEq)]
 struct Loss {
-    /// Cells that have not been run again.
+    /// Cells that have not been replayed yet.
     cells: Vec<LoggedCell>,
     lost: LostKernel,
-    /// Whether a cell of the job itself was refused for it.
+    /// Whether a cell of the job itself was refused because of it.
     job_told: bool,
-    /// Whether a cell that came over the API was.
+    /// Whether a cell submitted over the API was refused because of it.
     api_told: bool,
     /// The call whose replay failed.
     failed: Option<String>,
@@ -64,8 +64,8 @@ impl KernelState {
         self.cells.clear();
     }
 
-    /// What would be lost with the sandbox: the cells that ran, and those that were to run again and did not come to it. Steps
-    /// from `steps_kept` on are done again anyway.
+    /// The cells that would be lost with the sandbox: those that ran, and those still waiting to be replayed. Steps
+    /// from `steps_kept` on are repeated anyway.
     fn would_lose(&self, steps_kept: usize) -> Vec<LoggedCell> {
         let waiting = self.loss.as_ref().filter(|loss| !loss.job_told && loss.failed.is_none());
         let waiting = waiting.map_or(&[][..], |loss| loss.cells.as_slice());
@@ -82,13 +82,13 @@ impl KernelState {
     }
 }
 
-/// A cell that is to be run again.
+/// A cell to replay.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Replay {
     pub(crate) cell: LoggedCell,
-    /// The attempt to run, or to go on with.
+    /// The attempt to start or to continue.
     pub(crate) call: CallRef,
-    /// Whether the log has its beginning: an earlier server has sent it.
+    /// Whether its start is in the log: an earlier server has sent it.
     pub(crate) is_begun: bool,
     pub(crate) kernel: String,
 }
@@ -101,7 +101,7 @@ pub(crate) struct KernelHistory {
 }
 
 impl KernelHistory {
-    /// The history of a log, or of those of its events that [`KERNEL_EVENTS`] names.
+    /// Builds the history from a log, or from only those events that [`KERNEL_EVENTS`] names.
     pub(crate) fn of(log: &[Event]) -> Self {
         let mut history = Self::default();
         log.iter().for_each(|event| history.apply(event));
@@ -135,7 +135,7 @@ impl KernelHistory {
         let Some(kernel) = &end.kernel else {
             return self.count_attempt(&cell.call, end);
         };
-        // A replayed cell that another kernel ran is not replayed again, or it would be for ever.
+        // If another kernel ran the replayed cell, it is not replayed again, or that would go on forever.
         for (_, other) in self.kernels.iter_mut().filter(|(name, _)| **name != kernel.name) {
             if let Some(loss) = &mut other.loss
                 && let Some(index) = loss.cells.iter().position(|waiting| waiting.call.id == cell.call.id)
@@ -173,7 +173,7 @@ impl KernelHistory {
         }
     }
 
-    /// An attempt that no kernel ran to its end: the sandbox was lost once more, or the kernel could not be started.
+    /// Counts an attempt that no kernel finished: the sandbox was lost again, or the kernel could not be started.
     fn count_attempt(&mut self, call: &CallRef, end: &CallEnd) {
         for loss in self.kernels.values_mut().filter_map(|state| state.loss.as_mut()) {
             let Some(cell) = loss.cells.iter_mut().find(|cell| cell.call.id == call.id) else { continue };
@@ -200,7 +200,7 @@ impl KernelHistory {
         }
     }
 
-    /// The kernels that are lost with the sandbox, if it is lost now.
+    /// The kernels that would be lost if the sandbox were lost now.
     pub(crate) fn would_lose(&self, steps_kept: usize) -> Vec<LostKernel> {
         let found = self.kernels.iter().filter_map(|(name, state)| {
             let cells = state.would_lose(steps_kept);
@@ -209,7 +209,7 @@ impl KernelHistory {
         found.collect()
     }
 
-    /// The cell that is to run again next, in the order in which they ran.
+    /// The next cell to replay, in the original order.
     pub(crate) fn next_replay(&self) -> Option<Replay> {
         let waits = |state: &&KernelState| state.loss.as_ref().is_some_and(|loss| loss.failed.is_none());
         let cells = self
@@ -225,8 +225,8 @@ impl KernelHistory {
         Some(Replay { cell: cell.clone(), call, is_begun, kernel: kernel.clone() })
     }
 
-    /// The lost kernel that a cell is meant for, where that cell must be told of the loss. With `replay` that is only one
-    /// whose cells could not be run again.
+    /// The lost kernel that a cell is meant for, if the cell must be refused because of the loss. With `replay`, only
+    /// a kernel whose cells could not be replayed counts.
     pub(crate) fn untold(
         &self,
         wanted: &Wanted<'_>,
@@ -243,7 +243,7 @@ impl KernelHistory {
         is_lost.then(|| (loss.lost.clone(), loss.failed.clone()))
     }
 
-    /// Whether no cell has to be told of a loss any more.
+    /// Whether no further cell has to be refused because of a loss.
     pub(crate) fn is_settled(&self, is_api: bool) -> bool {
         self.kernels.values().all(|state| {
             state.loss.as_ref().is_none_or(|loss| {
@@ -265,7 +265,7 @@ fn is_cell(tool: &str) -> bool {
     matches!(tool, "python" | "typescript" | "code")
 }
 
-/// Whether a call came over the API, as opposed to the job's own.
+/// Whether a call came over the API and not from the job itself.
 fn is_api_call(call: &CallRef) -> bool {
     call.id.starts_with("api-")
 }

@@ -1,4 +1,5 @@
-//! Notebook kernels and what is known of them outside of the sandbox: which cells each has run, and what is gone when it is lost.
+//! What is known about notebook kernels outside of the sandbox: which cells each has run, and what is gone when it is
+//! lost.
 
 mod gate;
 mod history;
@@ -12,7 +13,7 @@ pub(crate) use self::gate::{KernelGate, RefusedCell};
 pub(crate) use self::history::{KERNEL_EVENTS, KernelHistory, Replay, Wanted};
 use crate::request::check_kernel_name;
 
-/// So many variables are named.
+/// Maximum number of variables to name.
 const MOST_NAMED: usize = 40;
 
 /// What to do with the variables of a kernel that was lost with its sandbox.
@@ -40,7 +41,7 @@ pub struct KernelUse {
 }
 
 impl KernelUse {
-    /// What a guest says; `None` where that cannot be.
+    /// Validates what the guest reports; `None` if it is not plausible.
     pub(crate) fn of(run: KernelRun) -> Option<Self> {
         let is_language = (1..=64).contains(&run.language.len()) && run.language.is_ascii();
         let is_kernel = check_kernel_name(&run.name).is_ok() && is_language && run.life > 0;
@@ -81,7 +82,7 @@ impl LostKernel {
         Self { name: name.to_owned(), language: language.to_owned(), cells, variables, more_variables }
     }
 
-    /// Which variables are gone, in words.
+    /// Describes which variables are gone.
     pub(crate) fn gone(&self) -> String {
         let cells = if self.cells == 1 { "1 cell".to_owned() } else { format!("{} cells", self.cells) };
         let more = match self.more_variables {

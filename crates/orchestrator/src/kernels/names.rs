@@ -1,19 +1,20 @@
-//! Which variables a cell assigns at its top level, read from its code. Pure and bounded.
+//! Finds the variables that a cell assigns at its top level by reading its code. Pure and bounded.
 //!
-//! This is for messages to people and models. What code does by other means (`exec`, `globals()`, `from m import *`) is not seen.
+//! The result is used in messages to people and models. Names that code defines by other means (`exec`, `globals()`,
+//! `from m import *`) are not found.
 
 mod python;
 mod typescript;
 
 use std::collections::BTreeSet;
 
-/// So much of a cell is read.
+/// Only this many bytes of a cell are read.
 const CODE_BYTES: usize = 256 * 1024;
-/// Longer names are left out.
+/// Longer names are ignored.
 const NAME_BYTES: usize = 100;
-/// Patterns that are nested deeper are left out.
+/// Patterns that are nested deeper are ignored.
 const MOST_NESTED: usize = 8;
-/// So many names of one kernel are kept.
+/// Maximum number of names per kernel.
 const MOST_NAMES: usize = 1000;
 
 /// The variables of a kernel.
@@ -21,7 +22,7 @@ const MOST_NAMES: usize = 1000;
 pub(crate) struct Names(BTreeSet<String>);
 
 impl Names {
-    /// Takes in what a cell assigns and deletes. Code of a language that is not known assigns nothing.
+    /// Adds and removes the names that a cell assigns and deletes. Code in an unknown language is ignored.
     pub(crate) fn take(&mut self, language: &str, code: &str) {
         let mut end = code.len().min(CODE_BYTES);
         while !code.is_char_boundary(end) {
@@ -35,7 +36,7 @@ impl Names {
         }
     }
 
-    /// In alphabetic order.
+    /// In alphabetical order.
     pub(crate) fn into_list(self) -> Vec<String> {
         self.0.into_iter().collect()
     }
@@ -58,7 +59,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|letter| is_start(letter) || letter.is_numeric())
 }
 
-/// The name that a text begins with.
+/// The name at the start of a text.
 fn leading_name(text: &str) -> &str {
     let text = text.trim_start();
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '$';
@@ -97,7 +98,7 @@ mod tests {
     }
 
     proptest! {
-        /// Hostile code can neither stop the reader nor make it keep much.
+        /// Hostile code can neither hang the parser nor make it use much memory.
         #[test]
         fn any_text_is_read(code in r#"(?s)([a-z =:,;()\[\]{}'"`$/*#\\\n]|def |let |import |as |é|.){0,200}"#) {
             for language in ["python", "typescript", "cobol"] {

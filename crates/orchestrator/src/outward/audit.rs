@@ -1,5 +1,6 @@
-//! `audit/network.jsonl`: every connection at its opening and its end, a line each. Computed from the events, so it can
-//! be made again; a line is in the log before it is in the file. A job without connections has none.
+//! `audit/network.jsonl`: one line for the opening and one for the end of every connection. The file is derived from
+//! the log and can be rebuilt; each line is in the log before it is in the file. A job without connections has no
+//! file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -15,16 +16,16 @@ use super::network::connections_in;
 /// The list of connections of one job.
 pub(super) struct Audit {
     path: PathBuf,
-    /// Made with the first line.
+    /// Created with the first line.
     file: Option<File>,
-    /// How long it is.
+    /// Current length of the file.
     bytes: u64,
     /// Lines that could not be written yet.
     waiting: Vec<u8>,
 }
 
 impl Audit {
-    /// Writes the list anew from the events so far, and these.
+    /// Rewrites the list from the past events and `further`.
     pub(super) fn start(path: &Path, past: &[Event], further: &[Event]) -> Result<Self, OrchestratorError> {
         let failed = || OrchestratorError::io(format!("writing {}", path.display()));
         match fs::remove_file(path) {
@@ -37,7 +38,7 @@ impl Audit {
         Ok(audit)
     }
 
-    /// Adds events. A failure is not an error: what could not be written is tried again with the next ones.
+    /// Adds events. A failure is not an error: the lines are written together with the next ones.
     pub(super) fn append(&mut self, written: &[Event]) {
         self.waiting.extend(lines(written));
         let _ = self.write();
@@ -52,7 +53,7 @@ impl Audit {
             None => self.file.insert(open(&self.path)?),
         };
         if let Err(error) = file.write_all(&self.waiting) {
-            // A part of it may be there.
+            // Part of it may have been written.
             file.set_len(self.bytes)?;
             return Err(error);
         }
@@ -79,8 +80,8 @@ fn lines(events: &[Event]) -> Vec<u8> {
     text
 }
 
-/// Adds the last lines to the lists of jobs that were over when a server was killed right before it wrote them. Lists of jobs that go
-/// on are written anew with their drivers.
+/// Appends missing lines to the lists of jobs that had just ended when a server was killed. For jobs that continue,
+/// the driver rewrites the list.
 pub(crate) async fn complete_lists(core: &Core) -> Result<(), OrchestratorError> {
     for job in core.store.ended_lately().await? {
         let log = core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?;
@@ -91,7 +92,8 @@ pub(crate) async fn complete_lists(core: &Core) -> Result<(), OrchestratorError>
     Ok(())
 }
 
-/// Adds what a list lacks at its end. One that is not the beginning of what it should be was changed, and stays so.
+/// Appends what a list lacks at its end. A list that is not a prefix of the expected content was tampered with and is
+/// left alone.
 fn complete(path: &Path, lines: &[u8]) -> io::Result<()> {
     let found = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),

@@ -1,4 +1,4 @@
-//! Takes refused connections to people: a request in the job's list, and what was answered back to the proxy.
+//! Asks people about refused connections: opens an input request in the job, and returns the answer to the proxy.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::view::Standing;
 use crate::event::EventBody;
 use crate::recorder::Recorder;
 
-/// Requests that may wait at once; a job that tries names at random must not bury its people.
+/// Maximum number of open requests; a job that tries random names must not flood its users.
 const MOST_OPEN: usize = 50;
-/// Requests of one job in all.
+/// Maximum number of requests per job.
 const MOST_ASKED: u32 = 1000;
 
 /// Asks about the connections of one job.
 pub(super) struct Desk {
     recorder: Arc<Recorder>,
-    /// Permissions for one connection that were handed out, and whose opening is not in the log yet. Held while a
-    /// request is opened, so that there is one for each rule.
+    /// One-time permissions that were handed out and whose connection is not in the log yet. Locked while a request
+    /// is opened, so that there is only one per rule.
     handed_out: Mutex<HashSet<String>>,
 }
 
-/// What is to be done with a question.
+/// What to do about a question.
 enum Next {
     Say(Answer),
     WaitFor(String),

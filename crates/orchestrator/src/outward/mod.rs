@@ -1,5 +1,5 @@
-//! The way out of one job: its policy, what it may use, the secrets that are put into its requests, and what is written
-//! down of all this. Made once for each driver; links come and go.
+//! Network egress of one job: its policy, its allowance, the secrets that are injected into its requests, and the log
+//! of all connections. Created once per driver; links come and go.
 
 mod audit;
 mod desk;
@@ -29,10 +29,9 @@ use crate::request::{InvalidField, JobSpec};
 use self::audit::Audit;
 use self::desk::Desk;
 
-/// Events of outgoing connections that wait to be logged.
+/// Capacity of the queue of egress events that are to be logged.
 const WAITING_EVENTS: usize = 256;
 
-/// The way out of one job.
 pub(crate) struct Outward {
     proxy: Proxy,
     recorder: Arc<Recorder>,
@@ -40,7 +39,7 @@ pub(crate) struct Outward {
 }
 
 impl Outward {
-    /// Makes it from what the job asked for, what the operator allows, and what the log says of before.
+    /// Creates it from the job's spec, the operator's ceiling, and the connections already in the log.
     pub(crate) async fn open(
         core: &Arc<Core>,
         recorder: &Arc<Recorder>,
@@ -77,17 +76,18 @@ impl Outward {
         Ok(Self { proxy, recorder: Arc::clone(recorder), certificate })
     }
 
-    /// The certificate (PEM) of the authority that speaks for hosts of secrets, where the job has any.
+    /// The certificate (PEM) of the CA that signs for the hosts of secrets; `None` if the job has no secrets.
     pub(crate) fn certificate(&self) -> Option<&str> {
         self.certificate.as_deref()
     }
 
-    /// The way out itself, for what speaks in the job's name from here; what goes through it is in the job's log.
+    /// The job's egress proxy, for clients on the host that connect on behalf of the job. Connections through it are
+    /// in the job's log.
     pub(crate) fn proxy(&self) -> Proxy {
         self.proxy.clone()
     }
 
-    /// Serves the streams that the guest opens, for as long as the link stands.
+    /// Serves the egress streams that the guest opens, for as long as the link is open.
     pub(crate) fn serve(&self, core: &Core, mut incoming: IncomingStreams) {
         let proxy = self.proxy.clone();
         // The streams end with the link, and the link ends with the driver.
@@ -103,14 +103,15 @@ impl Outward {
         });
     }
 
-    /// Returns when all that has happened so far is written down.
+    /// Returns when everything that has happened so far is in the log.
     pub(crate) async fn flush(&self) {
         self.proxy.tell_held().await;
         self.recorder.settle_connections().await;
     }
 }
 
-/// The policy of a job that was taken: a ceiling that is lower by now refuses its connections, and does not end it.
+/// The policy of an accepted job. If the ceiling has been lowered since, connections above it are refused, but the
+/// job goes on.
 fn standing_policy(spec: &JobSpec, settings: &crate::core::Settings) -> Result<Policy, egress::EgressError> {
     let policy = Policy::new(spec.egress.clone(), settings.egress_ranges.clone())?;
     Ok(match &settings.egress_ceiling {
@@ -119,7 +120,7 @@ fn standing_policy(spec: &JobSpec, settings: &crate::core::Settings) -> Result<P
     })
 }
 
-/// The policy of a job that asks to be taken, under the operator's ceiling.
+/// The policy of a new job; an error if it exceeds the operator's ceiling.
 pub(crate) fn policy_of(
     spec: &JobSpec,
     settings: &crate::core::Settings,
@@ -131,7 +132,7 @@ pub(crate) fn policy_of(
     }
 }
 
-/// Writes the connections down, as many at once as have come.
+/// Logs the connections in batches.
 async fn log_connections(
     mut events: mpsc::Receiver<EgressEvent>,
     mut flushes: mpsc::Receiver<oneshot::Sender<()>>,
@@ -152,7 +153,7 @@ async fn log_connections(
         }
         if !batch.is_empty() {
             match recorder.append(entries(&batch, &recorder).await).await {
-                // As it stands in the log: with the values of secrets covered.
+                // As logged: with the values of secrets redacted.
                 Ok(written) => audit.append(&written),
                 Err(error) => {
                     tracing::warn!(job = %recorder.job(), %error, "an outgoing connection was not logged")
@@ -166,8 +167,8 @@ async fn log_connections(
     }
 }
 
-/// Who connects says which call it belongs to. The log believes it only where there is such a call; what was said stays in
-/// the event.
+/// Clients state which call a connection belongs to. The log entry is attributed to that call only if it exists; the
+/// claim itself stays in the event.
 async fn entries(events: &[EgressEvent], recorder: &Recorder) -> Vec<NewEvent> {
     let mut entries = Vec::with_capacity(events.len());
     for event in events {
@@ -180,23 +181,23 @@ async fn entries(events: &[EgressEvent], recorder: &Recorder) -> Vec<NewEvent> {
     entries
 }
 
-/// The call that a client names as its user: `<call>.<attempt>`.
+/// Parses the call that a client passes as its proxy user: `<call>.<attempt>`.
 fn parse_call(user: &str) -> Option<CallRef> {
     let (id, attempt) = user.rsplit_once('.')?;
     Some(CallRef { id: id.to_owned(), attempt: attempt.parse().ok()? })
 }
 
-/// Covers the values of secrets in an event, wherever they stand in it.
+/// Redacts the values of secrets anywhere in an event.
 pub(crate) fn cover_event(event: NewEvent, redactor: &Redactor) -> NewEvent {
     let kind = event.body.kind();
-    // What cannot be covered is not told at all.
+    // An event that cannot be redacted is not logged.
     let left_out = || EventBody::Note {
         text: format!("an event of kind {kind} held the value of a secret and was left out"),
     };
     NewEvent { body: cover_all(event.body, redactor).unwrap_or_else(left_out), ..event }
 }
 
-/// Covers the values of secrets in every text of something; `None` where that cannot be done.
+/// Redacts the values of secrets in all strings of a value; `None` if that fails.
 pub(crate) fn cover_all<T: Serialize + DeserializeOwned>(thing: T, redactor: &Redactor) -> Option<T> {
     let text = serde_json::to_vec(&thing).ok()?;
     if !redactor.finds(&text) {

@@ -1,4 +1,4 @@
-//! What a job has reached: connections, totals, downloads, and the policy that would have sufficed.
+//! Network report of a job: connections, totals, downloads, and the narrowest policy that would have been enough.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::orchestrator::Orchestrator;
 use crate::store::Kinds;
 use crate::written::EgressWritten;
 
-/// The most connections of one answer; `audit/network.jsonl` has them all.
+/// Maximum number of connections in one response; `audit/network.jsonl` contains all of them.
 const MOST_LISTED: usize = 1000;
 
 /// What a job has reached, or tried to.
@@ -96,16 +96,16 @@ impl From<&Fetch> for Download {
     }
 }
 
-/// What the log says of before.
+/// Connections of earlier drivers, according to the log.
 #[derive(Default)]
 pub(super) struct Past {
-    /// The ends of connections that stood when the server went away: nobody has told of them.
+    /// End events for connections that were open when the server stopped, and whose end is not logged.
     pub(super) unfinished: Vec<EgressEvent>,
     pub(super) used: Used,
     pub(super) next_id: u64,
 }
 
-/// Takes the connections out of a log.
+/// Extracts the connections from a log.
 pub(super) fn fold(log: &[Event]) -> Past {
     let mut past = Past { next_id: 1, ..Past::default() };
     let mut open: BTreeMap<u64, Connection> = BTreeMap::new();
@@ -141,16 +141,15 @@ pub(super) fn connections_in(log: &[Event]) -> impl Iterator<Item = &EgressEvent
     })
 }
 
-/// What the zip of a job says of where its files come from.
+/// Where the files of a job come from, for the zip.
 #[derive(Debug, Default)]
 pub(crate) struct Provenance {
-    /// Answers that the proxy could read.
+    /// Downloads that the proxy could inspect.
     pub(crate) downloads: Vec<Download>,
-    /// The policy that would have sufficed, where the job was to find it out.
+    /// The narrowest sufficient policy, if the job runs in learn mode.
     pub(crate) learned: Option<Mode>,
 }
 
-/// Computes it from a log.
 pub(crate) fn provenance(log: &[Event], mode: &Mode) -> Provenance {
     let downloads = connections_in(log).filter_map(download).collect();
     Provenance { downloads, learned: (*mode == Mode::Learn).then(|| learn(log)) }
@@ -158,7 +157,7 @@ pub(crate) fn provenance(log: &[Event], mode: &Mode) -> Provenance {
 
 fn download(event: &EgressEvent) -> Option<Download> {
     match event {
-        // One that changed the protocol has no body.
+        // A protocol switch (status 101) has no body.
         EgressEvent::Fetched(fetch) if fetch.status != 101 => Some(fetch.into()),
         _ => None,
     }
@@ -171,16 +170,13 @@ fn learn(log: &[Event]) -> Mode {
 }
 
 impl Orchestrator {
-    /// What a job has reached, or tried to.
-    ///
-    /// # Errors
-    /// There is no such job.
+    /// Returns what a job has connected to, or tried to.
     pub async fn network(&self, id: JobId) -> Result<NetworkReport, OrchestratorError> {
         let view = self.core.store.job(id).await?;
         let spec = self.core.store.spec(id).await?;
         let approved =
             view.egress.answered.iter().filter(|answered| answered.standing == super::Standing::Rest);
-        // Page by page: a log is long, and little of it is about connections.
+        // Page by page: a log is long, and little of it concerns connections.
         let mut summary = Summary::default();
         let mut take = |events: Vec<Event>| connections_in(&events).for_each(|event| summary.take(event));
         self.core.store.each_page(id, Kinds::All, 0, &mut take).await?;
@@ -199,14 +195,14 @@ impl Orchestrator {
     }
 }
 
-/// What is told of a log, while it is read.
+/// Accumulates the network report while the log is read.
 #[derive(Default)]
 struct Summary {
-    /// Connections that have ended, and refusals.
+    /// Sums over connections that have ended, and refusals.
     totals: NetworkTotals,
-    /// Connections that stand, as they were opened.
+    /// Open connections, by id.
     open: BTreeMap<u64, EgressEvent>,
-    /// The newest of those that have ended.
+    /// The newest connections that have ended.
     ended: BTreeMap<u64, EgressEvent>,
     downloads: Vec<Download>,
     lesson: Lesson,
@@ -235,7 +231,7 @@ impl Summary {
         }
     }
 
-    /// The sums, and the newest connections.
+    /// The totals, and the newest connections.
     fn list(&self) -> (NetworkTotals, Vec<Value>) {
         let mut totals = self.totals.clone();
         totals.open = self.open.len() as u64;

@@ -1,5 +1,5 @@
-//! The values of a job's secrets and the authority that speaks for their hosts. Values are fetched when a job starts
-//! and live in memory alone; the authority's key lies in the job's folder for as long as the job may go on.
+//! The values of a job's secrets, and the CA that signs for their hosts. Values are fetched when a job starts and
+//! only kept in memory; the CA's key is in the job's folder for as long as the job may continue.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,40 +18,38 @@ use crate::error::OrchestratorError;
 use crate::ids::JobId;
 use crate::request::JobSpec;
 
-/// How long a command may take to print a value.
+/// Timeout of a command that prints a value.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
-/// The longest value.
 const MAX_VALUE_BYTES: usize = 64 * 1024;
 const CERTIFICATE: &str = "certificate.pem";
 const KEY: &str = "key.pem";
 
-/// Where the server has a value from.
+/// Where the server gets a value from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
-    /// It was given with the settings.
+    /// Given in the settings.
     Value(Hidden),
-    /// It is in this file, read for each job.
+    /// A file, read for each job.
     File(PathBuf),
-    /// This program prints it, run for each job.
+    /// A command whose stdout is the value, run for each job.
     Command(Vec<String>),
 }
 
-/// A secret that the server keeps.
+/// A secret configured on the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSecret {
-    /// Where its value is.
     pub source: SecretSource,
-    /// The hosts to which a job may have it sent; `None`: to any that the job names.
+    /// The hosts that jobs may send it to; `None` allows any host that the job names.
     pub hosts: Option<Vec<Rule>>,
 }
 
 impl ServerSecret {
-    /// Whether a job may have it sent to these hosts.
+    /// Whether a job may send it to these hosts.
     pub(crate) fn allows(&self, asked: &Rule) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|allowed| asked.lies_within(allowed)))
     }
 
-    /// Refuses a job that wants it sent elsewhere, by the number of the host and with what is allowed.
+    /// Checks the hosts that a job names. Returns the index of the first one that is not allowed, and the reason.
     pub(crate) fn refusal(&self, asked: &[Rule]) -> Option<(usize, String)> {
         let (number, rule) = asked.iter().enumerate().find(|(_, rule)| !self.allows(rule))?;
         let hosts: Vec<String> = self.hosts.iter().flatten().map(ToString::to_string).collect();
@@ -59,13 +57,13 @@ impl ServerSecret {
     }
 }
 
-/// What a job with secrets needs.
+/// Secrets and CA of a job.
 pub(super) struct Kept {
     pub(super) secrets: Secrets,
     pub(super) authority: Arc<Authority>,
 }
 
-/// Fetches the values and makes the authority, or finds it where it was made before.
+/// Fetches the values, and loads the CA or creates it.
 pub(super) async fn open(core: &Core, job: JobId, spec: &JobSpec) -> Result<Kept, OrchestratorError> {
     let settings = core.settings();
     let mut secrets = Vec::new();
@@ -74,7 +72,7 @@ pub(super) async fn open(core: &Core, job: JobId, spec: &JobSpec) -> Result<Kept
         let refuse = |why: String| OrchestratorError::Secret { secret: name.clone(), why };
         let kept = settings.secrets.get(name).ok_or_else(|| refuse("this server has none".into()))?;
         let value = kept.source.fetch().await.map_err(refuse)?;
-        // The operator may have taken hosts away since the job was taken: it goes on without them.
+        // The operator may have removed hosts since the job was accepted; the job continues without them.
         let allowed: Vec<Rule> = wanted.hosts.iter().filter(|rule| kept.allows(rule)).cloned().collect();
         hosts.extend(allowed.iter().cloned());
         let secret = Secret::new(name, wanted.placeholder.clone(), value, allowed);
@@ -93,7 +91,7 @@ pub(super) fn unavailable(error: EgressError) -> OrchestratorError {
 }
 
 impl SecretSource {
-    /// The value; an error never has a part of it.
+    /// Fetches the value. Errors never contain any part of it.
     async fn fetch(&self) -> Result<Hidden, String> {
         let text = match self {
             Self::Value(value) => return Ok(value.clone()),
@@ -132,7 +130,7 @@ async fn run(words: &[String]) -> Result<Vec<u8>, String> {
 
 fn keep_authority(folder: &Path, name: &str, hosts: &[Rule]) -> Result<Authority, OrchestratorError> {
     let failed = || OrchestratorError::io(format!("keeping the certificates in {}", folder.display()));
-    // The key is written last: who has it has both.
+    // The key is written last: if it exists, so does the certificate.
     if let Some(key) = read_if_there(&folder.join(KEY)).map_err(failed())? {
         let certificate = fs::read_to_string(folder.join(CERTIFICATE)).map_err(failed())?;
         return Authority::from_pem(name, certificate, Hidden::new(key)).map_err(unavailable);
@@ -151,7 +149,7 @@ fn read_if_there(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Whole or not at all, for the server alone.
+/// Writes a file that only the server can read, completely or not at all.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let partial = path.with_extension("partial");
     match fs::remove_file(&partial) {

@@ -1,4 +1,4 @@
-//! What was asked of people about connections, and what they said: computed from the log with the rest of the view.
+//! Egress requests of a job and their answers; part of the view that is derived from the log.
 
 use agent::{PersonAnswer, PersonRequest, RequestKind, Scope};
 use egress::EgressEvent;
@@ -7,50 +7,46 @@ use serde::{Deserialize, Serialize};
 use crate::event::EventBody;
 use crate::state::JobState;
 
-/// How the rule of a connection that was allowed once begins.
+/// Prefix of the rule of a connection that was allowed once.
 const ONCE: &str = "approved once:";
 
-/// Connections that people were asked about.
+/// The egress requests of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EgressView {
-    /// What waits for an answer, oldest first.
+    /// Open requests, oldest first.
     pub requests: Vec<PersonRequest>,
-    /// What was answered.
     pub answered: Vec<AnsweredEgress>,
-    /// How many requests there were.
+    /// Total number of requests.
     pub asked: u32,
 }
 
-/// A request about a connection that was answered.
+/// An egress request that was answered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnsweredEgress {
-    /// The request.
     pub id: String,
-    /// The rule it was about.
+    /// The rule that would allow the connection.
     pub rule: String,
-    /// What holds now.
     pub standing: Standing,
 }
 
-/// What holds for a rule that was asked about.
+/// State of a rule that people were asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Nobody has answered yet.
+    /// Not answered yet.
     Open,
-    /// A person said no.
     Denied,
-    /// One connection is allowed and was not made yet.
+    /// One connection is allowed and has not been made yet.
     Once,
-    /// It was made.
+    /// The one allowed connection was made.
     Used,
     /// Allowed for the rest of the job.
     Rest,
 }
 
 impl EgressView {
-    /// The newest request about a rule, and what holds.
+    /// The newest request about a rule, and its state.
     pub(crate) fn standing(&self, rule: &str) -> Option<(&str, Standing)> {
         let about =
             |request: &&PersonRequest| request.egress.as_ref().is_some_and(|asked| asked.rule == rule);
@@ -61,7 +57,7 @@ impl EgressView {
         Some((&answered.id, answered.standing))
     }
 
-    /// Takes one more event in; whether anything changed.
+    /// Applies an event; returns whether anything changed.
     pub(crate) fn apply(&mut self, body: &EventBody) -> bool {
         match body {
             EventBody::RequestOpened(request) if request.kind == RequestKind::Egress => {
@@ -71,7 +67,7 @@ impl EgressView {
             }
             EventBody::RequestAnswered { id, answer } => self.take_answer(id, answer.as_ref()),
             EventBody::Egress(event) => {
-                // A connection that was allowed once, or one request on a connection that stands.
+                // A connection that was allowed once, or one request on an open connection.
                 let used = match event {
                     EgressEvent::Opened(connection) => &connection.rule,
                     EgressEvent::Fetched(fetch) => &fetch.rule,

@@ -1,13 +1,12 @@
-//! The chain of hashes through a job's events.
+//! The hash chain over a job's events.
 
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of some bytes.
 pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// What the hash of one event covers, beside the hash of the one before.
+/// What the hash of one event covers, in addition to the previous hash.
 pub(crate) struct Link<'a> {
     pub(crate) job: &'a str,
     pub(crate) sequence: u64,
@@ -21,7 +20,8 @@ pub(crate) struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// The hash of this event after the given one. Texts carry their length, so no two events look the same.
+    /// The hash of this event, given the previous hash. Strings are length-prefixed, so that no two events have the
+    /// same encoding.
     pub(crate) fn hash(&self, previous: &[u8]) -> [u8; 32] {
         let mut hash = Sha256::new();
         let mut text = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! What every store must do, whatever database is below it.
+//! The test suite that every store must pass, whatever the database.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::request::{JobDefaults, JobSpec, NewJob};
 use crate::state::JobState;
 use crate::view::{JobView, StepStatus, call_of_step};
 
-/// Runs the suite; `open` opens the same empty database again and again.
+/// Runs the suite; each call of `open` opens the same, initially empty, database.
 pub(super) async fn run<S: Store>(open: impl Fn() -> S) {
     let store = open();
     keys_are_remembered(&store).await;
@@ -101,7 +101,7 @@ async fn old_payloads_are_dropped_and_the_events_stay(store: &impl Store) {
     assert!(store.verify(old).await.unwrap().faults.is_empty());
     store.drop_payloads(old).await.unwrap();
     assert_eq!(store.events(old, 0, 100).await.unwrap(), events);
-    // Nothing waits in the queue for those that look at it next.
+    // Leave nothing in the queue for the other tests.
     finish(store, going).await;
 }
 
@@ -275,7 +275,7 @@ async fn lists_are_filtered_and_paged(store: &impl Store) {
     finish_some_and_list_what_may_be_removed(store, &mine).await;
 }
 
-/// Page by page, oldest first; of what goes on, nothing.
+/// Lists removable jobs page by page, oldest first; unfinished jobs must not be listed.
 async fn finish_some_and_list_what_may_be_removed(store: &impl Store, jobs: &[JobId]) {
     let (last, over) = jobs.split_last().unwrap();
     for job in over {
@@ -315,7 +315,7 @@ async fn who_did_something_is_remembered(store: &impl Store) {
     let events = vec![
         NewEvent::from(EventBody::Wished { wish: Wish::Pause }).done_by(Some(&ada)),
         note("nobody's"),
-        // What a job says cannot pass for it.
+        // A job cannot forge an actor through the content of its events.
         EventBody::Note { text: r#"{"done_by":{"name":"root"}}"#.into() }.into(),
         EventBody::CallStarted {
             step: None,

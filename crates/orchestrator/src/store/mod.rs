@@ -1,8 +1,8 @@
-//! Where jobs and their events are kept.
+//! Storage of jobs and their events.
 //!
-//! [`Store`] is the one interface; [`SqliteStore`] the one implementation so far, PostgreSQL will be the second. Only
-//! this folder knows SQL. An event is durable before anybody is shown it. The hash of each event covers the one
-//! before, and of a payload its digest, so that old payloads may be dropped without breaking the chain.
+//! [`Store`] is the interface; [`SqliteStore`] is the only implementation so far, and PostgreSQL is meant to be the
+//! second. Only this folder contains SQL. An event is durable before anyone sees it. The hash of each event covers
+//! the previous hash and the digest of its payload, so that old payloads can be dropped without breaking the chain.
 
 mod chain;
 #[cfg(test)]
@@ -26,79 +26,70 @@ pub(crate) use chain::{Link, digest};
 pub use sqlite::SqliteStore;
 pub(crate) use sqlite::{AuditReader, check_copy, copy_database, has_keys, jobs_in_copy, keys_of_heads};
 
-/// A job to be stored.
 #[derive(Debug, Clone)]
 pub struct NewRecord {
-    /// Its name.
     pub id: JobId,
-    /// What it shall do.
     pub spec: JobSpec,
-    /// What has happened already, after the creation.
+    /// Events that have already happened, to follow the creation event.
     pub events: Vec<NewEvent>,
-    /// The key under which it may be sent again, and a digest of what was sent.
+    /// Idempotency key, and a digest of the request body.
     pub idempotency: Option<(String, Vec<u8>)>,
 }
 
-/// What came of storing a job.
+/// Result of storing a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Created {
-    /// It is new.
+    /// The job is new.
     New(Box<JobView>),
-    /// The same key and body came before.
+    /// A job with the same idempotency key and body exists.
     Repeated(JobId),
-    /// The same key came before with another body.
+    /// A job with the same idempotency key but another body exists.
     Mismatch,
 }
 
-/// A job that may be removed: little enough to look at hundreds of thousands.
+/// A job that may be removed. Small, because hundreds of thousands are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removable {
-    /// Which.
     pub job: JobId,
-    /// Whether it was never started; it is over otherwise.
+    /// Whether the job was never started; otherwise it is over.
     pub is_draft: bool,
-    /// When it ended; when it was made, where it was never started.
+    /// When the job ended; for a draft, when it was created.
     pub since_ms: i64,
 }
 
-/// A part of a log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventPage {
-    /// In the order of the log.
+    /// In log order.
     pub events: Vec<Event>,
-    /// Whether nothing followed when it was read.
+    /// Whether no event followed at the time of reading.
     pub is_last: bool,
 }
 
-/// Which events are wanted, by the names of their kinds.
+/// A filter on the names of event kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinds {
-    /// All of them.
     All,
-    /// These.
     Only(&'static [&'static str]),
-    /// All but these.
     Except(&'static [&'static str]),
 }
 
-/// What calls have printed and shown: most of a long log.
+/// Output of calls, which is most of a long log.
 pub(crate) const OUTPUT: Kinds = Kinds::Only(&OUTPUT_KINDS);
-/// What happened, without what was printed.
+/// Everything except output of calls.
 pub(crate) const WITHOUT_OUTPUT: Kinds = Kinds::Except(&OUTPUT_KINDS);
-/// Where calls begin and end.
+/// Start and end of calls.
 pub(crate) const CALLS: Kinds = Kinds::Only(&["call_started", "call_ended"]);
 const OUTPUT_KINDS: [&str; 3] = ["call_output", "call_output_dropped", "call_display"];
 
-/// So many events are read at once where all are wanted.
+/// Page size when reading all events.
 pub(crate) const PAGE: usize = 1000;
 
-/// Keeps jobs and their events.
 #[async_trait]
 pub trait Store: Send + Sync {
     /// Stores a job with its first events.
     async fn create(&self, record: NewRecord) -> Result<Created, OrchestratorError>;
 
-    /// Appends events; they are durable when this returns. A stale owner is refused.
+    /// Appends events. They are durable when this returns. An owner whose lease has passed to another one is refused.
     async fn append(
         &self,
         job: JobId,
@@ -106,45 +97,43 @@ pub trait Store: Send + Sync {
         events: Vec<NewEvent>,
     ) -> Result<Vec<Event>, OrchestratorError>;
 
-    /// Takes a job over until the lease ends, where nobody holds it.
+    /// Claims a job until the lease ends; `None` if another owner holds it.
     async fn claim(&self, job: JobId, lease_ms: i64) -> Result<Option<Generation>, OrchestratorError>;
 
-    /// Makes the leases of all jobs that this server holds last longer.
+    /// Extends the leases of all jobs that this server holds.
     async fn renew_leases(&self, lease_ms: i64) -> Result<(), OrchestratorError>;
 
-    /// Gives a job back.
+    /// Releases a claimed job.
     async fn release(&self, job: JobId, generation: Generation) -> Result<(), OrchestratorError>;
 
-    /// What is known of a job.
     async fn job(&self, job: JobId) -> Result<JobView, OrchestratorError>;
 
-    /// What a job shall do.
     async fn spec(&self, job: JobId) -> Result<JobSpec, OrchestratorError>;
 
-    /// Jobs, newest first, without their steps.
+    /// Lists jobs, newest first, without their steps.
     async fn jobs(&self, filter: JobFilter) -> Result<Vec<JobView>, OrchestratorError>;
 
-    /// The jobs whose turn is next: highest priority, then oldest. Those of some keys are passed over.
+    /// The next jobs in the queue: highest priority first, then oldest. Jobs of the keys in `except` are skipped.
     async fn next_queued(&self, limit: usize, except: Vec<KeyId>) -> Result<Vec<JobId>, OrchestratorError>;
 
-    /// How many jobs wait.
+    /// The number of queued jobs.
     async fn count_queued(&self) -> Result<usize, OrchestratorError>;
 
-    /// How many jobs wait, those that still take files included.
+    /// The number of queued jobs, including drafts that still accept files.
     async fn count_waiting(&self) -> Result<usize, OrchestratorError>;
 
-    /// How many jobs there are in each state, without bare sandboxes; states without jobs may be missing.
+    /// The number of jobs in each state, without bare sandboxes. States without jobs may be missing.
     async fn count_by_state(&self) -> Result<Vec<(JobState, u64)>, OrchestratorError>;
 
-    /// Jobs that stand there for this reason.
+    /// Jobs in this state with this reason code.
     async fn standing(&self, state: JobState, code: &str) -> Result<Vec<JobId>, OrchestratorError>;
 
-    /// Jobs that are neither queued nor over and have a sandbox or want one, and those with a wish that nobody has
-    /// acted on.
+    /// Jobs that are neither queued nor over and have or need a sandbox, and jobs with a control request that has not
+    /// been handled.
     async fn unfinished(&self) -> Result<Vec<JobId>, OrchestratorError>;
 
-    /// Events of some kinds after a sequence number: a page, which may be shorter than the limit although more follows,
-    /// because it is bounded by its bytes too.
+    /// One page of events of some kinds after a sequence number. A page is also limited by size, so it may be shorter
+    /// than `limit` although more events follow.
     async fn page(
         &self,
         job: JobId,
@@ -153,7 +142,7 @@ pub trait Store: Send + Sync {
         limit: usize,
     ) -> Result<EventPage, OrchestratorError>;
 
-    /// The events of a page. Only an empty one is surely the end.
+    /// The events of one page. Only an empty result reliably marks the end.
     async fn events(
         &self,
         job: JobId,
@@ -163,7 +152,7 @@ pub trait Store: Send + Sync {
         self.events_of(job, Kinds::All, after, limit).await
     }
 
-    /// The same of some kinds.
+    /// Like [`Store::events`], for some kinds only.
     async fn events_of(
         &self,
         job: JobId,
@@ -174,7 +163,7 @@ pub trait Store: Send + Sync {
         Ok(self.page(job, kinds, after, limit).await?.events)
     }
 
-    /// All events of some kinds after a sequence number. Whoever asks for output here has all of it in memory.
+    /// All events of some kinds after a sequence number. If these include output, all of it is held in memory.
     async fn all_events(
         &self,
         job: JobId,
@@ -186,7 +175,7 @@ pub trait Store: Send + Sync {
         Ok(all)
     }
 
-    /// Reads the events of some kinds after a sequence number to their end, page by page.
+    /// Reads all events of some kinds after a sequence number, page by page.
     async fn each_page(
         &self,
         job: JobId,
@@ -204,19 +193,19 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Stores bytes that an event will refer to; durable when this returns. The digest that names them.
+    /// Stores bytes that an event will refer to. They are durable when this returns. Returns their digest.
     async fn put_blob(&self, job: JobId, bytes: Vec<u8>) -> Result<String, OrchestratorError>;
 
-    /// Bytes of a job by their digest, where there are such.
+    /// The stored bytes with this digest; `None` if the job has none.
     async fn blob(&self, job: JobId, digest: String) -> Result<Option<Vec<u8>>, OrchestratorError>;
 
-    /// The newest sequence number of a job; changes when there is more.
+    /// Watches the newest sequence number of a job.
     fn watch(&self, job: JobId) -> watch::Receiver<Sequence>;
 
-    /// Removes a job that nobody drives, with all its events. A signed statement of who did it stays.
+    /// Deletes a job that has no driver, with all its events. A signed statement of who deleted it remains.
     async fn delete(&self, job: JobId, by: Actor) -> Result<(), OrchestratorError>;
 
-    /// Jobs that ended before a moment and whose events still say what they said, oldest first, those that follow a job.
+    /// Jobs that ended before a point in time and still have their payloads, oldest first, starting after `after`.
     async fn with_old_payloads(
         &self,
         ended_before_ms: i64,
@@ -224,70 +213,68 @@ pub trait Store: Send + Sync {
         limit: usize,
     ) -> Result<Vec<JobId>, OrchestratorError>;
 
-    /// Drops what the events of a job said, but for what shows how the job went. The chain stays whole.
+    /// Drops the payloads of a job's events, except for those that show how the job went. The hash chain stays
+    /// intact.
     async fn drop_payloads(&self, job: JobId) -> Result<(), OrchestratorError>;
 
-    /// Jobs that are over, and drafts, oldest first, those that follow a job.
+    /// Finished jobs and drafts, oldest first, starting after `after`.
     async fn removable(
         &self,
         after: Option<JobId>,
         limit: usize,
     ) -> Result<Vec<Removable>, OrchestratorError>;
 
-    /// Keeps a key under the digest of its secret.
+    /// Stores a key under the digest of its secret.
     async fn put_key(&self, digest: [u8; 32], key: Key) -> Result<(), OrchestratorError>;
 
-    /// Forgets a key.
     async fn remove_key(&self, id: KeyId) -> Result<(), OrchestratorError>;
 
     /// All keys, with the digests of their secrets.
     async fn keys(&self) -> Result<Vec<([u8; 32], Key)>, OrchestratorError>;
 
-    /// Keeps the role of somebody who logged in with an account elsewhere.
+    /// Stores the role of an OIDC user.
     async fn put_person(&self, id: KeyId, role: Role) -> Result<(), OrchestratorError>;
 
-    /// All of them.
+    /// All OIDC users and their roles.
     async fn people(&self) -> Result<Vec<(KeyId, Role)>, OrchestratorError>;
 
-    /// Remembers that a login was ended, until it would have ended by itself.
+    /// Records that a login was ended early, until its expiry.
     async fn end_session(&self, id: SessionId, until_ms: i64) -> Result<(), OrchestratorError>;
 
-    /// All of them, with when they would have ended.
+    /// All logins that were ended early, with their expiry.
     async fn ended_sessions(&self) -> Result<Vec<(SessionId, i64)>, OrchestratorError>;
 
-    /// Keeps a shared link.
     async fn put_share(&self, link: SharedLink) -> Result<(), OrchestratorError>;
 
-    /// Forgets a shared link.
     async fn remove_share(&self, id: ShareId) -> Result<(), OrchestratorError>;
 
-    /// All shared links.
     async fn shares(&self) -> Result<Vec<SharedLink>, OrchestratorError>;
 
-    /// The key that a job was handed in with.
+    /// The key that a job was submitted with.
     async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError>;
 
-    /// What the jobs of a key use now, and what its jobs have spent since a moment, those that were deleted included.
+    /// Current usage of the jobs of a key, and what its jobs, including deleted ones, have spent since a point in
+    /// time.
     async fn key_use(&self, id: KeyId, since_ms: i64) -> Result<KeyUse, OrchestratorError>;
 
-    /// Signs the end of every log that has grown since it was last signed; how many.
+    /// Signs the end of every log that has grown since it was last signed; returns their number.
     async fn sign_heads(&self) -> Result<usize, OrchestratorError>;
 
     /// The signed heads of a job, oldest first.
     async fn heads(&self, job: JobId) -> Result<Vec<SignedHead>, OrchestratorError>;
 
-    /// Checks the chain of a job, its signed heads, and what was computed from the log.
+    /// Verifies the hash chain of a job, its signed heads, and what was derived from the log.
     async fn verify(&self, job: JobId) -> Result<JobAudit, OrchestratorError>;
 
-    /// Jobs that had ended shortly before the newest head was signed: what was written last where a server was killed.
+    /// Jobs that ended shortly before the newest head was signed, whose files a killed server may not have finished.
     async fn ended_lately(&self) -> Result<Vec<JobId>, OrchestratorError>;
 
-    /// How many bytes it takes for what it keeps, those that were freed and not given back left out.
+    /// Size of the stored data in bytes, without freed space that was not returned to the file system.
     async fn used_bytes(&self) -> Result<u64, OrchestratorError>;
 
-    /// Gives back some of the room that was freed; whether there is more of it. Others may write between two calls.
+    /// Returns some freed space to the file system; `true` if there is more. Other writes may run between two calls.
     async fn shrink(&self) -> Result<bool, OrchestratorError>;
 
-    /// Checks that the store can be written to.
+    /// Checks that the store is writable.
     async fn check(&self) -> Result<(), OrchestratorError>;
 }

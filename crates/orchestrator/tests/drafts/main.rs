@@ -1,4 +1,4 @@
-//! Drafts and what happens to them at once: the orchestrator is the real one, no sandbox is needed.
+//! Tests of drafts under concurrent operations. They use a real orchestrator and need no sandbox.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[allow(dead_code, reason = "no guest is asked for anything here")]
@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use orchestrator::{ArchiveKind, DataFolder, JobId, NewJob, Orchestrator, Settings, Submission};
 
-/// Longer than any of these takes on a busy machine; a hang is what it tells.
+/// Generous timeout that only detects hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// So many that unpacking them takes a while.
+/// Enough files that unpacking them takes a while.
 const FILES: usize = 20_000;
 
 struct World {
@@ -50,7 +50,7 @@ impl World {
         self.orchestrator.upload_archive(id, ArchiveKind::Tar, body).await
     }
 
-    /// Begins to unpack an archive and returns once its first file is there.
+    /// Starts to unpack an archive and returns once its first file exists.
     async fn begin_upload(&self, id: JobId) -> tokio::task::JoinHandle<()> {
         let orchestrator = Arc::clone(&self.orchestrator);
         let body = futures::stream::iter([Ok(Bytes::from(tar_of("", FILES)))]);
@@ -122,14 +122,14 @@ async fn archives_of_one_draft_share_the_files_that_there_may_be() {
     let error = world.upload(id, tar_of("two/", 60_000)).await.unwrap_err();
     assert_eq!(error.code(), "file_too_large", "{error}");
     assert!(error.to_string().contains("at most 200000 files and directories"), "{error}");
-    // A single file is one more all the same, and so is a directory.
+    // A single file counts as well, and so does a directory.
     let body = futures::stream::iter([Ok(Bytes::from_static(b"x"))]);
     let error = world.orchestrator.upload_file(id, "three", None, body).await.unwrap_err();
     assert_eq!(error.code(), "file_too_large", "{error}");
     world.orchestrator.shutdown().await;
 }
 
-/// What the operator has forbidden since is not to be had by handing an old job in once more.
+/// Resubmitting an old job must not bypass limits that the operator has set since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_before_a_lowered_ceiling_is_not_begun_or_repeated() {
     let world = World::new().await;
@@ -156,7 +156,7 @@ async fn a_job_of_before_a_lowered_ceiling_is_not_begun_or_repeated() {
     world.orchestrator.shutdown().await;
 }
 
-/// Text that cannot be made much shorter.
+/// Text that barely compresses.
 fn noise(seed: u64, length: usize) -> String {
     let mut state = seed;
     let next = || {
@@ -176,7 +176,7 @@ fn bytes_below(folder: &Path) -> u64 {
         .sum()
 }
 
-/// The folders alone are within what may be kept: it is the database that takes too much.
+/// The folders alone are within the limit; the database exceeds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_go_when_the_database_takes_too_much() {
     const TEXT_BYTES: usize = 1 << 20;
@@ -209,7 +209,7 @@ async fn jobs_go_when_the_database_takes_too_much() {
     orchestrator.shutdown().await;
 }
 
-/// Also where it is not counted anew with each file.
+/// The limit also holds when usage is not recounted for each file.
 #[tokio::test]
 async fn a_draft_takes_as_much_as_its_disk_holds_however_it_came_to_be_full() {
     const MEBIBYTE: usize = 1 << 20;
@@ -244,7 +244,8 @@ async fn a_draft_takes_as_much_as_its_disk_holds_however_it_came_to_be_full() {
     orchestrator.shutdown().await;
 }
 
-/// More than are looked at in one go. One thread runs both this test and what removes: neither is ahead of the other.
+/// More jobs than one page. A single thread runs both the test and the removal, so that neither gets ahead of the
+/// other.
 #[tokio::test]
 async fn many_jobs_are_removed_bit_by_bit_and_a_stop_does_not_wait_for_all() {
     const MANY: usize = 2500;

@@ -1,4 +1,4 @@
-//! The guest, and the backend that hands out links to it.
+//! The lying guest, and a backend that connects to it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use sandbox::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
-/// How long the name of a file is that no file can have.
+/// Length of a name that is longer than any file name can be.
 const LONG_NAME_BYTES: usize = 32 * 1024 * 1024;
 
-/// What a process ends with that was killed.
+/// Exit code of a killed process.
 pub(crate) const KILLED: i32 = 137;
 
-/// What a guest says that no honest one says.
+/// Kinds of misbehavior that no honest guest shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lie {
     Garbage,
@@ -43,43 +43,43 @@ pub(crate) enum Lie {
     UnaskedResults,
     OtherCall,
     Flood,
-    /// Not the guest but our own program fails: whoever makes the sandbox panics, once.
+    /// The program itself fails, not the guest: creating a sandbox panics, once.
     PanicOnce,
-    /// The same, each time.
+    /// Creating a sandbox panics every time.
     Panic,
-    /// The sandbox is never made: its image does not come.
+    /// Creating a sandbox never finishes, because its image is never pulled.
     NeverMade,
-    /// No room on the host's disk for a sandbox.
+    /// The host's disk has no room for a sandbox.
     NoRoom,
-    /// No lie: a call runs until it is killed, or [`Liar::ends_with`] says how it ends.
+    /// No lie: a call runs until it is killed or [`Liar::ends_with`] is set.
     Held,
-    /// No lie: the log gets nothing of a call before [`Liar::is_log_served`] is set.
+    /// No lie: output of a call does not reach the log before [`Liar::is_log_served`] is set.
     LateForTheLog,
 }
 
-/// A backend whose guests tell the current lie.
+/// A backend whose guests misbehave as currently set.
 #[derive(Default)]
 pub(crate) struct Liar {
     lie: Mutex<Option<Lie>>,
     sandboxes: Mutex<BTreeSet<SandboxId>>,
-    /// How often it panicked.
+    /// Number of panics so far.
     pub(crate) panics: watch::Sender<u32>,
-    /// How many sandboxes are waited for that are never made.
+    /// Number of sandboxes whose creation never finishes.
     pub(crate) never_made: watch::Sender<u32>,
     /// Set by the test to end [`Lie::LateForTheLog`].
     pub(crate) is_log_served: watch::Sender<bool>,
-    /// How a call of [`Lie::Held`] ends.
+    /// The exit code of a call under [`Lie::Held`].
     pub(crate) ends_with: watch::Sender<Option<i32>>,
-    /// From then on nothing is answered: the guest stands still.
+    /// Once set, the guest answers no further requests.
     pub(crate) is_stopped: watch::Sender<bool>,
-    /// While it is set, the backend answers nothing.
+    /// While set, the backend is unavailable.
     pub(crate) is_away: watch::Sender<bool>,
-    /// How often all links broke.
+    /// Number of times that all links were broken.
     breaks: watch::Sender<u32>,
 }
 
 impl Liar {
-    /// The backend ends, and all sandboxes with it; see [`Liar::is_away`].
+    /// Stops the backend and all sandboxes; see [`Liar::is_away`].
     pub(crate) fn go_away(&self) {
         self.is_away.send_replace(true);
         self.sandboxes.lock().unwrap().clear();
@@ -189,7 +189,7 @@ impl Backend for Liar {
     }
 }
 
-/// What a test lets happen in a guest.
+/// How a test controls a guest.
 #[derive(Clone)]
 struct Signals {
     ends_with: watch::Sender<Option<i32>>,
@@ -293,7 +293,7 @@ async fn serve(
     stream.close().await
 }
 
-/// The header of a name that is longer than any.
+/// A tar header for an impossibly long name.
 fn long_name_header() -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::GNULongName);
@@ -302,7 +302,7 @@ fn long_name_header() -> Vec<u8> {
     header.as_bytes().to_vec()
 }
 
-/// A file of a workspace that has no end of them.
+/// One file of an endless workspace.
 fn endless_entry(content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_path("endless").unwrap();
@@ -387,7 +387,7 @@ async fn call(
             stream.send(&ended(0, 1)).await?;
         }
         Some(Lie::OtherCall) => {
-            // Connections in the name of calls that the job never made: `step-77.1`, `step-1.9`.
+            // Connections attributed to calls that the job never made: `step-77.1`, `step-1.9`.
             for name in ["c3RlcC03Ny4xOng=", "c3RlcC0xLjk6eA=="] {
                 let mut own = link.open().await?;
                 own.send(&GuestRequest::Egress).await?;
@@ -397,7 +397,7 @@ async fn call(
                 );
                 raw.write_all(head.as_bytes()).await?;
                 raw.flush().await?;
-                // Refused by the policy, and written down.
+                // The policy refuses the connection, and it is logged.
                 let mut answer = [0; 12];
                 raw.read_exact(&mut answer).await?;
             }

@@ -1,8 +1,8 @@
-//! A guest that lies. The orchestrator is the real one, with its store; in the place of a sandbox stands a guest that speaks the
-//! real protocol over the real link, and at one point says what no honest guest says.
+//! Tests with a lying guest. The orchestrator and its store are real. In place of a sandbox, there is a guest
+//! that speaks the real protocol over a real link but, at one point, sends something that no honest guest sends.
 //!
-//! Whatever it says, the job comes to an end with a reason, the log holds nothing but the job's own calls, memory and disk stay
-//! bounded, and the next job of the same server works.
+//! Whatever it sends, the job must end with a reason, the log must contain only the job's own calls, memory and disk
+//! usage must stay bounded, and the next job on the same server must work.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -19,7 +19,7 @@ use orchestrator::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Longer than any of these takes on a busy machine; a hang is what it tells.
+/// Generous timeout that only detects hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct World {
@@ -33,7 +33,7 @@ impl World {
         Self::with(Settings { max_losses: 1, ..Settings::default() }, None).await
     }
 
-    /// A server that soon gives up a guest which greets wrongly or never ends a call.
+    /// A server that soon gives up on a guest that sends a bad handshake or never ends a call.
     async fn for_lie(lie: Lie) -> Self {
         let defaults = Settings::default();
         let is_given_up = matches!(lie, Lie::Garbage | Lie::HangUp | Lie::NoWelcome) || needs_deadline(lie);
@@ -46,7 +46,7 @@ impl World {
         Self::over_telling(tempfile::tempdir().unwrap(), settings, lie).await
     }
 
-    /// A server on a folder that has a past.
+    /// A server on an existing data folder.
     async fn over(folder: tempfile::TempDir, settings: Settings) -> Self {
         Self::over_telling(folder, settings, None).await
     }
@@ -60,7 +60,7 @@ impl World {
         Self { folder, orchestrator, liar }
     }
 
-    /// Runs a job of one step to its end.
+    /// Runs a job with one step to its end.
     async fn run(&self, lie: Option<Lie>) -> (JobView, Vec<Event>) {
         let id = self.submit(lie).await;
         let Ok(view) = tokio::time::timeout(PATIENCE, self.end_of(id)).await else {
@@ -81,8 +81,8 @@ impl World {
         self.liar.tell(lie);
         let seconds = match lie {
             Some(lie) if needs_deadline(lie) => 3,
-            // These end by themselves, and must not end by the deadline. A driver that panicked is followed by another only
-            // after a while.
+            // These end by themselves and must not hit the deadline. After a panic, it takes a while until another
+            // driver continues.
             None
             | Some(
                 Lie::PanicOnce
@@ -113,7 +113,8 @@ impl World {
         }
     }
 
-    /// The job failed, its log is its own, and an honest guest is served afterwards.
+    /// Checks that the job fails, that its log contains only its own calls, and that an honest guest is served
+    /// afterwards.
     async fn assert_survives(&self, lie: Lie) {
         let (view, log) = self.run(Some(lie)).await;
         assert_eq!(format!("{:?}", view.state), "Failed", "{lie:?}: {:?}", view.reason);
@@ -125,12 +126,12 @@ impl World {
     }
 }
 
-/// Whether nothing but the deadline ends a job with this lie.
+/// Whether only the deadline ends a job with this lie.
 fn needs_deadline(lie: Lie) -> bool {
     matches!(lie, Lie::Silence | Lie::EndlessOutput | Lie::Flood)
 }
 
-/// No call is in the log that the job did not make, and no more output than a guest may send.
+/// Checks that the log contains no call that the job did not make, and no more output than a guest may send.
 fn assert_own(log: &[Event], lie: Lie) {
     let mut bytes = 0;
     for event in log {
@@ -172,7 +173,8 @@ lies! {
     a_workspace_without_end_is_not_collected_without_end: Lie::EndlessWorkspace;
 }
 
-/// Streams that the guest opens carry connections to the proxy, and nothing else: the result of a call cannot be slipped in there.
+/// Streams that the guest opens carry connections to the proxy and nothing else: the result of a call cannot be
+/// injected there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn results_of_calls_that_were_never_made_are_not_taken() {
     let world = World::new().await;
@@ -184,7 +186,7 @@ async fn results_of_calls_that_were_never_made_are_not_taken() {
     world.orchestrator.shutdown().await;
 }
 
-/// Whoever connects says for which call; the log believes it only of calls that the job has made.
+/// The client states which call a connection belongs to; the log accepts it only for calls that the job has made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_in_the_name_of_calls_never_made_are_nobodys() {
     let world = World::new().await;
@@ -199,7 +201,7 @@ async fn connections_in_the_name_of_calls_never_made_are_nobodys() {
     world.orchestrator.shutdown().await;
 }
 
-/// Thousands of streams at once: those that nobody takes are reset, the call goes on.
+/// Thousands of streams at once: excess streams are reset, and the call continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_streams_does_not_stop_the_call() {
     let world = World::for_lie(Lie::Flood).await;
@@ -211,7 +213,7 @@ async fn a_flood_of_streams_does_not_stop_the_call() {
     world.orchestrator.shutdown().await;
 }
 
-/// Nothing but the restart of the server would have helped such a job.
+/// Without this, only a server restart would help such a job.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_whose_driver_panics_is_driven_again() {
     let world = World::new().await;
@@ -232,7 +234,7 @@ async fn a_job_whose_driver_always_panics_can_be_cancelled() {
     world.orchestrator.shutdown().await;
 }
 
-/// A job whose model is named, once it is stored.
+/// A task job with this model, once it is stored.
 async fn task(world: &World, model: &str) -> JobView {
     let json = format!(r#"{{"task":"anything","model":"{model}"}}"#);
     let job: NewJob = serde_json::from_str(&json).unwrap();
@@ -240,7 +242,7 @@ async fn task(world: &World, model: &str) -> JobView {
     world.orchestrator.submit(submission).await.unwrap().view
 }
 
-/// A server that offers a model, and can do nothing else.
+/// A server that lists a model, and supports nothing else.
 async fn serve_a_model(listener: tokio::net::TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         tokio::spawn(async move {
@@ -258,17 +260,17 @@ async fn serve_a_model(listener: tokio::net::TcpListener) {
     }
 }
 
-/// Each of them is waited for some seconds: one after another they would keep everybody waiting for minutes, each time.
+/// Each server is waited for some seconds. One after another, they would block everyone for minutes, each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_that_name_silent_servers_delay_nobody() {
     let world = World::new().await;
-    // Takes connections, and says nothing.
+    // Accepts connections, but never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = silent.local_addr().unwrap();
     let names: Vec<String> = (0..60).map(|number| format!("http://{silent}/v1#model-{number}")).collect();
     let strangers = futures::future::join_all(names.iter().map(|name| task(&world, name))).await;
     assert!(strangers.iter().all(|view| view.code.as_deref() == Some("no_model")), "{strangers:?}");
-    // One that is silent, too, and wakes up.
+    // Another silent server, which starts to answer later.
     let late = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let view = task(&world, &format!("http://{}/v1", late.local_addr().unwrap())).await;
     assert_eq!(view.code.as_deref(), Some("no_model"));
@@ -292,10 +294,11 @@ async fn a_stop_does_not_wait_for_a_sandbox_of_the_pool_whose_image_does_not_com
     tokio::time::timeout(PATIENCE, world.orchestrator.shutdown()).await.expect("the server stops");
 }
 
-/// Who streams a call to a client stops asking now and then, such as to see whether the client is there.
+/// A server that streams a call to a client sometimes interrupts reading, for example to check whether the client is
+/// still there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_is_told_to_whoever_asks_again_while_the_log_is_behind() {
-    // So many reads time out before the log gets anything of the call.
+    // This many reads time out before the log gets any output of the call.
     const ASKED_IN_VAIN: u32 = 10;
     let world = World::with(Settings::default(), Some(Lie::LateForTheLog)).await;
     let sandbox = world.orchestrator.create_sandbox(NewSandbox::default(), None).await.unwrap();
@@ -317,7 +320,7 @@ async fn an_end_is_told_to_whoever_asks_again_while_the_log_is_behind() {
     world.orchestrator.shutdown().await;
 }
 
-/// Names of a tar can be as long as the archive says; they are not taken into memory.
+/// The length of a name in a tar is whatever the archive says; such names must not be read into memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_is_longer_than_any_name_is_refused_before_it_is_read() {
     let world = World::new().await;

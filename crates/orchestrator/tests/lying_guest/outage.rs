@@ -1,4 +1,4 @@
-//! What runs the sandboxes goes away and comes back. Jobs wait for it with a reason; nothing that was saved is lost.
+//! The backend goes away and comes back. Jobs wait for it with a reason, and nothing that was saved is lost.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn a_running_job_and_a_bare_sandbox_wait_and_what_was_lost_is_done_again()
     world.until_event(id, interrupted).await;
     let view = world.until(sandbox, is_over).await;
     assert_eq!(view.code.as_deref(), Some("sandbox_lost"), "{:?}", view.reason);
-    // An answer of the moment before may still be noted.
+    // A result from just before may still be recorded.
     let ready = async {
         while !world.problems().await.is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -89,7 +89,7 @@ async fn a_job_that_is_cancelled_does_not_wait() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_stay_queued_and_what_they_ask_for_is_checked_once_it_can_be() {
     let world = World::new().await;
-    // Refused at once, as long as the backend can tell.
+    // Refused at once while the backend can check.
     for (asked, code) in
         [(r#""image":"missing""#, "invalid_field"), (r#""limits":{"pids":64}"#, "limit_unenforceable")]
     {
@@ -125,7 +125,7 @@ async fn jobs_stay_queued_and_what_they_ask_for_is_checked_once_it_can_be() {
     world.orchestrator.shutdown().await;
 }
 
-/// The server of before has died in the second step, with the first one saved; the image is gone since.
+/// The previous server died in the second step, after a checkpoint of the first; the image has been removed since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_cannot_go_on_delivers_its_checkpoint_and_leaves_no_call_open() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Trouble of the host: a disk without room, a server that ends at the wrong moment. Nothing of a job is lost.
+//! Trouble on the host: a full disk, or a server that ends at the wrong moment. No job loses anything.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::guest::{KILLED, Lie};
 use crate::{PATIENCE, World};
 
 impl World {
-    /// Returns a job once it is as wanted.
+    /// Waits until a job's view satisfies a condition, and returns it.
     pub(crate) async fn until(&self, id: JobId, is_so: impl Fn(&JobView) -> bool) -> JobView {
         let mut changes = self.orchestrator.watch(id);
         let reached = async {
@@ -25,7 +25,7 @@ impl World {
         tokio::time::timeout(PATIENCE, reached).await.expect("the job gets there")
     }
 
-    /// Returns when a job has such an event.
+    /// Waits until a job has a matching event.
     pub(crate) async fn until_event(&self, id: JobId, is_it: impl Fn(&Event) -> bool) {
         let mut changes = self.orchestrator.watch(id);
         let reached = async {
@@ -36,7 +36,7 @@ impl World {
         tokio::time::timeout(PATIENCE, reached).await.expect("the event comes");
     }
 
-    /// Another server on the same folder, after this one.
+    /// Shuts this server down and starts another one on the same folder.
     async fn succeeded(self) -> Self {
         let Self { folder, orchestrator, liar } = self;
         orchestrator.shutdown().await;
@@ -57,7 +57,7 @@ async fn a_result_that_finds_no_room_stays_in_its_sandbox_until_there_is_some() 
     let world = World::new().await;
     let id = world.submit(Some(Lie::Held)).await;
     world.until_event(id, begun).await;
-    // Whatever is written there finds the disk full. It is gone with the first try that failed.
+    // Every write to this path fails because the disk is full. The first failed attempt removes it.
     let partial = world.folder.path().join(format!("jobs/{id}/output.zip.partial"));
     std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
     world.liar.ends_with.send_replace(Some(0));
@@ -99,7 +99,7 @@ async fn a_call_of_a_job_that_was_cancelled_before_the_server_ended_is_killed_an
     let world = World::new().await;
     let id = world.submit(Some(Lie::Held)).await;
     world.until_event(id, begun).await;
-    // The cancel is in the log, and nobody has acted on it.
+    // The cancel is in the log, but nobody has acted on it.
     world.orchestrator.shutdown().await;
     world.orchestrator.cancel(id).await.unwrap();
     let world = world.succeeded().await;
@@ -114,7 +114,7 @@ async fn a_call_of_a_job_that_was_cancelled_before_the_server_ended_is_killed_an
     world.orchestrator.shutdown().await;
 }
 
-/// It answers nothing, and its job is not kept for as long as one that goes on.
+/// The guest answers nothing, and a cancelled job does not wait for it as long as one that goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_whose_guest_stands_still_is_cancelled_without_waiting_for_it() {
     let settings =

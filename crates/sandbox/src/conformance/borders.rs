@@ -1,4 +1,4 @@
-//! What a sandbox is cut off from, and what it is given.
+//! What a sandbox cannot reach, and what it is given.
 
 use protocol::ExecEnd;
 
@@ -39,7 +39,7 @@ pub async fn commands_run_as_the_agent_without_rights(subject: &dyn Subject) {
     remove(subject, id).await;
 }
 
-/// For backends whose guest has a user id of its own; others leave it out by name.
+/// For backends that give the guest its own user id. The other backends exclude this test by name.
 pub async fn the_guest_runs_as_another_user(subject: &dyn Subject) {
     let id = make(subject, &wish(subject)).await;
     let guest = Guest::of(subject.backend(), id).await;

@@ -1,4 +1,4 @@
-//! Making, finding, losing and ending a sandbox.
+//! Creating, finding, losing and removing a sandbox.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub async fn two_creates_of_one_id_at_once_make_one_sandbox(subject: &dyn Subjec
 
 pub async fn a_create_that_nobody_waits_for_is_undone_by_destroy(subject: &dyn Subject) {
     let spec = wish(subject);
-    // What is prepared once and for all is not what is dropped below.
+    // One-time preparation must not happen in the creations that are dropped below.
     let first = make(subject, &spec).await;
     remove(subject, first).await;
     let mut ids = Vec::new();
@@ -48,7 +48,7 @@ pub async fn a_create_that_nobody_waits_for_is_undone_by_destroy(subject: &dyn S
         remove(subject, id).await;
         ids.push(id);
     }
-    // Nor does anything come later.
+    // Nothing may appear later either.
     tokio::time::sleep(Duration::from_millis(500)).await;
     for id in ids {
         assert_eq!(subject.traces(id), Vec::<String>::new(), "came later");
@@ -112,11 +112,12 @@ pub async fn a_killed_owner_takes_the_sandbox_with_it(subject: &dyn Subject) {
     let id = make(subject, &wish(subject)).await;
     let guest = Guest::of(subject.backend(), id).await;
     guest.expect("sleep 1000 > /dev/null 2>&1 &").await;
-    // Opening a terminal changes ids for a moment, and the kernel unties a process that does so from its parent.
+    // Opening a terminal briefly changes user ids, and the kernel clears a process's parent-death signal when its ids
+    // change.
     let size = TerminalSize { rows: 24, columns: 80 };
     assert_eq!(guest.run_in(&["true"], Some(size)).await.end, ExecEnd::Code(0));
     subject.kill_owner(id).await;
-    // The link ends with the guest, not with its owner.
+    // The link ends with the guest, not with the sandbox's owner process.
     let gone = tokio::time::timeout(std::time::Duration::from_secs(20), guest.client.link().closed()).await;
     assert!(gone.is_ok(), "the guest lives on without its owner");
     let observed = wait_until(subject, id, |observed| observed.phase != Phase::Running).await;
@@ -172,7 +173,7 @@ pub async fn many_sandboxes_at_once_all_live(subject: &dyn Subject) {
     }
 }
 
-/// Drives futures together; a sandbox start waits for another process, so one thread is enough.
+/// Polls futures concurrently on one thread. That is enough because a sandbox start waits for another process.
 async fn futures_join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut pending: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! What a sandbox may use.
+//! Resource limits of a sandbox.
 
 use protocol::ExecEnd;
 
@@ -12,7 +12,7 @@ pub async fn memory_is_limited_and_the_guest_survives(subject: &dyn Subject) {
     let guest = Guest::of(subject.backend(), id).await;
     let ran = guest.run_program(&["tail", "/dev/zero"]).await;
     assert_eq!(ran.end, ExecEnd::Signal(9));
-    // An engine far away tells of it a moment later.
+    // A remote engine reports OOM kills with a delay.
     wait_until(subject, id, |observed| observed.usage.oom_kills >= 1).await;
     assert_eq!(guest.expect("echo alive").await, "alive");
     remove(subject, id).await;
@@ -58,7 +58,7 @@ pub async fn the_processor_is_limited(subject: &dyn Subject) {
     let before = subject.backend().observe(id).await.unwrap().usage.cpu_micros;
     guest.run("timeout 3 sh -c 'while :; do :; done'").await;
     let used = subject.backend().observe(id).await.unwrap().usage.cpu_micros - before;
-    // Without a limit it would be three seconds, or as much of them as the machine has to give.
+    // Without a limit it would use three seconds of CPU, or as much as the machine can give.
     assert!((1..1_500_000).contains(&used), "{used} microseconds of processor time in three seconds");
     remove(subject, id).await;
 }

@@ -1,7 +1,7 @@
-//! A suite that every backend must pass.
+//! A conformance suite that every backend must pass.
 //!
-//! A test file of a backend implements [`Subject`] and calls [`crate::conformance_suite`], which makes one test of each
-//! promise. The suite speaks to the guest through the link only, so it is the same for all backends.
+//! A backend's test file implements [`Subject`] and invokes [`crate::conformance_suite`], which generates one test
+//! per guarantee. The suite talks to the guest through the link only, so it is the same for all backends.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod borders;
@@ -22,34 +22,33 @@ pub use self::life::*;
 pub use self::limits::*;
 use crate::{Backend, Image, Isolation, Limit, Limits, Observed, SandboxId, SandboxSpec};
 
-/// A backend under test, with the means to look behind it.
+/// A backend under test, with access to its internals.
 #[async_trait]
 pub trait Subject: Send + Sync {
-    /// The backend.
     fn backend(&self) -> &dyn Backend;
-    /// The image of the suite's sandboxes: something like Debian, with Python.
+    /// The image for the suite's sandboxes: Debian or similar, with Python.
     fn image(&self) -> Image {
         Image::Host
     }
-    /// The least isolation that the suite's sandboxes accept.
+    /// The minimum isolation that the suite's sandboxes accept.
     fn isolation(&self) -> Isolation {
         spec().isolation
     }
-    /// What the suite's sandboxes may use. Where something cannot be enforced, that must not be insisted on.
+    /// The limits of the suite's sandboxes. A limit that the backend cannot enforce must not be [`Limit::Required`].
     fn limits(&self) -> Limits {
         spec().limits
     }
-    /// A second backend on the same infrastructure, as a restarted server would make it.
+    /// A second backend on the same infrastructure, as a restarted server would create it.
     fn restarted(&self) -> Box<dyn Backend>;
-    /// Everything outside that belongs to a sandbox: processes, mounts, devices, control groups, files.
+    /// Everything outside the sandbox that belongs to it: processes, mounts, devices, cgroups, files.
     fn traces(&self, id: SandboxId) -> Vec<String>;
-    /// Kills the guest from outside.
+    /// Kills the guest from outside the sandbox.
     async fn kill_guest(&self, id: SandboxId);
     /// Kills the process that owns the sandbox.
     async fn kill_owner(&self, id: SandboxId);
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub end: ExecEnd,
@@ -60,11 +59,11 @@ pub struct Ran {
 /// A link to the guest of a sandbox.
 pub struct Guest {
     pub client: GuestClient,
-    /// Streams that the guest opens; kept open unless a test takes them.
+    /// Streams opened by the guest; kept open unless a test takes them.
     pub incoming: Option<IncomingStreams>,
 }
 
-/// The ordinary wish, with limits that are enforced.
+/// The default spec, with limits that are enforced.
 #[must_use]
 pub fn spec() -> SandboxSpec {
     SandboxSpec {
@@ -83,14 +82,13 @@ pub fn spec() -> SandboxSpec {
     }
 }
 
-/// The ordinary wish, with the subject's own image, isolation and limits.
+/// The default spec, with the subject's own image, isolation and limits.
 #[must_use]
 pub fn wish(subject: &dyn Subject) -> SandboxSpec {
     SandboxSpec { image: subject.image(), isolation: subject.isolation(), limits: subject.limits(), ..spec() }
 }
 
 impl Guest {
-    /// Connects to the guest.
     pub async fn of(backend: &dyn Backend, id: SandboxId) -> Self {
         let stream = backend.connect(id).await.expect("connecting to the guest");
         let (client, _, incoming) = GuestClient::connect(stream).await.expect("greeting the guest");
@@ -102,12 +100,11 @@ impl Guest {
         self.run_program(&["sh", "-c", script]).await
     }
 
-    /// Runs a program as the agent.
     pub async fn run_program(&self, program: &[&str]) -> Ran {
         self.run_in(program, None).await
     }
 
-    /// Runs a program as the agent, on a terminal where one is given.
+    /// Runs a program as the agent, on a terminal if one is given.
     pub async fn run_in(&self, program: &[&str], terminal: Option<TerminalSize>) -> Ran {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin"), ("HOME", "/home/agent")];
@@ -139,7 +136,7 @@ impl Guest {
         }
     }
 
-    /// Runs a command line that must succeed; gives what it printed, without the last line end.
+    /// Runs a command line that must succeed and returns its output without the final newline.
     pub async fn expect(&self, script: &str) -> String {
         let ran = self.run(script).await;
         assert_eq!(ran.end, ExecEnd::Code(0), "{script}: {ran:?}");
@@ -147,14 +144,14 @@ impl Guest {
     }
 }
 
-/// Makes a sandbox, or says why not.
+/// Creates a sandbox; panics with the reason if that fails.
 pub async fn make(subject: &dyn Subject, spec: &SandboxSpec) -> SandboxId {
     let id = SandboxId::generate();
     subject.backend().create(id, spec).await.unwrap_or_else(|error| panic!("creating a sandbox: {error:?}"));
     id
 }
 
-/// Removes a sandbox and checks that nothing is left.
+/// Removes a sandbox and checks that nothing is left of it.
 pub async fn remove(subject: &dyn Subject, id: SandboxId) {
     subject.backend().destroy(id).await.unwrap_or_else(|error| panic!("destroying a sandbox: {error:?}"));
     assert_eq!(subject.traces(id), Vec::<String>::new(), "left behind");
@@ -170,9 +167,9 @@ async fn wait_until(subject: &dyn Subject, id: SandboxId, wanted: impl Fn(&Obser
     }
 }
 
-/// Makes a test of every promise; `$subject` is an expression that gives a [`Subject`]. After it may stand what a backend
-/// cannot do by its nature: `one_user` where guest and agent have the same user id, `far_away` where besides disks have
-/// no size and processes are not counted on this host.
+/// Generates one test per guarantee; `$subject` is an expression that evaluates to a [`Subject`]. An optional second
+/// argument names what the backend cannot do by design: `one_user` if guest and agent share a user id; `far_away` if,
+/// in addition, disks have no size and processes are not counted on this host.
 #[macro_export]
 macro_rules! conformance_suite {
     ($subject:expr) => {

@@ -1,4 +1,4 @@
-//! What the engine is told of a container: who runs in it, what it may do, what it sees, what it may use.
+//! The container configuration: user, privileges, mounts and limits.
 
 use std::collections::HashMap;
 
@@ -19,11 +19,11 @@ use crate::error::SandboxError;
 use crate::limits::Plan;
 use crate::spec::{SandboxId, SandboxSpec};
 
-/// What is hidden beside the parts of `/proc` that namespace sandboxes do not see either.
+/// Paths that are masked in addition to the parts of `/proc` that namespace sandboxes hide too.
 const HIDDEN: [&str; 3] = ["/proc/timer_stats", "/sys", "/sys/firmware"];
 const CPU_PERIOD_MICROS: i64 = 100_000;
 
-/// Describes the container of a sandbox.
+/// Builds the container configuration of a sandbox.
 pub(super) fn describe(
     inner: &Inner,
     ready: &Ready,
@@ -52,15 +52,17 @@ pub(super) fn describe(
         image: Some(image.to_owned()),
         hostname: Some("caisson".into()),
         user: Some(format!("{AGENT_ID}:{AGENT_ID}")),
-        // The runtime goes there as root, before it becomes that user: nothing else that runs inside can follow.
+        // The runtime enters this directory as root, before it switches to the guest's user. Nothing else that runs
+        // inside can enter it.
         working_dir: Some(STATE.into()),
         entrypoint: Some(vec![GUEST_PROGRAM.into()]),
         cmd: Some(words.map(String::from).to_vec()),
         labels: Some(labels(inner, id, spec, plan)?),
-        // What an image wants to have run every few seconds is none of ours.
+        // Disables the image's health check.
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
         network_disabled: Some(true),
-        // A first process hears no other signal that it does not ask for: an engine that stops would wait for it in vain.
+        // PID 1 ignores signals that it has no handler for, so a stopping engine would wait in vain for it to react
+        // to SIGTERM.
         stop_signal: Some("SIGKILL".into()),
         host_config: Some(host_config(inner, ready, id, spec, plan)?),
         ..ContainerCreateBody::default()
@@ -122,7 +124,7 @@ fn host_config(
         readonly_paths: Some(READ_ONLY.map(|path| format!("/{path}")).to_vec()),
         mounts: Some(mounts),
         memory,
-        // The same number: no swap.
+        // Equal to the memory limit: no swap.
         memory_swap: memory,
         cpu_period: offer.no_cpu.is_none().then_some(CPU_PERIOD_MICROS),
         cpu_quota: offer.no_cpu.is_none().then_some(quota),
@@ -145,7 +147,7 @@ fn hidden() -> Vec<String> {
     of_proc.chain(HIDDEN.map(String::from)).collect()
 }
 
-/// Everything that may be written to: the server's directories where the engine sees them, else volumes of the engine's.
+/// All writable mounts: the server's directories if the engine sees them, otherwise volumes of the engine.
 fn mounts(inner: &Inner, ready: &Ready, id: SandboxId) -> Vec<Mount> {
     let disk = inner.layout.disk(id);
     let places = PLACES.iter().map(|(name, path, _)| (*name, *path));

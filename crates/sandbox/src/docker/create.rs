@@ -1,4 +1,4 @@
-//! Making a sandbox: image, directories or volumes, the container, and the guest in it.
+//! Creating a sandbox: the image, directories or volumes, the container, and the guest in it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ use crate::limits::{Obstacles as _, Plan};
 use crate::locks::Turn;
 use crate::spec::{Isolation, SandboxId, SandboxSpec};
 
-/// What this backend gives: a container is made of the same parts.
+/// The isolation level of this backend: containers use the same kernel features as namespace sandboxes.
 pub(super) const ISOLATION: Isolation = Isolation::Namespaces;
-/// How often the guest's socket is looked for, and how often the engine is asked whether the guest still lives.
+/// Poll interval for the guest's socket, and for asking the engine whether the guest is still alive.
 const TICK: Duration = Duration::from_millis(1);
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// The most bytes of a guest's last words.
+/// The maximum length of the guest's final output in an error, in bytes.
 const LAST_WORDS_BYTES: usize = 2000;
 
-/// Makes a sandbox, or finds it made. Whoever stops waiting for an image, which may take minutes, has stopped it; what the
-/// engine is told to make is made to its end.
+/// Creates a sandbox, or finds it already created. Dropping the future while it waits for an image, which may take
+/// minutes, cancels the wait; requests already sent to the engine run to completion.
 pub(super) async fn create(
     backend: &DockerBackend,
     id: SandboxId,
@@ -35,7 +35,7 @@ pub(super) async fn create(
     if spec.isolation > ISOLATION {
         return Err(SandboxError::TooWeak { asked: spec.isolation, given: ISOLATION });
     }
-    // Before the engine is asked: what is wrong with the wish is wrong everywhere.
+    // Checked before the engine is asked: an invalid reference is invalid on every engine.
     image::reference(inner, &spec.image)?;
     let ready = backend.ready().await?;
     if is_running_already(backend, ready, id).await? {
@@ -55,7 +55,7 @@ pub(super) async fn create(
     turn.see_through(made).await
 }
 
-/// What an earlier attempt has left: a sandbox, or remains of one that never ran, which are removed.
+/// Checks what an earlier attempt left: a running sandbox, or the remains of one that never ran, which are removed.
 async fn is_running_already(
     backend: &DockerBackend,
     ready: &Ready,
@@ -70,7 +70,7 @@ async fn is_running_already(
     };
     match found.state.as_ref().and_then(|state| state.status) {
         Some(ContainerStateStatusEnum::RUNNING | ContainerStateStatusEnum::PAUSED) => {
-            // The server may have died before it let go of the disk.
+            // The server may have died before it released the disk.
             release(backend, id).await?;
             Ok(true)
         }
@@ -109,7 +109,7 @@ async fn make(
         let body = container::describe(inner, ready, id, spec, plan, &prepared.reference)?;
         match named::create(&inner.config, &ready.client, &name, &body).await {
             Ok(()) => break,
-            // Somebody has removed the image that was made ready.
+            // The prepared image was removed in the meantime.
             Err(error) if engine::status(&error) == Some(NOT_FOUND) && !is_second => {
                 image::forget(inner).await;
                 prepared = image::get(inner, ready, &spec.image, &trusted).await?;
@@ -124,14 +124,14 @@ async fn make(
     release(backend, id).await
 }
 
-/// What the image itself trusts. An engine that does not see the server's files gets an image with the sandbox's own
-/// certificate in it; others are shown a file.
+/// Certificates that the image itself must trust. If the engine does not see the server's files, the image includes
+/// the sandbox's own certificate; otherwise the certificate is mounted as a file.
 fn trusted(ready: &Ready, spec: &SandboxSpec) -> Vec<String> {
     let own = spec.own_ca.iter().filter(|_| ready.reach != Reach::Shared);
     spec.extra_ca.iter().chain(own).cloned().collect()
 }
 
-/// A refusal of the engine, with what to do where that is known.
+/// Turns an error of the engine into a [`SandboxError`], with a remedy if one is known.
 fn refused(inner: &Inner, id: SandboxId, step: &str, error: bollard::errors::Error) -> SandboxError {
     let message = engine::message(&error);
     match &inner.config.runtime {
@@ -148,13 +148,13 @@ fn refused(inner: &Inner, id: SandboxId, step: &str, error: bollard::errors::Err
     }
 }
 
-/// Returns when the guest can be dialled.
+/// Returns when the guest accepts connections.
 async fn wait_for_guest(backend: &DockerBackend, ready: &Ready, id: SandboxId) -> Result<(), SandboxError> {
     let inner = &backend.inner;
     let end = Instant::now() + inner.config.start_timeout;
     let mut ask = Instant::now() + ASK_EVERY;
     loop {
-        // A relay waits by itself; here only a guest that ends at once is looked for.
+        // With a relay there is no socket to wait for, so this only detects a guest that exits immediately.
         let is_listening = match ready.reach {
             Reach::Shared => link::is_listening(&inner.layout.link_directory(id)),
             Reach::Apart(_) => true,
@@ -181,7 +181,7 @@ async fn wait_for_guest(backend: &DockerBackend, ready: &Ready, id: SandboxId) -
     }
 }
 
-/// What the guest has printed.
+/// The guest's output.
 async fn last_words(ready: &Ready, id: SandboxId) -> String {
     let options = LogsOptionsBuilder::new().stdout(true).stderr(true).tail("20").build();
     let mut lines = std::pin::pin!(ready.client.logs(&layout::container(id), Some(options)));
@@ -202,7 +202,7 @@ async fn release(backend: &DockerBackend, id: SandboxId) -> Result<(), SandboxEr
     Ok(())
 }
 
-/// What the engine knows of a sandbox's container; `None` when there is none.
+/// The engine's description of a sandbox's container; `None` if there is none.
 pub(super) async fn inspect(
     inner: &Inner,
     ready: &Ready,

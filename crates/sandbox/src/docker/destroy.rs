@@ -1,4 +1,4 @@
-//! Ending a sandbox and removing every trace of it: the container, its volumes, its directory.
+//! Ending a sandbox and removing everything that belongs to it: the container, its volumes, its directory.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::namespace::destroy::wait_for_disk;
 use crate::namespace::layout::failed;
 use crate::spec::SandboxId;
 
-/// Ends a sandbox and removes it; returns when nothing is left but garbage that is deleted in the background.
+/// Ends a sandbox and removes it. Returns when all that is left is garbage that is deleted in the background.
 pub(super) async fn destroy(
     backend: &DockerBackend,
     ready: &Ready,
@@ -35,14 +35,13 @@ pub(super) async fn destroy(
     backend.blocking(move |inner| remove_directory(inner, id)).await
 }
 
-/// A volume of this server.
+/// A volume that this server created.
 pub(super) struct OwnVolume {
     name: String,
-    /// Whose it is.
     pub(super) sandbox: Option<SandboxId>,
 }
 
-/// The volumes of one sandbox, or of all.
+/// Lists the volumes of one sandbox, or of all.
 pub(super) async fn volumes(
     inner: &Inner,
     ready: &Ready,
@@ -62,12 +61,12 @@ pub(super) async fn volumes(
     Ok(own.collect())
 }
 
-/// Whether something is left of a sandbox that has no container.
+/// Whether anything is left of a sandbox that has no container.
 pub(super) async fn has_remains(inner: &Inner, ready: &Ready, id: SandboxId) -> Result<bool, SandboxError> {
     Ok(inner.layout.sandbox(id).exists() || !volumes(inner, ready, Some(id)).await?.is_empty())
 }
 
-/// Removes the directory. A sandbox that has just been seen to be gone may still be there for the kernel.
+/// Removes the directory. The kernel may hold a disk for a moment after its sandbox is gone.
 fn remove_directory(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     let directory = inner.layout.sandbox(id);
     if !directory.exists() {
@@ -81,16 +80,16 @@ fn remove_directory(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Deletes what an earlier server has not come to delete, in the background.
+/// Deletes the trash of earlier servers in the background.
 pub(super) fn empty_trash(inner: &Inner) {
     remove_later(trash(inner));
 }
 
-/// The same, and returns when it is gone.
+/// Like [`empty_trash`], but returns when the trash is gone.
 pub(super) fn empty_trash_now(inner: &Inner) -> Result<(), SandboxError> {
     for path in trash(inner) {
         let removed = remove_tree(&path);
-        // Somebody in the background may be at the same tree.
+        // The background thread may be deleting the same tree.
         if path.exists() {
             removed.map_err(|source| failed("removing", &path, source))?;
         }

@@ -1,7 +1,7 @@
 //! The directories of a sandbox on the server's host, for an engine that sees them.
 //!
-//! The disk is mounted on the host only while the container is started. The container then holds it alone, and when its
-//! processes are gone, so are the mount and the loop device, whoever ended them.
+//! The disk is mounted on the host only while the container starts. After that the container alone holds the mount.
+//! When its processes are gone, so are the mount and the loop device, no matter who ended the processes.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use crate::namespace::disk::DISK_FILE;
 use crate::namespace::layout::{failed, make_private_directory};
 use crate::spec::SandboxId;
 
-/// Directories on the disk, where they are inside, and their rights.
+/// Directories on the disk: name, path in the container, mode.
 pub(super) const PLACES: [(&str, &str, u32); 5] = [
     ("workspace", "/workspace", 0o755),
     ("workspace", "/app", 0o755),
@@ -30,7 +30,7 @@ pub(super) const PLACES: [(&str, &str, u32); 5] = [
     ("var-tmp", "/var/tmp", 0o1777),
 ];
 
-/// Makes the directories and mounts the disk.
+/// Creates the directories and mounts the disk.
 pub(super) fn prepare(inner: &Inner, id: SandboxId, plan: &Plan, archive: &Path) -> Result<(), SandboxError> {
     let directory = inner.layout.sandbox(id);
     make_private_directory(&directory)?;
@@ -58,7 +58,7 @@ fn make(path: &Path, user: u32, group: u32, mode: u32) -> io::Result<()> {
         other => other?,
     }
     chown(path, Some(user), Some(group))?;
-    // After the change of owner, which takes some rights away.
+    // After `chown`, which clears some mode bits.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
@@ -69,14 +69,14 @@ fn mount(file: &Path, root: &Path) -> Result<(), SandboxError> {
         .map_err(|error| failed("mounting", root, error.into()))
 }
 
-/// Takes the disk off the host's files. Who still has it, such as the container, keeps it.
+/// Unmounts the disk on the host. A container that uses the disk keeps its own mount.
 pub(super) fn release(root: &Path) -> Result<(), SandboxError> {
     loop {
         match unmount(root, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // Not mounted, or not there.
+            // Not mounted, or does not exist.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
-            // Who may not unmount has not mounted.
+            // A user who may not unmount cannot have mounted it.
             Err(rustix::io::Errno::PERM) if !rustix::process::geteuid().is_root() => return Ok(()),
             Err(error) => return Err(failed("unmounting", root, error.into())),
         }

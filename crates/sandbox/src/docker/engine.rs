@@ -1,4 +1,4 @@
-//! The connection to the engine, and what its complaints mean.
+//! Connecting to the engine, and interpreting its errors.
 
 use std::error::Error as _;
 use std::io;
@@ -10,18 +10,16 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use super::DockerConfig;
 use crate::error::SandboxError;
 
-/// The oldest version of the engine's interface that has all that is needed; Docker 20.10.
+/// The oldest supported version of the engine's API; Docker 20.10.
 const OLDEST_VERSION: (u32, u32) = (1, 41);
-/// Not there.
 pub(super) const NOT_FOUND: u16 = 404;
-/// There already, or in a state that does not fit.
+/// The name is taken, or the state does not allow the operation.
 pub(super) const CONFLICT: u16 = 409;
-/// Not now.
 const SERVICE_UNAVAILABLE: u16 = 503;
-/// In that state already.
+/// The container is already in that state.
 pub(super) const UNCHANGED: u16 = 304;
 
-/// Opens a client and checks that an engine answers that is new enough.
+/// Opens a client, and checks that the engine answers and is new enough.
 pub(super) async fn open(config: &DockerConfig) -> Result<Docker, SandboxError> {
     let seconds = config.engine_timeout.as_secs();
     let host = &config.host;
@@ -58,7 +56,7 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The status with which the engine answered, where it did.
+/// The HTTP status of the engine's answer, if it answered.
 pub(super) fn status(error: &Error) -> Option<u16> {
     match error {
         Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
@@ -66,7 +64,7 @@ pub(super) fn status(error: &Error) -> Option<u16> {
     }
 }
 
-/// What the engine said, without the words of the library around it.
+/// The engine's error message, without the client library's prefix.
 pub(super) fn message(error: &Error) -> String {
     match error {
         Error::DockerResponseServerError { message, .. } => message.trim().to_owned(),
@@ -74,7 +72,8 @@ pub(super) fn message(error: &Error) -> String {
     }
 }
 
-/// How the way to the engine is broken, where that is why a request failed: it may be stopped, and it may come back.
+/// The connection error behind a failed request; `None` if the request failed for another reason. The engine may be
+/// stopped and may come back.
 fn obstacle(error: &Error) -> Option<io::ErrorKind> {
     match error {
         Error::SocketNotFoundError(_) => Some(io::ErrorKind::NotFound),
@@ -82,7 +81,7 @@ fn obstacle(error: &Error) -> Option<io::ErrorKind> {
         Error::HyperLegacyError { .. } | Error::HyperResponseError { .. } => {
             Some(cause(error).unwrap_or(io::ErrorKind::ConnectionAborted))
         }
-        // What cannot be read of an archive is one of these too.
+        // An unreadable archive is also an `IOError`.
         Error::IOError { err } if CONNECTION.contains(&err.kind()) => Some(err.kind()),
         Error::DockerResponseServerError { status_code, message }
             if lacks_containerd(*status_code, message) =>
@@ -93,7 +92,7 @@ fn obstacle(error: &Error) -> Option<io::ErrorKind> {
     }
 }
 
-/// Errors of the operating system about a connection.
+/// Operating system errors that concern a connection.
 const CONNECTION: [io::ErrorKind; 10] = [
     io::ErrorKind::NotFound,
     io::ErrorKind::PermissionDenied,
@@ -107,18 +106,18 @@ const CONNECTION: [io::ErrorKind; 10] = [
     io::ErrorKind::NetworkUnreachable,
 ];
 
-/// An engine that starts or stops answers while what runs its containers does not.
+/// An engine that is starting or stopping answers while containerd does not.
 fn lacks_containerd(status: u16, message: &str) -> bool {
     let is_refused = message.contains("connection refused") || message.contains("no such file or directory");
     status == SERVICE_UNAVAILABLE || status >= 500 && message.contains("containerd.sock") && is_refused
 }
 
-/// Whether a request failed because the engine cannot be reached now, not because of what it was asked for.
+/// Whether a request failed because the engine is unreachable, not because of the request itself.
 pub(super) fn is_away(error: &Error) -> bool {
     obstacle(error).is_some()
 }
 
-/// A complaint of the engine, or about it, in words that say what to do.
+/// Turns an engine error into a [`SandboxError`] that says what to do.
 pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> SandboxError {
     let host = &config.host;
     let (what, remedy) = match obstacle(&error) {
@@ -139,7 +138,7 @@ pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> Sandb
             format!("the Docker engine at {host} is stopped: nobody listens there"),
             "start it (systemctl start docker)".into(),
         ),
-        // Also that of an engine that is about to let others in.
+        // An engine that is starting up also refuses access until it has set the socket's permissions.
         Some(io::ErrorKind::PermissionDenied) => (
             format!("this user may not open the Docker engine at {host}"),
             "start the server as root, or let the user in (usermod -aG docker USER, then log in again)"
@@ -153,7 +152,7 @@ pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> Sandb
     SandboxError::Unavailable { what, remedy }
 }
 
-/// The kind of the operating system's error that lies under this one.
+/// The kind of the I/O error at the root of this error.
 fn cause(error: &Error) -> Option<io::ErrorKind> {
     let mut source: Option<&(dyn std::error::Error + 'static)> = match error {
         Error::IOError { err } => Some(err),

@@ -1,4 +1,4 @@
-//! Stopping all processes of a sandbox where they are: the engine's pause.
+//! Freezing all processes of a sandbox with the engine's pause.
 
 use async_trait::async_trait;
 
@@ -9,7 +9,6 @@ use crate::Freezer;
 use crate::error::SandboxError;
 use crate::spec::SandboxId;
 
-/// What all processes shall do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Still,
@@ -45,7 +44,7 @@ async fn set(backend: &DockerBackend, id: SandboxId, wanted: Wanted) -> Result<(
     };
     match changed {
         Ok(()) => Ok(()),
-        // Somebody else was quicker, or it has ended just now; who comes next will see.
+        // Another call was faster, or the container has just ended; the next observation will show which.
         Err(error) if matches!(engine::status(&error), Some(CONFLICT | UNCHANGED)) => Ok(()),
         Err(error) => Err(engine::explain(&backend.inner.config, &format!("pausing sandbox {id}"), error)),
     }

@@ -1,4 +1,5 @@
-//! The agent's home as an image has it, unpacked on a disk by the server, which is root: the archive is not believed.
+//! Unpacks the agent's home directory of an image onto a disk. The server does this as root, so it does not trust the
+//! archive.
 
 use std::fs;
 use std::io;
@@ -6,11 +7,11 @@ use std::path::Path;
 
 use tar::EntryType;
 
-/// The agent's home on a disk.
+/// The agent's home directory on a disk.
 pub(super) const HOME_DIRECTORY: &str = "agent";
 
-/// Fills the home on a disk with what the image has there. Nothing is written outside the disk, whatever links it has; what is
-/// no file, directory or link is left out.
+/// Fills the home directory on a disk with the content that the image has for it. Never writes outside the disk,
+/// whatever links the disk has. Skips everything that is not a file, directory or link.
 pub(super) fn unpack_home(home: &Path, disk: &Path) -> io::Result<()> {
     let bytes = fs::read(home)?;
     let mut archive = tar::Archive::new(bytes.as_slice());
@@ -22,7 +23,7 @@ pub(super) fn unpack_home(home: &Path, disk: &Path) -> io::Result<()> {
             entry.header().entry_type(),
             EntryType::Regular | EntryType::Directory | EntryType::Symlink | EntryType::Link
         );
-        // The engine puts the name of the directory itself first.
+        // The engine prefixes the entries with the name of the directory itself.
         if is_plain && entry.path()?.starts_with(HOME_DIRECTORY) {
             entry.unpack_in(disk)?;
         }
@@ -44,7 +45,7 @@ mod tests {
             let mut header = tar::Header::new_gnu();
             header.set_entry_type(kind);
             header.set_mode(0o755);
-            // The test need not be root to give files to others.
+            // The test may not run as root, so it cannot `chown` files to other users.
             header.set_uid(u64::from(rustix::process::getuid().as_raw()));
             header.set_gid(u64::from(rustix::process::getgid().as_raw()));
             header.set_size(if kind == EntryType::Regular { 4 } else { 0 });

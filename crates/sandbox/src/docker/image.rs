@@ -1,4 +1,4 @@
-//! Images as containers need them: the chosen one with the guest, the agent's user, mount points and certificates added.
+//! Prepared images: the chosen image plus the guest, the agent's user, mount points and certificates.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -17,20 +17,20 @@ use super::{Inner, Ready, layout};
 use crate::error::SandboxError;
 use crate::spec::Image;
 
-/// The name of the image of jobs that name none.
+/// The image name of jobs that do not specify an image.
 const DEFAULT: &str = "default";
-/// Changes with what is added to an image.
+/// Increase when the content added to an image changes.
 const RECIPE: u32 = 3;
 pub(super) const HOME: &str = "/home/agent";
 
-/// An image that is ready.
+/// A prepared image.
 #[derive(Debug, Clone)]
 pub(super) struct Prepared {
-    /// What containers are made of.
+    /// The image reference for containers.
     pub(super) reference: String,
-    /// The content of the agent's home, as a tar file on the server's disk.
+    /// The content of the agent's home directory, as a tar file on the server's disk.
     pub(super) home: PathBuf,
-    /// The certificates that it trusts, in a file on the server's disk.
+    /// The certificates that the image trusts, in a file on the server's disk.
     pub(super) bundle: PathBuf,
 }
 
@@ -66,8 +66,8 @@ fn is_reference(text: &str) -> bool {
         && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
 }
 
-/// Finds an image, makes it ready where it is not yet, and says what to make containers of. Whoever stops waiting has
-/// stopped the search; what is being made ready is made to its end.
+/// Finds an image, prepares it if necessary, and returns what to create containers from. Dropping the future cancels
+/// the search; a preparation that has started runs to completion.
 pub(super) async fn get(
     inner: &Arc<Inner>,
     ready: &Ready,
@@ -110,7 +110,7 @@ pub(super) async fn get(
     })
 }
 
-/// The names that jobs can use: the default, short names, and the references of images that the engine has.
+/// The image names that jobs can use: the default, short names, and references of images that the engine has.
 pub(super) async fn names(inner: &Inner, ready: &Ready) -> Result<Vec<String>, SandboxError> {
     let images = ready.client.list_images(Some(ListImagesOptionsBuilder::new().build())).await;
     let images = images.map_err(|error| engine::explain(&inner.config, "listing images", error))?;
@@ -131,14 +131,14 @@ pub(super) async fn names(inner: &Inner, ready: &Ready) -> Result<Vec<String>, S
     Ok(names)
 }
 
-/// Whether the engine has an image, or may fetch it.
+/// Whether the engine has an image, or may pull it.
 pub(super) async fn may_be_had(inner: &Inner, ready: &Ready, reference: &str) -> Result<bool, SandboxError> {
     if inner.config.pull == Pull::Missing {
         return Ok(true);
     }
     match ready.client.inspect_image(reference).await {
         Ok(_) => Ok(true),
-        // Also what is no reference to an engine.
+        // Includes names that the engine does not accept as a reference.
         Err(error) if engine::status(&error).is_some_and(|status| (400..500).contains(&status)) => Ok(false),
         Err(error) => {
             Err(engine::explain(&inner.config, &format!("looking for the image {reference}"), error))
@@ -161,12 +161,12 @@ pub(super) fn remedy(name: &str) -> String {
     }
 }
 
-/// Forgets what is known: an image that was there may have been removed.
+/// Clears the cache of prepared images: one of them may have been removed.
 pub(super) async fn forget(inner: &Inner) {
     inner.images.lock().await.clear();
 }
 
-/// Whether the engine has an image.
+/// Looks an image up in the engine.
 pub(super) async fn find(
     inner: &Inner,
     client: &Docker,
@@ -199,7 +199,7 @@ pub(super) async fn find(
     client.inspect_image(reference).await.map_err(|error| engine::explain(&inner.config, &doing, error))
 }
 
-/// Without a tag an engine would fetch all there are.
+/// Without a tag an engine would pull all tags.
 fn default_tag(reference: &str) -> &'static str {
     let name = reference.rsplit('/').next().unwrap_or_default();
     if name.contains([':', '@']) { "" } else { "latest" }

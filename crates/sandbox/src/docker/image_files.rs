@@ -1,4 +1,4 @@
-//! The files that are added to an image. Pure, but for packing them.
+//! The files that are added to an image. Pure functions, except for packing the archive.
 
 use std::fmt::Write as _;
 use std::io;
@@ -8,33 +8,31 @@ use super::disk::PLACES;
 use super::layout::{AGENT_ID, GUEST_PROGRAM, PRIVATE, PRIVATE_MODE, RELAY_ID, STATE, STATE_MODE};
 use crate::java_store::{STORE, java_store};
 
-/// Users of an image.
 pub(super) const USERS: &str = "/etc/passwd";
-/// Groups of an image.
 pub(super) const GROUPS: &str = "/etc/group";
-/// The bundle of certificates that clients are led to.
+/// The certificate bundle that the environment variables of clients point to.
 pub(super) const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// The agent, for an image that does not have that user id.
+/// The `/etc/passwd` entry of the agent, for an image without that user id.
 pub(super) const USER_LINE: &str = "agent:x:1000:1000:agent:/home/agent:/bin/sh";
-/// Its group.
+/// The agent's `/etc/group` entry.
 pub(super) const GROUP_LINE: &str = "agent:x:1000:";
 
-/// What an image gets beside the guest.
+/// The files that are added to an image beside the guest.
 #[derive(Debug, Default)]
 pub(super) struct Additions {
-    /// The list of users.
+    /// Content of `/etc/passwd`.
     pub(super) users: String,
-    /// The list of groups.
+    /// Content of `/etc/group`.
     pub(super) groups: String,
-    /// The bundle of certificates with its path.
+    /// Path and content of the certificate bundle.
     pub(super) bundle: Option<(String, String)>,
-    /// The certificates that it trusts then.
+    /// All certificates that the prepared image trusts.
     pub(super) trusted: String,
-    /// What the image has in the agent's home, as a tar archive.
+    /// The image's content of the agent's home directory, as a tar archive.
     pub(super) home: Vec<u8>,
 }
 
-/// A list of users or groups with the agent in it; as it is when it has that number or that name.
+/// Adds the agent to a list of users or groups. Returns the list unchanged if it already has that id or that name.
 pub(super) fn with_agent(list: &str, line: &str) -> String {
     let has =
         |field: usize, wanted: &str| list.lines().any(|line| line.split(':').nth(field) == Some(wanted));
@@ -55,7 +53,7 @@ pub(super) fn with_agent(list: &str, line: &str) -> String {
     text
 }
 
-/// A bundle with more certificates.
+/// Appends certificates to a bundle, skipping those it has already.
 pub(super) fn with_certificates(bundle: &str, extra: &[String]) -> String {
     let mut text = bundle.to_owned();
     for certificate in extra.iter().map(|certificate| certificate.trim()) {
@@ -70,7 +68,7 @@ pub(super) fn with_certificates(bundle: &str, extra: &[String]) -> String {
     text
 }
 
-/// An absolute path without `.` and `..`.
+/// Removes `.` and `..` from an absolute path.
 pub(super) fn clean(path: &Path) -> String {
     let mut parts: Vec<String> = Vec::new();
     for part in path.components() {
@@ -83,7 +81,7 @@ pub(super) fn clean(path: &Path) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// Packs everything for the root of an image.
+/// Packs everything into a tar archive for the root of an image.
 pub(super) fn archive(additions: &Additions, guest: &[u8]) -> io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for (_, path, mode) in PLACES {

@@ -1,4 +1,4 @@
-//! Names of what belongs to a sandbox: in the engine, on the server's disk, and inside the container.
+//! Names of everything that belongs to a sandbox: in the engine, on the server's disk, and inside the container.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,43 +11,43 @@ use crate::namespace::layout::{failed, make_private_directory};
 use crate::spec::SandboxId;
 use crate::spread::spread_children;
 
-/// On every container and volume: which server made it.
+/// Label on every container and volume: the server that created it.
 pub(super) const SERVER_LABEL: &str = "caisson.server";
-/// On every container and volume: which sandbox it belongs to.
+/// Label on every container and volume: the sandbox it belongs to.
 pub(super) const SANDBOX_LABEL: &str = "caisson.sandbox";
-/// On every container: the limits that are not enforced, as JSON.
+/// Label on every container: the limits that are not enforced, as JSON.
 pub(super) const UNENFORCED_LABEL: &str = "caisson.unenforced";
-/// What was asked for in a sandbox's own labels comes after this.
+/// Prefix for the labels from the sandbox's spec.
 pub(super) const SPEC_LABEL_PREFIX: &str = "caisson.";
 
-/// The guest's program inside.
+/// Path of the guest program in the container.
 pub(super) const GUEST_PROGRAM: &str = "/.caisson/guest";
 /// A directory that only the relay's user may enter.
 pub(super) const PRIVATE: &str = "/.caisson/private";
-/// The guest's journal and socket. The runtime puts the guest there before it takes root's rights from it, and nobody
-/// else who runs in the container can follow.
+/// The directory of the guest's journal and socket. The runtime makes it the guest's working directory before it
+/// drops root privileges; nothing else that runs in the container can enter it.
 pub(super) const STATE: &str = "/.caisson/private/state";
-/// The guest's socket, in its working directory.
+/// The guest's socket, relative to its working directory.
 pub(super) const SOCKET: &str = "link.sock";
-/// The user that the guest and all it runs have.
+/// User id of the guest and everything it runs.
 pub(super) const AGENT_ID: u32 = 1000;
-/// The user that relays have, and nothing else.
+/// User id of the relays, used by nothing else.
 pub(super) const RELAY_ID: u32 = 65_532;
-/// Rights of the directory of the journal: the relay's group may pass, and the socket gets that group.
+/// Mode of the journal's directory: the relay's group may traverse it, and the socket inherits that group.
 pub(super) const STATE_MODE: u32 = 0o2710;
-/// Rights of the directory around it.
+/// Mode of the parent directory.
 pub(super) const PRIVATE_MODE: u32 = 0o700;
 
 /// Paths and names of one server.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     state: PathBuf,
-    /// What this server's containers are marked with.
+    /// The value of [`SERVER_LABEL`] on this server's containers.
     pub(super) server: String,
 }
 
 impl Layout {
-    /// Makes the directories, and a name for this server where it has none.
+    /// Creates the directories, and a name for this server if it has none.
     pub(super) fn prepare(state: &Path) -> Result<Self, SandboxError> {
         for name in ["sandboxes", "disks", "trash"] {
             make_private_directory(&state.join(name))?;
@@ -78,17 +78,17 @@ impl Layout {
         self.sandbox(id).join("disk")
     }
 
-    /// What the container has as [`PRIVATE`].
+    /// The host directory that the container sees as [`PRIVATE`].
     pub(super) fn private(&self, id: SandboxId) -> PathBuf {
         self.sandbox(id).join("private")
     }
 
-    /// The directory that holds the guest's socket.
+    /// The directory of the guest's socket.
     pub(super) fn link_directory(&self, id: SandboxId) -> PathBuf {
         self.private(id).join("state")
     }
 
-    /// Marks of everything that belongs to a sandbox.
+    /// The labels of everything that belongs to a sandbox.
     pub(super) fn labels(&self, id: SandboxId) -> HashMap<String, String> {
         HashMap::from([
             (SERVER_LABEL.to_owned(), self.server.clone()),
@@ -96,34 +96,32 @@ impl Layout {
         ])
     }
 
-    /// Finds everything of this server.
+    /// A filter that matches everything of this server.
     pub(super) fn filter(&self) -> HashMap<String, Vec<String>> {
         HashMap::from([("label".to_owned(), vec![format!("{SERVER_LABEL}={}", self.server)])])
     }
 }
 
-/// The name of a sandbox's container.
 pub(super) fn container(id: SandboxId) -> String {
     format!("caisson-{id}")
 }
 
-/// The name of the container of which an image is made.
+/// The name of the container from which an image is prepared.
 pub(super) fn image_container(server: &str, key: &str) -> String {
     format!("caisson-image-{server}-{key}")
 }
 
-/// The tag of an image that a server has prepared. It names the server: servers that share an engine neither replace nor
-/// remove each other's images.
+/// The tag of a prepared image. It includes the server's name so that servers that share an engine neither replace
+/// nor remove each other's images.
 pub(super) fn image_tag(server: &str, key: &str) -> String {
     format!("{server}-{key}")
 }
 
-/// The name of a sandbox's volume.
 pub(super) fn volume(id: SandboxId, part: &str) -> String {
     format!("caisson-{id}-{part}")
 }
 
-/// Reads this server's name, or invents one.
+/// Reads this server's name, or generates one.
 fn server_name(file: &Path) -> Result<String, SandboxError> {
     let read = || fs::read_to_string(file).map(|text| text.trim().to_owned());
     match read() {

@@ -5,25 +5,26 @@ use bollard::models::SystemInfo;
 use crate::limits::Obstacles;
 use crate::spec::LimitKind;
 
-/// What the engine and its host offer for limits.
+/// The limits that the engine and its host support.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Offer {
-    /// Why memory cannot be limited, where it cannot.
+    /// Why memory cannot be limited; `None` if it can.
     pub(super) no_memory: Option<String>,
-    /// Why processor time cannot be limited.
+    /// Why CPU time cannot be limited; `None` if it can.
     pub(super) no_cpu: Option<String>,
-    /// Why processes cannot be limited.
+    /// Why the number of processes cannot be limited; `None` if it can.
     pub(super) no_pids: Option<String>,
-    /// Why disks cannot be sized.
+    /// Why the size of disks cannot be limited; `None` if it can.
     pub(super) no_disk: Option<String>,
-    /// The most open files that a process can have.
+    /// The maximum number of open files per process.
     pub(super) open_files: u64,
-    /// The most that all processes of a sandbox can have together, where the engine's host is known to have a limit for all processes.
+    /// The maximum number of open files of all processes of a sandbox together; known if the engine runs on this host
+    /// and the host has a system-wide limit.
     pub(super) open_files_together: Option<u64>,
 }
 
 impl Offer {
-    /// What an engine tells of itself.
+    /// Reads the supported limits from the engine's info.
     pub(super) fn of(info: &SystemInfo, no_disk: Option<String>, open_files: u64) -> Self {
         let without = |there: Option<bool>, what: &str| {
             (there != Some(true)).then(|| format!("the engine's host has no control group for {what}"))

@@ -1,4 +1,5 @@
-//! The way to the guest: a socket that server and container share, or a relay that the engine runs inside.
+//! Connecting to the guest: through a socket that server and container share, or through a relay that the engine runs
+//! inside.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -21,10 +22,10 @@ use crate::error::SandboxError;
 use crate::namespace::layout::failed;
 use crate::spec::SandboxId;
 
-/// Bytes of output that are taken from the engine at a time.
+/// Maximum size of one read from the relay, in bytes.
 const RELAY_BYTES: usize = 64 * 1024;
 
-/// Whether the guest has made its socket.
+/// Whether the guest has created its socket.
 pub(super) fn is_listening(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory.join(SOCKET)).is_ok()
 }
@@ -42,8 +43,8 @@ pub(super) async fn connect(
     relay(inner, ready, id).await
 }
 
-/// The directory belongs to the guest, who may have put anything there. What is opened is a socket in this very directory,
-/// and that same one is dialled.
+/// The directory belongs to the guest, which may have put anything there. So this opens the entry, checks that it is
+/// a socket in this very directory, and connects to that same inode.
 async fn dial(id: SandboxId, directory: &Path) -> Result<GuestStream, SandboxError> {
     let silent = || SandboxError::NotRunning { id, why: "nobody listens at its socket".into() };
     let path = directory.join(SOCKET);
@@ -63,7 +64,7 @@ async fn dial(id: SandboxId, directory: &Path) -> Result<GuestStream, SandboxErr
     }
 }
 
-/// Runs the guest's own relay in the container, as a user that nothing else there has.
+/// Runs the guest's relay in the container, as a user that nothing else in there has.
 async fn relay(inner: &Inner, ready: &Ready, id: SandboxId) -> Result<GuestStream, SandboxError> {
     let explain = |error: bollard::errors::Error| match engine::status(&error) {
         Some(NOT_FOUND | CONFLICT) => SandboxError::NotRunning { id, why: engine::message(&error) },
@@ -93,7 +94,7 @@ async fn relay(inner: &Inner, ready: &Ready, id: SandboxId) -> Result<GuestStrea
     }
 }
 
-/// The link is what the relay prints; what it complains about goes to the log.
+/// The relay's stdout carries the link; its stderr goes to the log.
 fn bytes_of(id: SandboxId, piece: Result<LogOutput, bollard::errors::Error>) -> Option<io::Result<Bytes>> {
     match piece {
         Ok(LogOutput::StdOut { message }) => Some(Ok(message)),

@@ -1,4 +1,4 @@
-//! Finding every sandbox of this server again: by labels in the engine, by names of directories here.
+//! Finding every sandbox of this server again: by labels in the engine, by directory names on this host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use super::{Inner, Ready, destroy, engine};
 use crate::error::SandboxError;
 use crate::spec::SandboxId;
 
-/// Lists sandboxes, whatever their phase, and what is left of those that ended.
+/// Lists sandboxes in any phase, including the remains of ended ones.
 pub(super) async fn list(inner: &Inner, ready: &Ready) -> Result<Vec<SandboxId>, SandboxError> {
     let options = ListContainersOptionsBuilder::new().all(true).filters(&inner.layout.filter()).build();
     let containers = ready.client.list_containers(Some(options)).await;

@@ -1,8 +1,8 @@
-//! Sandboxes that are containers of a Docker engine, reached by its interface.
+//! Sandboxes as containers of a Docker engine, driven through its API.
 //!
-//! Each sandbox is a container without network, capabilities and root, whose first process is the guest. Whatever is known
-//! of a sandbox is asked of the engine, by labels: this backend remembers nothing. Where the engine sees the server's files
-//! a sandbox has a sized disk of ours and a socket; where it does not, volumes of the engine's and a relay.
+//! Each sandbox is a container without network, capabilities and root, with the guest as its first process. The
+//! backend keeps no state about sandboxes: it queries the engine by labels. If the engine sees the server's files, a
+//! sandbox gets a sized disk from this server and a socket; otherwise it gets volumes of the engine and a relay.
 
 mod config;
 mod container;
@@ -53,10 +53,10 @@ use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
 
 pub use config::{DockerConfig, LinkChoice, Pull};
 
-/// Open files of an engine elsewhere, of which nobody knows its limits.
+/// Open-file limit assumed for a remote engine, whose limits are unknown.
 const USUAL_OPEN_FILES: u64 = 1 << 20;
 
-/// Makes sandboxes that are containers of a Docker engine. Clones share everything.
+/// Runs sandboxes as containers of a Docker engine. Clones share all state.
 #[derive(Clone)]
 pub struct DockerBackend {
     inner: Arc<Inner>,
@@ -68,11 +68,11 @@ struct Inner {
     config: DockerConfig,
     layout: Layout,
     disks: DiskStore,
-    /// Images that are known to be ready, by their keys.
+    /// Keys of the images that are known to be prepared.
     images: Arc<Mutex<HashSet<String>>>,
 }
 
-/// What is known once the engine has answered.
+/// Facts about the engine, known once it has answered.
 struct Ready {
     client: Docker,
     reach: Reach,
@@ -81,10 +81,10 @@ struct Ready {
 }
 
 impl DockerBackend {
-    /// A backend for an engine, which is not asked yet: it may come later.
+    /// Creates a backend without contacting the engine, which may start later.
     ///
     /// # Errors
-    /// The directories cannot be made.
+    /// Fails if the directories cannot be created.
     pub fn new(config: DockerConfig) -> Result<Self, SandboxError> {
         let layout = Layout::prepare(&config.state_dir)?;
         let backend = Self::with_layout(config, layout);
@@ -93,11 +93,11 @@ impl DockerBackend {
         Ok(backend)
     }
 
-    /// A backend that only looks at the engine: what it has to try is tried in `scratch`, and the folder of the settings
-    /// is left as it is, be it there or not.
+    /// A backend that only inspects the engine: its experiments go to `scratch`, and the configured state directory
+    /// is neither created nor changed.
     ///
     /// # Errors
-    /// The directories cannot be made.
+    /// Fails if the directories cannot be created.
     pub fn to_look(config: DockerConfig, scratch: &Path) -> Result<Self, SandboxError> {
         Ok(Self::with_layout(config, Layout::prepare(scratch)?))
     }
@@ -112,7 +112,7 @@ impl DockerBackend {
         Self { inner, locks: Locks::new(), ready: Arc::default() }
     }
 
-    /// The engine, once it has answered. An engine that does not is asked again the next time.
+    /// Connects to the engine once. If the engine does not answer, the next call tries again.
     async fn ready(&self) -> Result<&Ready, SandboxError> {
         self.ready.get_or_try_init(|| self.get_ready()).await
     }
@@ -141,7 +141,7 @@ impl DockerBackend {
         Ok(Ready { offer, client, reach, guest_hash: hasher.finish() })
     }
 
-    /// Does work that blocks away from the threads that serve.
+    /// Runs blocking work on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T, SandboxError> + Send + 'static,
@@ -218,7 +218,7 @@ impl Backend for DockerBackend {
 
     async fn settle(&self) -> Result<(), SandboxError> {
         if let Some(ready) = self.ready.get() {
-            // Whoever makes an image ready holds this.
+            // Held while an image is prepared, so this waits for running preparations.
             let _nobody = self.inner.images.lock().await;
             let removed = prepare::remove_unfinished(&self.inner, &ready.client).await;
             removed.map_err(|error| engine::explain(&self.inner.config, "removing containers", error))?;

@@ -1,4 +1,4 @@
-//! Making and removing containers by names that only this server uses.
+//! Creating and removing containers by names that only this server uses.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use super::engine::{self, CONFLICT, NOT_FOUND};
 
 const TICK: Duration = Duration::from_millis(5);
 
-/// Makes a container in place of one that an earlier server was about to make when it ended. An engine goes on with what
-/// it was asked for, and for a while only the name is taken: there is nothing yet to be found or removed.
+/// Creates a container, replacing one that an earlier server was creating when it ended. The engine finishes such a
+/// request, and for a while only the name is taken: there is no container yet that could be found or removed.
 pub(super) async fn create(
     config: &DockerConfig,
     client: &Docker,
@@ -34,7 +34,7 @@ pub(super) async fn create(
     }
 }
 
-/// Ends and removes a container with its volumes; one that is not there is removed.
+/// Kills and removes a container with its volumes. Succeeds if there is none.
 pub(super) async fn remove(config: &DockerConfig, client: &Docker, name: &str) -> Result<(), Error> {
     let end = Instant::now() + config.stop_timeout;
     let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
@@ -42,7 +42,7 @@ pub(super) async fn remove(config: &DockerConfig, client: &Docker, name: &str) -
         match client.remove_container(name, Some(options.clone())).await {
             Ok(()) => return Ok(()),
             Err(error) if engine::status(&error) == Some(NOT_FOUND) => return Ok(()),
-            // Somebody else is removing it already.
+            // Another request is already removing it.
             Err(error) if engine::status(&error) == Some(CONFLICT) && Instant::now() < end => {
                 tokio::time::sleep(TICK).await;
             }

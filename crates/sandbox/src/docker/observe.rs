@@ -1,4 +1,4 @@
-//! What is seen of a sandbox from outside: the engine's word, and the control group where it can be read.
+//! Observing a sandbox from outside: through the engine, and through its cgroup where that is readable.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,17 +17,16 @@ use crate::error::SandboxError;
 use crate::limits::Unenforced;
 use crate::spec::{Ended, EndedReason, Observed, Phase, SandboxId, Usage};
 
-/// What shells and engines add to the number of a signal that has ended a process.
+/// Shells and engines add this to the number of the signal that ended a process.
 const SIGNAL_BASE: i64 = 128;
 const SIGKILL: i64 = 9;
-/// Hexadecimal digits of a container's id.
+/// Length of a container id in hexadecimal digits.
 const CONTAINER_ID_LENGTH: usize = 64;
-/// How long the engine may take to tell what has happened.
+/// Timeout for querying past events from the engine.
 const EVENTS_PATIENCE: Duration = Duration::from_secs(2);
-/// The engine's way to say never.
+/// Start of the zero timestamp with which the engine says "never".
 const NEVER: &str = "0001-";
 
-/// Looks at a sandbox.
 pub(super) async fn observe(inner: &Inner, ready: &Ready, id: SandboxId) -> Result<Observed, SandboxError> {
     let Some(found) = inspect(inner, ready, id).await? else {
         let phase = match destroy::has_remains(inner, ready, id).await? {
@@ -81,7 +80,7 @@ fn explain(state: &ContainerState) -> Phase {
 async fn usage(ready: &Ready, id: SandboxId, state: &ContainerState, container: Option<&str>) -> Usage {
     let group = state.pid.and_then(group_of).filter(|group| match ready.reach {
         Reach::Shared => true,
-        // The engine may be on this host all the same, as where `link = "exec"` is set.
+        // The engine may still be on this host, for example with `link = "exec"`.
         Reach::Apart(_) => container.is_some_and(|container| is_group_of(group, container)),
     });
     match group {
@@ -90,7 +89,7 @@ async fn usage(ready: &Ready, id: SandboxId, state: &ContainerState, container: 
     }
 }
 
-/// The control group of a process of this host.
+/// The cgroup of a process on this host.
 fn group_of(pid: i64) -> Option<Group> {
     let hierarchy = Hierarchy::find()?;
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -106,14 +105,15 @@ fn group_of(pid: i64) -> Option<Group> {
     Some(Group { hierarchy, name: name.trim_matches('/').to_owned() })
 }
 
-/// Whether a control group of this host is that of the container: a process of another host has its number by chance.
+/// Whether a cgroup of this host belongs to the container. With a remote engine, the process id may match a local
+/// process by coincidence.
 fn is_group_of(group: &Group, container: &str) -> bool {
     let is_whole = container.len() == CONTAINER_ID_LENGTH;
-    // `docker/ID`, or `system.slice/docker-ID.scope` where systemd makes the groups.
+    // `docker/ID`, or `system.slice/docker-ID.scope` if systemd manages the cgroups.
     is_whole && group.name.split('/').any(|part| part.contains(container))
 }
 
-/// The engine's own figures: fewer, and it does not count what it refuses.
+/// The engine's own statistics. They have fewer fields and do not count refused forks.
 async fn stats(ready: &Ready, id: SandboxId) -> Usage {
     let options = StatsOptionsBuilder::new().stream(false).one_shot(true).build();
     let mut answers = std::pin::pin!(ready.client.stats(&layout::container(id), Some(options)));
@@ -131,19 +131,19 @@ async fn stats(ready: &Ready, id: SandboxId) -> Usage {
     }
 }
 
-/// How often the engine has heard that memory was used up, as far back as it remembers.
+/// The number of OOM events of the container, as far back as the engine remembers.
 async fn oom_events(ready: &Ready, id: SandboxId) -> u64 {
     let filter =
         HashMap::from([("container", vec![layout::container(id)]), ("event", vec!["oom".to_owned()])]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let options = EventsOptionsBuilder::new()
-        // All it remembers: a container's name is used once.
+        // All events the engine remembers; container names are never reused.
         .since("1")
         .until(&format!("{}.{:09}", now.as_secs(), now.subsec_nanos()))
         .filters(&filter)
         .build();
     let events = ready.client.events(Some(options)).filter(|event| std::future::ready(event.is_ok())).count();
-    // An engine whose clock is behind would keep us waiting for the future.
+    // With an engine whose clock is behind ours, the request would wait for future events.
     tokio::time::timeout(EVENTS_PATIENCE, events).await.unwrap_or_default() as u64
 }
 

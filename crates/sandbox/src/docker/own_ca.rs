@@ -1,5 +1,4 @@
-//! A certificate that one container trusts and no other: files of the server's that are shown in the place of the
-//! image's own.
+//! A certificate that only one container trusts: files of the server that are mounted over the image's own.
 
 use std::fs;
 use std::io;
@@ -16,13 +15,13 @@ use crate::namespace::layout::failed;
 use crate::namespace::own_ca::browser_policy;
 use crate::spec::SandboxId;
 
-/// The file of a browser's policy inside.
+/// The browser's policy file in the container.
 const POLICY: &str = "/etc/chromium/policies/managed/caisson-certificates.json";
 const BUNDLE_FILE: &str = "ca-certificates.crt";
 const STORE_FILE: &str = "cacerts";
 const POLICY_FILE: &str = "browser-policy.json";
 
-/// Writes the files of a sandbox whose directory is there.
+/// Writes the files of a sandbox whose directory exists.
 pub(super) fn write(
     inner: &Inner,
     id: SandboxId,
@@ -45,7 +44,7 @@ fn write_readable(path: &Path, content: &[u8]) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
 }
 
-/// What shows them inside.
+/// The mounts that expose them in the container.
 pub(super) fn mounts(inner: &Inner, id: SandboxId) -> Vec<Mount> {
     let directory = inner.layout.sandbox(id);
     let store = format!("/{STORE}");

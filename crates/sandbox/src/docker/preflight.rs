@@ -1,4 +1,4 @@
-//! Looking at the engine: what it can do, what is missing, and what would change that.
+//! Checking the engine: what it supports, what is missing, and how to fix that.
 
 use bollard::Docker;
 use bollard::models::SystemInfo;
@@ -11,7 +11,7 @@ use crate::limits::Obstacles as _;
 use crate::namespace::preflight::{flawed, free_disk, good, program};
 use crate::spec::{Capabilities, Check, CheckState};
 
-/// Checks the engine and fails when something is missing that every sandbox needs.
+/// Checks the engine. Fails if anything is missing that every sandbox needs.
 pub(super) async fn preflight(backend: &DockerBackend) -> Result<Capabilities, SandboxError> {
     let ready = backend.ready().await?;
     let checks = checks(backend).await;
@@ -24,7 +24,7 @@ pub(super) async fn preflight(backend: &DockerBackend) -> Result<Capabilities, S
     Ok(Capabilities { isolation: create::ISOLATION, enforced: ready.offer.enforced(), checks })
 }
 
-/// Everything that is looked at. Never fails.
+/// Runs all checks. Never fails.
 pub(super) async fn checks(backend: &DockerBackend) -> Vec<Check> {
     let inner = &backend.inner;
     let ready = match backend.ready().await {

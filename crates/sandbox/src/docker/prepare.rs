@@ -1,5 +1,5 @@
-//! Making an image ready, once for each, with the engine's own means: a container that never runs is given the files and
-//! kept as an image. So any image works, an engine far away too, and a start copies nothing.
+//! Preparing an image, once per image, by means of the engine: a container that never runs receives the files and is
+//! committed as an image. So any image and any remote engine work, and starting a sandbox copies nothing.
 
 use std::collections::HashMap;
 use std::fs;
@@ -24,40 +24,40 @@ use super::{Inner, named};
 use crate::error::SandboxError;
 use crate::namespace::layout::failed;
 
-/// Where images are kept that were made here.
+/// Repository of the prepared images.
 pub(super) const REPOSITORY: &str = "caisson-prepared";
-/// On those images: what they were made of.
+/// Label on prepared images: the image they were made from.
 const BASE_LABEL: &str = "caisson.base";
-/// The most bytes of a file that is read from an image.
+/// The maximum size of a file read from an image, in bytes.
 const MAX_FILE_BYTES: usize = 16 << 20;
-/// The most bytes of a home that is copied to every disk.
+/// The maximum size of a home directory that is copied to every disk, in bytes.
 const MAX_HOME_BYTES: usize = 64 << 20;
 const MAX_LINKS: usize = 4;
 
-/// An image that is to be made ready.
+/// An image to prepare.
 pub(super) struct Work {
     pub(super) inner: Arc<Inner>,
     pub(super) client: Docker,
-    /// What it is called.
+    /// The reference as requested.
     pub(super) reference: String,
-    /// What the engine calls it.
+    /// The engine's id of the image.
     pub(super) base: String,
-    /// Certificates that it gets.
+    /// Certificates to add.
     pub(super) extra_ca: Vec<String>,
-    /// Of all that it is made of.
+    /// Hash of all inputs.
     pub(super) key: String,
-    /// What comes out.
     pub(super) prepared: Prepared,
 }
 
 impl Work {
-    /// Whether an earlier server has done it.
+    /// Whether an earlier server has already prepared it.
     pub(super) async fn is_done(&self) -> bool {
         let is_there = self.client.inspect_image(&self.prepared.reference).await.is_ok();
         is_there && self.prepared.home.exists() && self.prepared.bundle.exists()
     }
 
-    /// Does it. The container has a name that the next attempt finds again, should this server end in the middle.
+    /// Prepares the image. The container's name is deterministic, so that the next attempt finds it if this server
+    /// ends midway.
     pub(super) async fn make(&self) -> Result<(), SandboxError> {
         let Self { inner, client, reference, .. } = self;
         tracing::info!(reference, "preparing an image for sandboxes, once");
@@ -78,7 +78,7 @@ impl Work {
         Ok(())
     }
 
-    /// Gives the container its files and keeps it as the image.
+    /// Adds the files to the container and commits it as an image.
     async fn fill_and_keep(&self, container: &str) -> Result<(), SandboxError> {
         let Self { inner, client, prepared, .. } = self;
         let explain = |error| self.explain(error);
@@ -118,7 +118,8 @@ impl Work {
     }
 }
 
-/// Removes the containers of images that an earlier server did not come to finish. Called where nothing is being made.
+/// Removes the containers of preparations that an earlier server left unfinished. Must not be called during a
+/// preparation.
 pub(super) async fn remove_unfinished(inner: &Inner, client: &Docker) -> Result<(), Error> {
     let options = ListContainersOptionsBuilder::new().all(true).filters(&inner.layout.filter()).build();
     for container in client.list_containers(Some(options)).await? {
@@ -130,7 +131,7 @@ pub(super) async fn remove_unfinished(inner: &Inner, client: &Docker) -> Result<
     Ok(())
 }
 
-/// Removes what was made of the same image before. What is still in use stays.
+/// Removes older preparations of the same image. Images in use stay.
 async fn remove_older(inner: &Inner, client: &Docker, reference: &str, key: &str) {
     let mut filter = inner.layout.filter();
     filter.entry("label".into()).or_default().push(format!("{BASE_LABEL}={reference}"));
@@ -142,7 +143,7 @@ async fn remove_older(inner: &Inner, client: &Docker, reference: &str, key: &str
     }
 }
 
-/// Reads what is added to.
+/// Reads the image's files and computes the additions.
 async fn read(client: &Docker, container: &str, extra_ca: &[String]) -> Result<Additions, Error> {
     let (_, users) = read_file(client, container, image_files::USERS).await?;
     let (_, groups) = read_file(client, container, image_files::GROUPS).await?;
@@ -158,7 +159,7 @@ async fn read(client: &Docker, container: &str, extra_ca: &[String]) -> Result<A
     })
 }
 
-/// Reads a file of a container, following links; empty where it is missing. Gives the path that it really has.
+/// Reads a file of a container, following links; empty if it is missing. Also returns its resolved path.
 async fn read_file(client: &Docker, container: &str, path: &str) -> Result<(String, String), Error> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -178,7 +179,7 @@ async fn read_file(client: &Docker, container: &str, path: &str) -> Result<(Stri
     Ok((path, String::new()))
 }
 
-/// A path of a container as a tar archive; `None` where it is missing or too large.
+/// Downloads a path of a container as a tar archive; `None` if it is missing or too large.
 async fn download(
     client: &Docker,
     container: &str,

@@ -1,7 +1,7 @@
-//! Whether the engine sees what the server sees: the same files, and file systems that the server mounts.
+//! Whether the engine sees the server's files and the file systems that the server mounts.
 //!
-//! Asked, not guessed. A socket on this host may lead to an engine elsewhere, and an engine on this host may have another
-//! view of the files than a server in a container.
+//! This is tested, not guessed. A socket on this host may lead to an engine elsewhere, and an engine on this host may
+//! see a different file system than a server that runs in a container.
 
 use std::fs;
 use std::io;
@@ -19,16 +19,16 @@ use crate::spec::SandboxId;
 /// An image that no engine has.
 const NO_IMAGE: &str = "caisson-probe:never";
 
-/// What server and engine have in common.
+/// What server and engine share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// The same files, and mounts too.
+    /// The same files, including mounts.
     Shared,
-    /// Nothing but the engine's interface, for this reason.
+    /// Nothing but the engine's API, for this reason.
     Apart(String),
 }
 
-/// Finds out.
+/// Tests what server and engine share.
 pub(super) async fn find(client: &Docker, info: &SystemInfo, host: &str, layout: &Layout) -> Reach {
     if !host.starts_with("unix://") {
         return Reach::Apart("the engine is reached over a network".into());
@@ -56,7 +56,7 @@ pub(super) async fn find(client: &Docker, info: &SystemInfo, host: &str, layout:
     }
 }
 
-/// Mounts an empty file system with a directory in it.
+/// Mounts an empty file system that has one directory in it.
 fn raise(place: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(place)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -68,11 +68,12 @@ fn raise(place: &Path) -> io::Result<PathBuf> {
 
 fn lower(place: &Path) {
     let _ = unmount(place, UnmountFlags::DETACH);
-    // Nothing depends on it being gone.
+    // Best effort: leaving it behind does no harm.
     let _ = fs::remove_dir(place);
 }
 
-/// An engine looks at the mounts of a new container before it looks for the image, and there is none: nothing is made.
+/// An engine checks the mounts of a new container before it looks for the image. The image does not exist, so nothing
+/// is created.
 async fn ask(client: &Docker, inside: &Path) -> Result<(), String> {
     let mount = Mount {
         typ: Some(MountType::BIND),

@@ -1,9 +1,9 @@
-//! The seccomp profile for containers, made of the same data as the filter of namespace sandboxes.
+//! The seccomp profile for containers, built from the same data as the filter of namespace sandboxes.
 //!
-//! There a refusal wins over what is allowed. An engine's profile has one verdict for a call, so a call that is refused
-//! under conditions is allowed here under the opposite ones. The library under the engine joins conditions only on
-//! different arguments and compares 64 bits, where the kernel looks at 32. Both are met by cubes: some bits of an
-//! argument must have a value, the others do not matter.
+//! In that filter a refusal overrides a permission. An engine's profile has a single verdict per system call, so a
+//! call that is refused under certain conditions is allowed here under the opposite conditions. libseccomp, which the
+//! engine uses, joins conditions only on different arguments and compares 64 bits, where the kernel looks at 32.
+//! Cubes solve both: some bits of an argument must have a given value, the others do not matter.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,12 +16,12 @@ use crate::namespace::seccomp::{Rules, rules};
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
 const ALL_BITS: u32 = u32::MAX;
-/// Calls that fail with `ENOSYS`. Programs fall back only when a call does not exist: from `clone3` to `clone`, whose flags a
-/// filter can see, and from Linux AIO, whose slots all jobs of a host share, to threads.
+/// Calls that fail with `ENOSYS`, because programs fall back only if a call does not exist: from `clone3` to `clone`,
+/// whose flags a filter can inspect, and from Linux AIO, whose slots all jobs of a host share, to threads.
 const ABSENT: [&str; 7] =
     ["clone3", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit"];
 
-/// A rule under which a call is refused: when all of its conditions hold.
+/// A rule that refuses a call if all of its conditions hold.
 #[derive(Debug, Clone, Deserialize)]
 struct Refusal {
     syscall: String,
@@ -43,14 +43,14 @@ enum Comparison {
     MaskedEq(u64),
 }
 
-/// The values whose bits under the mask are these.
+/// The set of values whose bits under `mask` equal `value`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cube {
     mask: u32,
     value: u32,
 }
 
-/// A cube for each argument that matters. All must hold.
+/// One cube per argument that matters. All must match.
 type Term = BTreeMap<u8, Cube>;
 
 impl Cube {
@@ -63,7 +63,7 @@ impl Cube {
         other.mask & self.mask == self.mask && (other.value ^ self.value) & self.mask == 0
     }
 
-    /// All values outside this cube, as cubes that do not overlap.
+    /// All values outside this cube, as disjoint cubes.
     fn complement(self) -> Vec<Self> {
         let mut above = 0;
         let mut cubes = Vec::new();
@@ -76,7 +76,7 @@ impl Cube {
 }
 
 impl Condition {
-    /// Where the condition does not hold.
+    /// The cubes in which the condition does not hold.
     fn opposite(&self) -> Result<Vec<Cube>, String> {
         let low = |value: u64| u32::try_from(value).map_err(|_| format!("{value} has more than 32 bits"));
         let value = low(self.val)?;
@@ -88,7 +88,7 @@ impl Condition {
     }
 }
 
-/// The terms under which none of the refusals holds.
+/// The terms under which none of the refusals applies.
 fn allowed(refusals: &[Refusal]) -> Result<Vec<Term>, String> {
     let mut ways: Vec<Vec<(u8, Cube)>> = Vec::new();
     for refusal in refusals {
@@ -98,7 +98,7 @@ fn allowed(refusals: &[Refusal]) -> Result<Vec<Term>, String> {
         }
         ways.push(way);
     }
-    // Those that leave little come first, so that there is never much to go through.
+    // The shortest come first, which keeps the intermediate results small.
     ways.sort_by_key(Vec::len);
     let mut terms = vec![Term::new()];
     for way in ways {
@@ -115,7 +115,7 @@ fn allowed(refusals: &[Refusal]) -> Result<Vec<Term>, String> {
     Ok(terms)
 }
 
-/// Leaves out terms that say nothing new.
+/// Drops terms that another term covers.
 fn without_covered(terms: &[Term]) -> Vec<Term> {
     let covers = |wide: &Term, narrow: &Term| {
         wide.iter().all(|(index, cube)| narrow.get(index).is_some_and(|other| cube.covers(*other)))
@@ -129,10 +129,10 @@ fn without_covered(terms: &[Term]) -> Vec<Term> {
     terms.iter().enumerate().filter(is_kept).map(|(_, term)| term.clone()).collect()
 }
 
-/// The profile as the engine reads it. Made once.
+/// The profile in the engine's JSON format. Built once.
 ///
 /// # Errors
-/// The data is wrong.
+/// Fails if the embedded data is invalid.
 pub(super) fn profile() -> Result<&'static str, &'static str> {
     static PROFILE: LazyLock<Result<String, String>> = LazyLock::new(|| make(rules()?));
     PROFILE.as_deref().map_err(String::as_str)
@@ -210,7 +210,7 @@ mod tests {
         for (name, refusals) in conditional {
             let terms = allowed(&refusals).unwrap();
             assert!(!terms.is_empty() && terms.len() < 100, "{name}: {} terms", terms.len());
-            // Around every number that a rule names, and far from it.
+            // Numbers around every number that a rule names, and numbers far from them.
             let mut numbers: Vec<u32> = (0..40).chain([u32::MAX, 1 << 31, 0x7e02_0000, 17]).collect();
             for condition in refusals.iter().flat_map(|refusal| &refusal.args) {
                 let value = u32::try_from(condition.val).unwrap();

@@ -5,62 +5,59 @@ use std::time::Duration;
 
 use launcher::spec::{FileAuditing, Trace};
 
-/// How many sandboxes have user ids at a time, where nothing else is said.
+/// The default number of slots: how many sandboxes can have their own user ids at the same time.
 pub const DEFAULT_SLOTS: u32 = 4096;
 
-/// Settings of the namespace backend.
 #[derive(Debug, Clone)]
 pub struct NamespaceConfig {
     /// Directory of everything that must outlive the server: sandboxes, disks, images.
     pub state_dir: PathBuf,
-    /// Directory of images that have names, each as `<name>/rootfs`.
+    /// Directory of named images, each in `<name>/rootfs`.
     pub images_dir: PathBuf,
-    /// Directory of sockets; short, since a socket's path has at most 107 bytes.
+    /// Directory of sockets; must be short, because a socket's path has at most 107 bytes.
     pub run_dir: PathBuf,
-    /// Directory of the locks on user ids. Servers of one host share it, so that no two sandboxes have the same ids.
+    /// Directory of the locks on user ids. All servers of a host share it, so that no two sandboxes get the same ids.
     pub slots_dir: PathBuf,
-    /// The launcher's program.
+    /// Path of the launcher program.
     pub launcher: PathBuf,
-    /// The guest's program.
+    /// Path of the guest program.
     pub guest: PathBuf,
-    /// First of the user ids that sandboxes get, 65,536 each. Must be far from those of the host's users.
+    /// First of the user ids for sandboxes, 65,536 per sandbox. Must not overlap with those of the host's users.
     pub first_uid: u32,
-    /// How many sandboxes can have user ids at a time.
+    /// How many sandboxes can have their own user ids at the same time.
     pub slots: u32,
-    /// Whether namespaces are used.
     pub namespaces: UseNamespaces,
-    /// Where sandboxes without namespaces have what they write, where the server is root: others must be able to pass.
+    /// Directory for the data of sandboxes without namespaces if the server is root. Other users must be able to
+    /// traverse it.
     pub shelter_dir: PathBuf,
-    /// Control group below which each sandbox has its own.
+    /// Parent cgroup of the sandboxes' cgroups.
     pub cgroup_parent: String,
-    /// Port on the sandbox's loopback where outgoing connections enter.
+    /// Port on the sandbox's loopback interface that accepts outgoing connections.
     pub egress_port: u16,
-    /// How many empty disks of each size are kept ready at most; more are made when half of them are gone.
+    /// The maximum number of empty disks of each size to keep ready. The pool is refilled when half of them are gone.
     pub ready_disks: usize,
-    /// Where the disks of all sandboxes together may not take more than the host has: bytes of the host's disk that must stay
-    /// free beside. `None`: they may.
+    /// If set, the disks of all sandboxes together may not take more than the host has: this many bytes of the host's
+    /// disk must stay free. `None` allows overcommitting.
     pub disk_reserve_unless_overcommitted: Option<u64>,
-    /// How long a start may take.
+    /// Timeout for starting a sandbox.
     pub start_timeout: Duration,
-    /// How long an end may take before it is forced.
+    /// Timeout for ending a sandbox gracefully, before it is killed.
     pub stop_timeout: Duration,
-    /// Whether the launcher logs the time of each step.
+    /// Whether the launcher logs the duration of each step.
     pub trace: Trace,
-    /// Whether the files that sandboxes touch are listed, where the host allows it.
+    /// Whether to log the files that sandboxes access, if the host supports it.
     pub file_audit: FileAuditing,
 }
 
-/// Whether namespaces are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UseNamespaces {
-    /// Wherever the host has them.
+    /// Wherever the host supports them.
     WherePossible,
-    /// Never: sandboxes are made as on a host that has none.
+    /// Never: sandboxes are created as on a host without namespaces.
     Never,
 }
 
 impl NamespaceConfig {
-    /// Settings with defaults.
     pub fn new(
         state_dir: impl Into<PathBuf>,
         run_dir: impl Into<PathBuf>,

@@ -1,4 +1,4 @@
-//! Making a sandbox: its directory and disk, then the launcher, which does the rest.
+//! Creating a sandbox: its directory and disk, then the launcher, which does the rest.
 
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,40 +24,41 @@ use crate::error::SandboxError;
 use crate::limits::{Obstacles as _, Plan, Unenforced};
 use crate::spec::{Image, Isolation, Limits, SandboxId, SandboxSpec};
 
-/// The best that this backend gives.
+/// The strongest isolation of this backend.
 const ISOLATION: Isolation = Isolation::Namespaces;
-/// The most bytes of a launcher's answer.
+/// The maximum length of a launcher's report, in bytes.
 const REPORT_BYTES: u64 = 64 << 10;
-/// Where programs may write as far as permissions let them. The rest of an image is read-only, whatever its permissions.
+/// Directories that are writable as far as permissions allow. The rest of an image is read-only, whatever its
+/// permissions.
 const WRITABLE: [&str; 10] =
     ["/workspace", "/app", "/agent", "/tmp", "/var", "/home", "/run", "/opt", "/srv", "/mnt"];
 
-/// What a sandbox was asked to be, but for its certificates; kept in its launch file.
+/// What the sandbox was created from, except for its certificates; stored in its launch file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) spec: SandboxSpec,
     pub(super) unenforced: Vec<Unenforced>,
-    /// The control group, which a later server might have to look for elsewhere.
+    /// Recorded because a later server's configuration may point to a different cgroup.
     pub(super) cgroup: Option<Group>,
-    /// What the sandbox has, which may be more than was asked for.
+    /// The actual isolation, which may be stronger than requested.
     #[serde(default = "namespaces")]
     pub(super) isolation: Isolation,
 }
 
-/// What those have that were made when there was nothing else.
+/// Serde default: older records have no `isolation`, because namespaces were the only kind.
 fn namespaces() -> Isolation {
     Isolation::Namespaces
 }
 
-/// A sandbox that its launcher is making.
+/// A sandbox that its launcher is setting up.
 pub(super) struct Ordered {
-    /// What it has from this server, which holds it until the sandbox runs.
+    /// The network namespace lent by this server, held open until the sandbox runs.
     pub(super) network: Option<OwnedFd>,
-    /// Where the launcher's one line comes.
+    /// Where the launcher writes its one-line report.
     pub(super) answer: PipeReader,
 }
 
-/// Checks the wish, makes directory and disk, and has a launcher do the rest. `None` when the sandbox runs already.
+/// Validates the spec, creates directory and disk, and starts a launcher. `None` if the sandbox is already running.
 pub(super) fn order(
     inner: &Inner,
     id: SandboxId,
@@ -95,7 +96,7 @@ pub(super) fn order(
     ordered.map(Some).map_err(|error| give_up(inner, id, spec.isolation, error))
 }
 
-/// Refuses limits that cannot be enforced. Isolation that cannot be had is for the start to tell.
+/// Refuses limits that cannot be enforced. Unavailable isolation is reported when the sandbox is created, not here.
 pub(super) fn check_limits(inner: &Inner, limits: &Limits, isolation: Isolation) -> Result<(), SandboxError> {
     match choose(inner, isolation) {
         Ok(Isolation::Landlock) => inner.shelter_offer.plan(limits).map(drop),
@@ -104,10 +105,10 @@ pub(super) fn check_limits(inner: &Inner, limits: &Limits, isolation: Isolation)
     }
 }
 
-/// What the sandbox gets: namespaces where the host has them, less only for those who accept less.
+/// The isolation that the sandbox gets: namespaces if the host has them, less only if the spec accepts less.
 fn choose(inner: &Inner, asked: Isolation) -> Result<Isolation, SandboxError> {
     if asked > Isolation::Landlock {
-        // Not tried first, which would take longer than finding out; see `give_up`.
+        // Namespaces are not probed first, because that would take longer than a failed start; see `give_up`.
         let may_try = inner.config.namespaces == UseNamespaces::WherePossible;
         return match probe::known_obstacle(inner) {
             None if may_try => Ok(Isolation::Namespaces),
@@ -123,7 +124,7 @@ fn choose(inner: &Inner, asked: Isolation) -> Result<Isolation, SandboxError> {
     }
 }
 
-/// What is said where namespaces were asked for and the host has none.
+/// The error for specs that require namespaces on a host without them.
 fn no_namespaces(inner: &Inner) -> SandboxError {
     let Err(Obstacle { found, remedy }) = probe::namespaces(inner) else {
         return SandboxError::HostUnfit { what: "no namespaces".into(), remedy: "try again".into() };
@@ -135,10 +136,10 @@ fn no_namespaces(inner: &Inner) -> SandboxError {
     SandboxError::HostUnfit { what: format!("this host gives no namespaces: {found}"), remedy }
 }
 
-/// Cleans up after a start that failed, and finds the best words for why.
+/// Cleans up after a failed start, and returns the most helpful error.
 pub(super) fn give_up(inner: &Inner, id: SandboxId, asked: Isolation, error: SandboxError) -> SandboxError {
     if let Err(left) = destroy::destroy(inner, id) {
-        // What failed first is what the reader must know. Whatever is left is found again by its directory.
+        // The caller needs the first error. The remains are found again by their directory.
         tracing::warn!(sandbox = %id, error = &left as &dyn std::error::Error, "a sandbox that never ran is not gone yet");
     }
     let is_for_namespaces = asked > Isolation::Landlock && matches!(error, SandboxError::Setup { .. });
@@ -178,12 +179,12 @@ fn lay_out_shelter(
     write_records(spec, plan, Isolation::Landlock, &launch, directory)
 }
 
-/// Not looked at by the launcher of a sandbox without namespaces.
+/// A placeholder: the launcher ignores the root of a sandbox without namespaces.
 fn no_root() -> Root {
     Root { lower: "/".into(), over: None, binds: Vec::new() }
 }
 
-/// What an earlier attempt has left: a sandbox, or remains of one that never ran, which are removed.
+/// Checks what an earlier attempt left: a running sandbox, or the remains of one that never ran, which are removed.
 fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<bool, SandboxError> {
     let looking = |source| failed("looking at", directory, source);
     let end = Instant::now() + inner.config.start_timeout;
@@ -191,7 +192,7 @@ fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<
         let alive = owner::find(directory).map_err(looking)?.is_some();
         let text = LaunchText::read(directory).map_err(looking)?;
         let ran = text.as_ref().is_some_and(|text| text.running().is_some());
-        // A launcher whose guest has ended is still there for a moment.
+        // A launcher whose guest has ended lives on for a moment.
         let has_ended = text.is_some_and(|text| text.ended().is_some());
         match (alive && !has_ended, ran) {
             (true, true) => return Ok(true),
@@ -237,7 +238,7 @@ fn lay_out(
     Ok(lent)
 }
 
-/// A network that this server has ready, where it may: an ordinary user's sandbox makes everything itself.
+/// Lends a network namespace of the server, if it can: an ordinary user's sandbox creates everything itself.
 fn lend_network(inner: &Inner) -> Option<OwnedFd> {
     let Users::Ranges(_) = inner.identity.users else { return None };
     inner.networks.lend()
@@ -251,10 +252,10 @@ fn write_records(
     directory: &Path,
 ) -> Result<(), SandboxError> {
     let (unenforced, cgroup) = (plan.unenforced.clone(), launch.cgroup.clone());
-    // Its certificates are in the root that was made of them.
+    // The certificates are already part of the root that was built with them.
     let spec = SandboxSpec { extra_ca: Arc::default(), ..spec.clone() };
     let record = Record { spec, unenforced, cgroup, isolation };
-    // Last: its presence means that a launcher may come.
+    // Written last: once this file exists, a launcher may start.
     launch_file::write(directory, &record, launch)
         .map_err(|source| failed("writing the launch file in", directory, source))
 }
@@ -310,18 +311,18 @@ fn no_filter(why: &str) -> SandboxError {
     }
 }
 
-/// The control group that a sandbox has, where it has one.
+/// The sandbox's cgroup, if it has one.
 pub(super) fn group(inner: &Inner, id: SandboxId) -> Option<Group> {
     let text = LaunchText::read(&inner.layout.sandbox(id)).ok().flatten();
     group_of(inner, id, text.and_then(|text| text.record().ok().flatten()).as_ref())
 }
 
-/// The same where the record was read already.
+/// Like [`group`], for a record that was read already.
 pub(super) fn group_of(inner: &Inner, id: SandboxId, record: Option<&Record>) -> Option<Group> {
     record.map_or_else(|| new_group(inner, id), |record| record.cgroup.clone())
 }
 
-/// The control group of a new sandbox, where the host has any.
+/// The cgroup of a new sandbox, if the host has cgroups.
 fn new_group(inner: &Inner, id: SandboxId) -> Option<Group> {
     let hierarchy = inner.offer.hierarchy.clone()?;
     Some(Group { hierarchy, name: format!("{}/{id}", inner.config.cgroup_parent) })
@@ -330,7 +331,7 @@ fn new_group(inner: &Inner, id: SandboxId) -> Option<Group> {
 fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
     let agent = match users {
         Users::Ranges(_) | Users::Lent { .. } => AGENT_ID,
-        // There is no other id: the guest runs everything as itself.
+        // There is no other id: the guest runs everything under its own.
         Users::Single => 0,
     };
     let (agent, listen, state) = (agent.to_string(), LISTEN_FD.to_string(), STATE_FD.to_string());
@@ -355,7 +356,7 @@ fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
     words.map(String::from).to_vec()
 }
 
-/// Waits for the launcher's one line.
+/// Waits for the launcher's one-line report.
 pub(super) async fn wait(inner: &Inner, id: SandboxId, answer: PipeReader) -> Result<(), SandboxError> {
     let setup =
         |step: &str, source: io::Error| SandboxError::Setup { id, step: step.into(), source: Some(source) };

@@ -1,7 +1,8 @@
-//! Ending a sandbox and removing every trace of it.
+//! Ending a sandbox and removing everything that belongs to it.
 //!
-//! Processes go first, then what hangs on them goes by itself (mounts, the loop device) and is waited for, then the
-//! control group and the directories. Every step succeeds when there is nothing left to do.
+//! Processes are killed first. The kernel then releases what depends on them (mounts, the loop device); this code
+//! waits for that and then removes the cgroup and the directories. Every step succeeds if there is nothing left to
+//! do.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,7 +26,7 @@ use crate::spec::{Isolation, SandboxId};
 const BLOCK_DEVICES: &str = "/sys/block";
 const TICK: Duration = Duration::from_micros(500);
 
-/// Ends a sandbox and removes it; returns when nothing is left but garbage that is deleted in the background.
+/// Ends a sandbox and removes it. Returns when all that is left is garbage that is deleted in the background.
 pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     let directory = inner.layout.sandbox(id);
     let patience = inner.config.stop_timeout;
@@ -39,7 +40,7 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
         .map(|_| launcher::mark::of(id.as_u128()));
     let ending = |source| failed("ending the processes of", &directory, source);
     end_launcher(&directory, group.as_ref(), patience).map_err(ending)?;
-    // Only now: the launcher adds to it.
+    // Read only now, because the launcher appends to the launch file.
     let ran = running(&directory);
     end_stragglers(ran.as_ref(), group.as_ref(), patience)
         .and_then(|()| mark.map_or(Ok(()), |mark| launcher::mark::end_all(mark, patience)))
@@ -62,13 +63,13 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
     throw_away(inner, &directory, &inner.layout.trash().join(id.to_string()))
 }
 
-/// The network that a running sandbox was lent, held while the sandbox still has it.
+/// The network namespace lent to a running sandbox, opened while the sandbox still has it.
 fn lent_network(ran: &Running) -> Option<OwnedFd> {
     if ran.network != Network::Lent {
         return None;
     }
     let network = File::open(format!("/proc/{}/ns/net", ran.guest_pid)).ok()?;
-    // After it was opened: then it is of that process and of no later one.
+    // Checked after opening: then the namespace belongs to that process, not to a later one with the same id.
     is_guest(ran).then(|| network.into())
 }
 
@@ -77,7 +78,7 @@ fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> 
         && group.hierarchy.controllers().contains(&launcher::cgroup::Controller::Freezer)
         && group.directories().iter().all(|directory| directory.exists())
     {
-        // Frozen processes do not die before they are let go. Without the group nobody is frozen.
+        // Frozen processes do not die until they are thawed. If the cgroup is gone, nothing is frozen.
         let _ = group.set_frozen(Frozen::No, patience);
     }
     if let Some(owner) = owner::find(directory)? {
@@ -92,7 +93,7 @@ fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> 
     launch_file::close(directory)
 }
 
-/// After a launcher that was killed the kernel is still busy ending its sandbox.
+/// If the launcher was killed, the kernel may still be busy killing its sandbox.
 fn end_stragglers(ran: Option<&Running>, group: Option<&Group>, patience: Duration) -> io::Result<()> {
     let end = Instant::now() + patience;
     if let Some(guest) = ran.and_then(guest_handle) {
@@ -117,15 +118,15 @@ fn end_stragglers(ran: Option<&Running>, group: Option<&Group>, patience: Durati
     }
 }
 
-/// The guest's process, if the number still means that process.
+/// A pidfd for the guest, if the process id still refers to it.
 fn guest_handle(ran: &Running) -> Option<OwnedFd> {
     let number = i32::try_from(ran.guest_pid).ok()?;
     let handle = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
-    // After the handle was opened: what it means now it means for ever.
+    // Checked after opening: from then on the pidfd always refers to the same process.
     is_guest(ran).then_some(handle)
 }
 
-/// Whether the number of the guest's process still means that process.
+/// Whether the recorded process id still refers to the guest.
 fn is_guest(ran: &Running) -> bool {
     let number = i32::try_from(ran.guest_pid).ok();
     number.and_then(launcher::process::started) == Some(ran.guest_started)
@@ -135,14 +136,15 @@ fn running(directory: &Path) -> Option<Running> {
     LaunchText::read(directory).ok()??.running()
 }
 
-/// The last mount lets go of the loop device, where it is known which, a moment after the last process is gone.
+/// Waits until no loop device uses the disk. The last unmount releases the device a moment after the last process is
+/// gone. `device` is its number, if known.
 pub(crate) fn wait_for_disk(
     directory: &Path,
     device: Option<u32>,
     patience: Duration,
 ) -> Result<(), SandboxError> {
     let image = directory.join(DISK_FILE);
-    // The kernel knows it by its name without links.
+    // The kernel reports the path with symlinks resolved.
     let image = match fs::canonicalize(&image) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(|source| failed("looking at", &image, source))?,
@@ -157,7 +159,7 @@ pub(crate) fn wait_for_disk(
     Ok(())
 }
 
-/// Whether a loop device still holds an image: the one that is known, or any.
+/// Whether a loop device still uses an image: the given device, or any.
 fn holds(device: Option<u32>, image: &Path) -> bool {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("loop")?.parse().ok();
     match device {
@@ -167,7 +169,7 @@ fn holds(device: Option<u32>, image: &Path) -> bool {
     }
 }
 
-/// The launcher removes it where it ends by itself.
+/// A launcher that exits normally removes the socket itself.
 fn remove_socket(path: &Path) -> Result<(), SandboxError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("removing", path, error)),
@@ -182,7 +184,8 @@ fn remove_tree(path: &Path) -> Result<(), SandboxError> {
     }
 }
 
-/// Deleting a large disk takes longer than all the rest, so that is done later by somebody else.
+/// Moves a tree to the trash. Deleting a large disk takes longer than everything else, so the background thread does
+/// it.
 fn throw_away(inner: &Inner, directory: &Path, trash: &Path) -> Result<(), SandboxError> {
     if !directory.exists() {
         return Ok(());
@@ -192,11 +195,11 @@ fn throw_away(inner: &Inner, directory: &Path, trash: &Path) -> Result<(), Sandb
     Ok(())
 }
 
-/// Deletes what was thrown away, and returns when it is gone.
+/// Deletes the trash, and returns when it is gone.
 pub(super) fn empty_trash_now(inner: &Inner) -> Result<(), SandboxError> {
     for path in trash(inner) {
         let removed = remove_as(&inner.config.launcher, &inner.identity.users, &path);
-        // Somebody in the background may be at the same tree, and each finds what the other has just deleted.
+        // The background thread may be deleting the same tree, so each may find entries already gone.
         if path.exists() {
             removed?;
         }
@@ -204,14 +207,14 @@ pub(super) fn empty_trash_now(inner: &Inner) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Deletes what a probe of the host has left. A short command that probes ends soon, so not in the background.
+/// Deletes the remains of a probe of the host. Not in the background, because a short command that probes exits soon.
 pub(super) fn throw_away_probe(inner: &Inner, directory: &Path) {
     if let Err(error) = remove_as(&inner.config.launcher, &inner.identity.users, directory) {
         tracing::warn!(error = %error, "garbage is left");
     }
 }
 
-/// Deletes what an earlier server has not come to delete, in the background.
+/// Deletes the trash of earlier servers in the background.
 pub(super) fn empty_trash(inner: &Inner) {
     remove_later(inner, trash(inner));
 }
@@ -231,13 +234,13 @@ fn trash(inner: &Inner) -> Vec<PathBuf> {
 fn remove_as(launcher: &Path, users: &Users, path: &Path) -> Result<(), SandboxError> {
     match users {
         Users::Ranges(_) => remove_tree(path),
-        // Where there are no namespaces, nothing belongs to anybody else.
+        // Without namespaces, all files belong to the server's own user.
         Users::Lent { .. } | Users::Single => remove_by_launcher(launcher, users, path)
             .or_else(|error| remove_closed_tree(path).map_err(|_| error)),
     }
 }
 
-/// Deletes a tree of our own, whose directories may be closed even to us. Nothing runs in it any more.
+/// Deletes a tree owned by this user even if directories in it deny access. No process may use it any more.
 fn remove_closed_tree(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let metadata = fs::symlink_metadata(path)?;
@@ -265,7 +268,8 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
     });
 }
 
-/// An ordinary user may not delete what belongs to ids that it was lent, nor what is closed even to itself.
+/// An ordinary user may not delete files of its subordinate ids, nor files in directories that deny it access. The
+/// launcher can, in a user namespace.
 fn remove_by_launcher(launcher: &Path, users: &Users, path: &Path) -> Result<(), SandboxError> {
     let order = Removal { users: users.clone(), directory: path.to_path_buf() };
     let ask = || -> io::Result<()> {

@@ -1,10 +1,10 @@
-//! Empty disks, made ahead of need: taking one is a rename.
+//! A pool of empty disks, created ahead of time: taking one is a rename.
 //!
 //! A disk is a sparse file with an ext4 file system without a journal. A template of each size is formatted once; the
-//! others are copies of its few written blocks. Where there are no loop devices a disk is a plain directory.
+//! others are copies of its few written blocks. On hosts without loop devices a disk is a plain directory.
 //!
-//! No disk is used twice: it is deleted with its sandbox, and a new copy takes its place. Sizes are rounded up, and templates
-//! and ready disks of [`MOST_SIZES`] sizes are kept at most, those that were used last.
+//! No disk is reused: it is deleted with its sandbox, and a new copy takes its place. Sizes are rounded up. Templates
+//! and ready disks are kept for at most [`MOST_SIZES`] sizes, the most recently used ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -24,27 +24,27 @@ use super::layout::failed;
 use crate::background::Background;
 use crate::error::SandboxError;
 
-/// The name of a disk in its sandbox's directory.
+/// File name of the disk in its sandbox's directory.
 pub(crate) const DISK_FILE: &str = "disk.img";
-/// Part of a template's name; changes with what a template is made of.
+/// Part of a template's name; increase when the way templates are made changes.
 const FORMAT: &str = "ext4-4";
 const TEMPLATE: &str = "template";
-/// How the names of all disks begin, whatever their format.
+/// File name prefix of all disks, in any format version.
 const OTHER_FORMATS: &str = "ext4-";
-/// How the name of a directory begins of which a template is made.
+/// Name prefix of the directory from which a template is made.
 const CONTENT: &str = "content";
 const MEBIBYTE: u64 = 1 << 20;
-/// Templates and ready disks of so many sizes are kept.
+/// Templates and ready disks are kept for at most this many sizes.
 const MOST_SIZES: usize = 8;
-/// A disk is larger than was asked for by less than this part.
+/// Rounding up makes a disk larger than requested by less than 1/8.
 const STEPS_PER_DOUBLING: u64 = 8;
 const COPIED_AT_ONCE: usize = 256 << 10;
-/// Sparse and quick to mount: no journal, metadata in one place and no second copy of it, tables that the kernel may take
-/// for zeros.
+/// Sparse and fast to mount: no journal, metadata in one place without a second copy, and tables that the kernel may
+/// assume to be zero.
 const FORMAT_OPTIONS: [&str; 10] = [
     "-q",
     "-F",
-    // Of the size that holes in the file below have, also on small disks.
+    // Equal to the hole size of the file below, also on small disks.
     "-b",
     "4096",
     "-O",
@@ -57,7 +57,7 @@ const FORMAT_OPTIONS: [&str; 10] = [
 const FORMAT_PROGRAM: &str = "mkfs.ext4";
 const PROGRAM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// The program that formats disks, where the host has it.
+/// Path of `mkfs.ext4`, if the host has it.
 pub(crate) fn format_program() -> Option<PathBuf> {
     PROGRAM_DIRECTORIES
         .iter()
@@ -65,13 +65,13 @@ pub(crate) fn format_program() -> Option<PathBuf> {
         .find(|path| path.exists())
 }
 
-/// Disks on one host.
+/// The disk pool of one host.
 #[derive(Clone)]
 pub(crate) struct DiskStore {
     shelf: Shelf,
-    /// Makes disks ready.
+    /// Fills the pool.
     thread: Background,
-    /// Sizes that it will look at.
+    /// Sizes queued for refilling.
     asked: Arc<Mutex<BTreeSet<u64>>>,
 }
 
@@ -80,13 +80,13 @@ impl DiskStore {
         Self { shelf: Shelf { directory, ready }, thread: Background::new("disks"), asked: Arc::default() }
     }
 
-    /// Deletes what earlier servers have left that this one does not use: half-made disks, other formats (disks that were used
-    /// before among them), more ready disks or sizes than are kept.
+    /// Deletes leftovers of earlier servers that this one does not use: unfinished disks, disks of other formats
+    /// (including disks that were in use in the past), and surplus ready disks or sizes.
     pub(crate) fn remove_leftovers(&self) {
         self.shelf.remove_leftovers();
     }
 
-    /// Puts an empty disk of at least a size at a path, and has others made where few are left.
+    /// Puts an empty disk of at least the given size at `target`, and refills the pool if it runs low.
     pub(crate) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
         let mib = rounded(mib);
         if !self.shelf.take(mib, target) {
@@ -97,7 +97,7 @@ impl DiskStore {
         Ok(())
     }
 
-    /// Makes ready disks in the background, where there are not enough.
+    /// Creates ready disks in the background if there are not enough.
     fn refill(&self, mib: u64) {
         if self.shelf.ready == 0 || !self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(mib) {
             return;
@@ -112,7 +112,7 @@ impl DiskStore {
     }
 }
 
-/// The files that are there.
+/// The files of the pool.
 #[derive(Clone)]
 struct Shelf {
     directory: PathBuf,
@@ -132,9 +132,9 @@ impl Shelf {
         (0..self.ready).any(|number| fs::rename(self.ready_disk(mib, number), target).is_ok())
     }
 
-    /// Makes disks once half of them are gone.
+    /// Creates disks once half of them are gone.
     fn fill(&self, mib: u64) -> Result<(), SandboxError> {
-        // Also where enough are ready: the size was used.
+        // Needed even if enough disks are ready: opening the template records that the size was used.
         let template = self.open_template(mib)?;
         let is_missing = |path: &PathBuf| !path.exists();
         let missing: Vec<_> =
@@ -144,13 +144,14 @@ impl Shelf {
         }
         for target in missing {
             let partial = target.with_extension("partial");
-            // A loop device first waits until its file is on the host's disk: here nobody waits for that.
+            // Attaching a loop device waits until its file is on the host's disk. Syncing it here avoids that wait
+            // later.
             copy_sparse(&template, &partial)
                 .and_then(|copy| copy.sync_all())
                 .and_then(|()| fs::rename(&partial, &target))
                 .map_err(|source| failed("copying a disk to", &target, source))?;
         }
-        // The template may have been removed meanwhile, with all but these.
+        // Another thread may have removed this size while its disks were being created.
         self.remove_unused_sizes();
         Ok(())
     }
@@ -168,14 +169,15 @@ impl Shelf {
                 None => ![OTHER_FORMATS, TEMPLATE, CONTENT].iter().any(|start| name.starts_with(start)),
             };
             if !is_kept {
-                // Another may have been faster.
+                // Another process may have been faster.
                 let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             }
         }
         self.remove_unused_sizes();
     }
 
-    /// The template of a size, which is made where there is none. Whoever has it open can copy it even when it is removed.
+    /// Opens the template of a size, creating it if necessary. An open template can still be copied after its
+    /// removal.
     fn open_template(&self, mib: u64) -> Result<File, SandboxError> {
         let target = self.template(mib);
         let opening = |source| failed("opening", &target, source);
@@ -193,7 +195,7 @@ impl Shelf {
         }
     }
 
-    /// Removes all of the sizes whose templates were not used for longest.
+    /// Removes templates and ready disks of the least recently used sizes.
     fn remove_unused_sizes(&self) {
         let mut sizes: BTreeMap<u64, (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
@@ -209,7 +211,7 @@ impl Shelf {
         sizes.sort();
         let too_many = sizes.len().saturating_sub(MOST_SIZES);
         for file in sizes.into_iter().take(too_many).flat_map(|(_, files)| files) {
-            // It may have been taken meanwhile.
+            // It may have been taken in the meantime.
             let _ = fs::remove_file(file);
         }
     }
@@ -235,20 +237,20 @@ impl Shelf {
             Ok(file)
         };
         let result = make().map_err(|source| failed("formatting", target, source));
-        // Nothing depends on these being gone.
+        // Best effort: leaving them behind does no harm.
         let _ = fs::remove_dir_all(&content);
         let _ = fs::remove_file(&partial);
         result
     }
 }
 
-/// The size of the disks that serve those who ask for a size: few sizes, so that many share one template.
+/// The disk size that serves requests for `mib`. There are few sizes, so that many requests share a template.
 fn rounded(mib: u64) -> u64 {
     let step = (mib.next_power_of_two() / 2 / STEPS_PER_DOUBLING).max(1);
     mib.next_multiple_of(step)
 }
 
-/// The size of a template or of a ready disk by its name, and which of them it is.
+/// The size of a template or ready disk, parsed from its name, and the rest of the name, which says which it is.
 fn size_of(path: &Path) -> Option<(u64, &str)> {
     let (size, kind) =
         path.file_name()?.to_str()?.strip_prefix(FORMAT)?.strip_prefix('-')?.split_once('.')?;
@@ -272,7 +274,7 @@ fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Copies the written parts of a file to a new one; the rest stays a hole. Shares blocks where the file system can.
+/// Copies only the written parts of a file to a new one. Shares blocks if the file system supports that.
 fn copy_sparse(from: &File, target: &Path) -> io::Result<File> {
     let to = create(target)?;
     if ioctl_ficlone(&to, from).is_ok() {
@@ -285,12 +287,12 @@ fn copy_sparse(from: &File, target: &Path) -> io::Result<File> {
     Ok(to)
 }
 
-/// Where a file is no hole, in order.
+/// The ranges of a file that are not holes, in order.
 fn written_parts(file: &File) -> io::Result<Vec<Range<u64>>> {
     let (mut parts, mut position) = (Vec::new(), 0);
     loop {
         let start = match seek(file, SeekFrom::Data(position)) {
-            // There are no more.
+            // There are no more ranges.
             Err(rustix::io::Errno::NXIO) => return Ok(parts),
             other => other?,
         };
@@ -361,7 +363,7 @@ mod tests {
             let template = File::options().write(true).open(shelf.template(*mib)).unwrap();
             template.set_modified(SystemTime::now() - Duration::from_secs(3600 - age)).unwrap();
         }
-        // The oldest is used once more, so the second goes when there is one too many.
+        // Using the oldest size again makes the second one the least recently used.
         shelf.open_template(sizes[0]).unwrap();
         let open = shelf.open_template(sizes[1]).unwrap();
         open.set_modified(SystemTime::UNIX_EPOCH).unwrap();
@@ -372,7 +374,7 @@ mod tests {
             assert_eq!(is_kept(mib), (kept, kept), "{mib}");
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), MOST_SIZES * 2);
-        // Whoever was about to copy it still can.
+        // A process that has it open can still copy it.
         let target = directory.path().join("taken");
         copy_sparse(&open, &target).unwrap();
         assert_eq!(fs::metadata(&target).unwrap().len(), sizes[1] * MEBIBYTE);
@@ -432,7 +434,8 @@ mod tests {
         let metadata = fs::metadata(&target).unwrap();
         assert_eq!(metadata.len(), 8192 * MEBIBYTE);
         assert!(metadata.blocks() * 512 < MEBIBYTE, "{} bytes are allocated", metadata.blocks() * 512);
-        // The thread that `take` started makes them; another beside it would take its half-made ones away.
+        // `take` has started a background refill. A second one at the same time would delete the unfinished disks of
+        // the first.
         let end = Instant::now() + Duration::from_secs(120);
         while !(0..2).all(|number| store.shelf.ready_disk(8192, number).exists()) {
             assert!(Instant::now() < end, "no disks were made ready");

@@ -1,4 +1,4 @@
-//! The list of files that a sandbox's owner writes: asking for all of it.
+//! Flushing the log of accessed files that a sandbox's launcher writes.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +13,11 @@ use super::{Inner, owner};
 use crate::error::SandboxError;
 use crate::spec::SandboxId;
 
-/// How long the owner may take. One of an earlier version never answers.
+/// How long to wait for the launcher. A launcher of an earlier version never answers.
 const PATIENCE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(1);
 
-/// Asks the owner to write down what has happened up to now, and waits for it.
+/// Asks the launcher to write out everything up to now, and waits for it.
 pub(super) fn settle(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     let directory = inner.layout.sandbox(id);
     if !directory.join(FILES_FILE).exists() {
@@ -34,7 +34,7 @@ pub(super) fn settle(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// When the owner last said that the list is whole.
+/// When the launcher last confirmed that the log is complete.
 fn last_told(directory: &Path) -> Option<SystemTime> {
     fs::metadata(directory.join(LAUNCH_FILE)).and_then(|facts| facts.modified()).ok()
 }

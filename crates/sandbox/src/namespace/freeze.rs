@@ -1,4 +1,4 @@
-//! Stopping all processes of a sandbox where they are.
+//! Freezing all processes of a sandbox.
 
 use async_trait::async_trait;
 use launcher::cgroup::Frozen;

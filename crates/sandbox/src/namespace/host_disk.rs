@@ -1,5 +1,5 @@
-//! The host's disk under the disks of sandboxes: how much room there is, how much they may still take, and whether all that
-//! was written to one has reached it.
+//! The host's disk space under the disks of sandboxes: how much is free, how much the disks may still take, and
+//! whether all data written to a disk has reached storage.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,24 +17,25 @@ use super::{Inner, create, owner};
 use crate::error::SandboxError;
 use crate::spec::{DiskState, HostDisk, SandboxId, SparseDisk};
 
-/// How long a sync may take: on a slow disk there may be minutes' worth of data to write.
+/// Timeout for a sync: a slow disk may have minutes' worth of data to write.
 const SYNC_PATIENCE: Duration = Duration::from_secs(300);
-/// When the owner is asked again that has not begun: the host's disk was too full for the line that says so.
+/// When to ask a launcher again that has not started a sync. It may have failed to record the start on a full host
+/// disk.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 const LONGEST_TICK: Duration = Duration::from_millis(50);
 const MEBIBYTE: u64 = 1 << 20;
 
-/// What the sandboxes of this server share.
+/// Free space of the host, and the disks of this server's sandboxes.
 pub(super) fn look(inner: &Inner) -> Result<HostDisk, SandboxError> {
     let directory = inner.layout.sandboxes();
     let looking = |source| failed("looking at", &directory, source);
     let mut disks = Vec::new();
     for entry in fs::read_dir(&directory).map_err(looking)?.flatten() {
         let Some(sandbox) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that is about to be removed has none any more.
+        // A sandbox that is being removed has no disk any more.
         let Some(unallocated_bytes) = unallocated(&entry.path().join(DISK_FILE)) else { continue };
-        // By its name alone: reading the records of all sandboxes would take long.
+        // By its name only: reading the records of all sandboxes would take too long.
         let group = create::group_of(inner, sandbox, None);
         let unwritten_bytes = group.and_then(|group| group.unwritten_bytes()).unwrap_or_default();
         disks.push(SparseDisk { sandbox, unallocated_bytes, unwritten_bytes });
@@ -42,19 +43,20 @@ pub(super) fn look(inner: &Inner) -> Result<HostDisk, SandboxError> {
     Ok(HostDisk { free_bytes: free(&directory)?, disks })
 }
 
-/// What an ordinary user can still write: the host keeps the rest for itself.
+/// The space available to an ordinary user; the host reserves the rest.
 fn free(directory: &Path) -> Result<u64, SandboxError> {
     let facts = statvfs(directory).map_err(|error| failed("looking at", directory, error.into()))?;
     Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
 }
 
-/// What a sparse file can still take of the host.
+/// How much more space a sparse file can allocate.
 fn unallocated(file: &Path) -> Option<u64> {
     let facts = fs::metadata(file).ok()?;
     Some(facts.len().saturating_sub(facts.blocks() * 512))
 }
 
-/// Refuses a disk that could fill the host together with those that there are, where the operator does not allow that.
+/// Refuses a disk that, together with the existing disks, could fill the host, unless the operator allows
+/// overcommitting.
 pub(super) fn check_room(inner: &Inner, disk_mib: u64) -> Result<(), SandboxError> {
     let Some(reserve) = inner.config.disk_reserve_unless_overcommitted else { return Ok(()) };
     let host = look(inner)?;
@@ -69,13 +71,14 @@ fn room_for(free_mib: u64, promised_mib: u64) -> Result<(), SandboxError> {
     Err(SandboxError::Overcommitted { promised_mib, free_mib })
 }
 
-/// Has the owner sync the disk, and waits for it.
+/// Asks the launcher to sync the disk, and waits for it.
 pub(super) fn sync(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxError> {
     let directory = inner.layout.sandbox(id);
     let syncing = |source| failed("syncing the disk of", &directory, source);
     let Some(text) = LaunchText::read(&directory).map_err(syncing)? else { return Err(not_running(id)) };
     if !text.running().is_some_and(|running| running.syncs_disk) {
-        // A directory of the host: whoever writes to it is told of errors at once. Or an owner of an earlier version.
+        // A directory of the host, where write errors are reported to the writer immediately. Or a launcher of an
+        // earlier version.
         return state(inner, id);
     }
     let before = text.last_sync_started();
@@ -95,7 +98,7 @@ pub(super) fn sync(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxErr
             return Ok(synced.damage.map_or(DiskState::Whole, DiskState::Damaged));
         }
         if text.last_sync_started() > before {
-            // It goes on; only its owner's end is looked for.
+            // The sync is running, so don't ask again; only check that the launcher is still alive.
             ask_at = ask_at.max(Instant::now() + ASK_AGAIN);
             if owner::find(&directory).map_err(syncing)?.is_none() {
                 return Err(not_running(id));
@@ -108,7 +111,7 @@ pub(super) fn sync(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxErr
     }
 }
 
-/// What is known of a disk: what its owner has found, and what the kernel counts.
+/// The known state of a disk: faults found by its launcher, and errors counted by the kernel.
 pub(super) fn state(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxError> {
     let directory = inner.layout.sandbox(id);
     let text = LaunchText::read(&directory).map_err(|source| failed("looking at", &directory, source))?;

@@ -1,7 +1,8 @@
-//! The root file system of image `host`: a skeleton with a clean `/etc`, over which the host's `/usr` is shown.
+//! The root file system of image `host`: a skeleton with a clean `/etc`, with the host's `/usr` mounted over it.
 //!
-//! What is taken from the host's `/etc` is a list (`host_image.json`), and of that only what every user of the host may
-//! read. The skeleton is a directory named by what went into it, so a running sandbox keeps the one that it has.
+//! A list (`host_image.json`) names the files taken from the host's `/etc`; of those, only files that every user of
+//! the host may read are copied. The skeleton's directory is named after a hash of its content, so a running sandbox
+//! keeps the one it has.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,7 +22,7 @@ use crate::error::SandboxError;
 use crate::java_store::{STORE, java_store};
 
 const SOURCE: &str = include_str!("host_image.json");
-/// The authorities that a sandbox trusts, relative to its root.
+/// The CA bundle of a sandbox, relative to its root.
 pub(super) const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 
 #[derive(Deserialize)]
@@ -56,19 +57,19 @@ struct TextFile {
     lines: Vec<String>,
 }
 
-/// Who owns the directories of those who run inside.
+/// Who owns the agent's directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owners {
-    /// Those whom the recipe names: the server is root, and mounts map ids.
+    /// The users in the recipe: the server is root, and mounts map ids.
     AsInside,
-    /// The server's user: the launcher gives them away inside.
+    /// The server's user: the launcher changes the owner inside the sandbox.
     Server,
 }
 
-/// Changes with what a skeleton is made of beside its recipe.
+/// Increase when the way skeletons are built changes.
 const VERSION: u32 = 1;
 
-/// Skeletons of one server, by the certificates that were added.
+/// Skeletons of one server, by the certificates added to them.
 pub(super) struct HostImages {
     directory: PathBuf,
     host: PathBuf,
@@ -77,12 +78,12 @@ pub(super) struct HostImages {
 }
 
 impl HostImages {
-    /// Skeletons are made below `directory` from the host's root.
+    /// Builds skeletons below `directory` from the root of the host in `host`.
     pub(super) fn new(directory: PathBuf, host: impl Into<PathBuf>, owners: Owners) -> Self {
         Self { directory, host: host.into(), owners, made: Mutex::default() }
     }
 
-    /// The layers of image `host` with these certificates added. Made at first use.
+    /// The layers of image `host` with these certificates added. Built on first use.
     pub(super) fn get(&self, extra_ca: &[String]) -> Result<Root, SandboxError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(root) = made.get(extra_ca).filter(|root| root.lower.exists()) {
@@ -114,8 +115,8 @@ impl HostImages {
         build().map_err(|source| failed("building the host image in", &partial, source))
     }
 
-    /// Changes with everything that goes into the skeleton. Files count by size and time: reading them all would take
-    /// longer than the rest of a start.
+    /// A hash that changes with everything that goes into the skeleton. Files count by size and modification time:
+    /// reading them all would take longer than the rest of a start.
     fn key(&self, recipe: &Recipe, extra_ca: &[String]) -> io::Result<u64> {
         let mut hasher = DefaultHasher::new();
         (SOURCE, VERSION, extra_ca, rustix::process::getuid().as_raw()).hash(&mut hasher);
@@ -131,7 +132,7 @@ impl HostImages {
         Ok(hasher.finish())
     }
 
-    /// What is shown of the host beside the skeleton.
+    /// What is mounted from the host over the skeleton.
     fn binds(&self, recipe: &Recipe) -> io::Result<Vec<Bind>> {
         let mut binds = vec![Bind { source: self.host.join("usr"), target: "usr".into() }];
         for name in &recipe.links {
@@ -143,7 +144,8 @@ impl HostImages {
         Ok(binds)
     }
 
-    /// What a sandbox that is not given a root of its own may read where it lies: the same that others are shown.
+    /// Host paths that a sandbox without its own root may read in place: the same that the other sandboxes see as
+    /// mounts.
     pub(super) fn readable(&self) -> io::Result<Vec<PathBuf>> {
         let recipe: Recipe = serde_json::from_str(SOURCE)?;
         let mut paths: Vec<_> = self.binds(&recipe)?.into_iter().map(|bind| bind.source).collect();
@@ -153,7 +155,7 @@ impl HostImages {
         Ok(paths)
     }
 
-    /// The entry of the host's `/etc` with this name, or all that begin with a name that ends in `*`.
+    /// Entries of the host's `/etc` that match a name; a trailing `*` matches any suffix.
     fn names(&self, name: &str) -> io::Result<Vec<OsString>> {
         let Some(prefix) = name.strip_suffix('*') else { return Ok(vec![name.into()]) };
         let mut names = Vec::new();
@@ -191,7 +193,8 @@ impl HostImages {
         trust(root, extra_ca)
     }
 
-    /// On most hosts `/bin` and the like are links into `/usr`; on others they are directories that will be shown here.
+    /// On most hosts `/bin` and the like are symlinks into `/usr`. On others they are directories and become mount
+    /// points here.
     fn link_or_place(&self, name: &str, root: &Path) -> io::Result<()> {
         let source = self.host.join(name);
         let Ok(metadata) = fs::symlink_metadata(&source) else { return Ok(()) };
@@ -201,7 +204,7 @@ impl HostImages {
         fs::create_dir(root.join(name))
     }
 
-    /// Copies from the host's `/etc`.
+    /// Copies an entry from the host's `/etc`.
     fn take(&self, name: &str, root: &Path) -> io::Result<()> {
         for name in self.names(name)? {
             let target = root.join("etc").join(&name);
@@ -221,7 +224,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies what everybody may read. Links stay links; devices, sockets and closed files are left out.
+/// Copies world-readable content. Keeps symlinks; skips devices, sockets and files that others may not read.
 fn copy(source: &Path, target: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(source) else { return Ok(()) };
     if metadata.is_symlink() {
@@ -245,7 +248,7 @@ fn copy(source: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds certificates to the bundle that programs trust, and writes Java's store of them all.
+/// Adds certificates to the bundle that programs trust, and writes a Java keystore with all of them.
 fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
     let bundle = root.join(BUNDLE);
     let mut text = fs::read_to_string(&bundle).unwrap_or_default();
@@ -265,7 +268,7 @@ fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
             fs::create_dir_all(parent)?;
         }
     }
-    // The host's may be a link to where a sandbox finds nothing.
+    // The host's store may be a symlink whose target does not exist in a sandbox.
     match fs::remove_file(&store) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -274,7 +277,6 @@ fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
     if extra_ca.is_empty() { Ok(()) } else { fs::write(bundle, text) }
 }
 
-/// How far facts are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
     Itself,

@@ -1,4 +1,4 @@
-//! Where things lie on disk. A sandbox is found again by its directory's name alone.
+//! Paths on the server's disk. A sandbox is found again by its directory's name alone.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) struct Layout {
     slots: PathBuf,
 }
 
-/// What a socket's path may have, without its final NUL.
+/// The maximum length of a socket's path, without the final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
 
 impl Layout {
@@ -25,7 +25,7 @@ impl Layout {
         Self { state: state.to_path_buf(), run: run.to_path_buf(), slots: slots.to_path_buf() }
     }
 
-    /// Makes the directories that all sandboxes share, closed to other users.
+    /// Creates the directories that all sandboxes share, inaccessible to other users.
     pub(super) fn prepare(&self) -> Result<(), SandboxError> {
         for directory in self.shared() {
             make_private_directory(&directory)?;
@@ -35,7 +35,7 @@ impl Layout {
         refuse_foreign(&self.run)
     }
 
-    /// Makes them again where somebody has removed one, such as a cleaner of `/tmp` or `/run`.
+    /// Recreates directories that were removed, for example by a cleaner of `/tmp` or `/run`.
     pub(super) fn renew(&self) -> Result<(), SandboxError> {
         let is_whole = self.run.is_dir() && self.shared().iter().all(|directory| directory.is_dir());
         if is_whole { Ok(()) } else { self.prepare() }
@@ -69,12 +69,12 @@ impl Layout {
         self.slots.clone()
     }
 
-    /// Where the guest of a sandbox listens, however long that is.
+    /// Path of the socket of a sandbox's guest, without checking its length.
     pub(super) fn socket_path(&self, id: SandboxId) -> PathBuf {
         self.run.join(format!("{id}.sock"))
     }
 
-    /// Where the guest of a sandbox listens.
+    /// Path of the socket of a sandbox's guest; fails if it is too long.
     pub(super) fn socket(&self, id: SandboxId) -> Result<PathBuf, SandboxError> {
         let path = self.socket_path(id);
         if path.as_os_str().len() > SOCKET_PATH_BYTES {
@@ -87,11 +87,11 @@ impl Layout {
     }
 }
 
-/// Whether a folder, which may not be there yet, can be the run folder of a server: nobody else may put sockets in it,
-/// and their paths must not become too long.
+/// Checks whether a folder, which may not exist yet, can be the run folder of a server: nobody else may be able to
+/// put sockets in it, and the socket paths must not become too long.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// Says what is wrong with the folder.
 pub fn check_run_folder(path: &Path) -> Result<(), SandboxError> {
     Layout::new(Path::new("/"), path, Path::new("/")).socket(SandboxId::generate())?;
     if path.exists() {
@@ -101,7 +101,7 @@ pub fn check_run_folder(path: &Path) -> Result<(), SandboxError> {
     refuse_foreign_above(&above.join("new"), path)
 }
 
-/// Makes a directory, and those above it, that only its owner may enter.
+/// Creates a directory and its parents, accessible only to the owner.
 pub(crate) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -110,7 +110,7 @@ pub(crate) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
         .map_err(|source| failed("making", path, source))
 }
 
-/// A folder of sockets in `/tmp` may have been put there by somebody else, or below a folder of somebody else.
+/// In `/tmp`, another user may have created the socket folder or one of its parents. Refuses such folders.
 fn refuse_foreign(path: &Path) -> Result<(), SandboxError> {
     let (owner, mode) = owner_and_mode(path)?;
     if owner != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
@@ -119,10 +119,10 @@ fn refuse_foreign(path: &Path) -> Result<(), SandboxError> {
     refuse_foreign_above(path, path)
 }
 
-/// The same for what stands above a path. `told` is the path to speak of.
+/// The same check for the parents of a path. `told` is the path for the error message.
 fn refuse_foreign_above(path: &Path, told: &Path) -> Result<(), SandboxError> {
     let user = rustix::process::geteuid();
-    // Who is root has chosen the place.
+    // If root runs the server, it has chosen the location.
     for above in path.ancestors().skip(1).filter(|_| !user.is_root()) {
         let (owner, mode) = owner_and_mode(above)?;
         let is_sticky_or_closed = mode & 0o1000 != 0 || mode & 0o002 == 0;
@@ -145,7 +145,7 @@ fn foreign(path: &Path) -> SandboxError {
     }
 }
 
-/// An error that names what was being done to which path.
+/// An error that names the operation and the path.
 pub(crate) fn failed(doing: &str, path: &Path, source: io::Error) -> SandboxError {
     SandboxError::Io { doing: format!("{doing} {}", path.display()), source }
 }

@@ -1,8 +1,8 @@
 //! Sandboxes made of Linux namespaces on this host.
 //!
-//! Each sandbox has a directory (`<state_dir>/sandboxes/<id>`) and a process of its own, the launcher, which makes the
-//! namespaces, is the parent of the guest, and outlives the server. Whatever is known of a sandbox is read from there:
-//! this backend remembers nothing of them.
+//! Each sandbox has a directory (`<state_dir>/sandboxes/<id>`) and its own launcher process. The launcher creates the
+//! namespaces, is the parent of the guest, and outlives the server. The backend keeps no state about sandboxes in
+//! memory: it reads everything from the directory.
 
 mod config;
 mod create;
@@ -59,7 +59,7 @@ pub use launcher::spec::UIDS_PER_SANDBOX;
 pub use launcher::spec::{FileAuditing, Trace};
 pub use layout::check_run_folder;
 
-/// Makes sandboxes of Linux namespaces on this host. Clones share everything.
+/// Runs sandboxes made of Linux namespaces on this host. Clones share all state.
 #[derive(Clone)]
 pub struct NamespaceBackend {
     inner: Arc<Inner>,
@@ -72,25 +72,25 @@ struct Inner {
     disks: DiskStore,
     standby: Standby,
     networks: Networks,
-    /// Held from the look at the room for a disk until the disk is there.
+    /// Held from the check for free disk space until the disk exists.
     making_disk: std::sync::Mutex<()>,
-    /// Removes what destroyed sandboxes have left.
+    /// Deletes the remains of destroyed sandboxes.
     trash: Background,
     host_images: HostImages,
     named_images: NamedImages,
     offer: Offer,
-    /// The same for sandboxes without namespaces.
+    /// The supported limits of sandboxes without namespaces.
     shelter_offer: Offer,
     identity: Identity,
-    /// Why namespaces cannot be used here, once that was tried.
+    /// Whether namespaces work on this host, once probed.
     namespaces: std::sync::OnceLock<Result<(), users::Obstacle>>,
 }
 
 impl NamespaceBackend {
-    /// A backend for this host. Makes its directories and looks at what the host offers.
+    /// Creates the backend's directories and inspects the host.
     ///
     /// # Errors
-    /// The directories cannot be made.
+    /// Fails if the directories cannot be created.
     pub fn new(config: NamespaceConfig) -> Result<Self, SandboxError> {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         let backend = Self::with_layout(config, layout)?;
@@ -101,11 +101,11 @@ impl NamespaceBackend {
         Ok(backend)
     }
 
-    /// A backend that only looks at the host: what it has to try is tried in `scratch`, and the folders of the settings
-    /// are left as they are, be they there or not.
+    /// A backend that only inspects the host: its experiments go to `scratch`, and the configured directories are
+    /// neither created nor changed.
     ///
     /// # Errors
-    /// The directories cannot be made.
+    /// Fails if the directories cannot be created.
     pub fn to_look(config: NamespaceConfig, scratch: &Path) -> Result<Self, SandboxError> {
         let layout = Layout::new(scratch, &scratch.join("run"), &scratch.join("slots"));
         Self::with_layout(config, layout)
@@ -137,7 +137,7 @@ impl NamespaceBackend {
         Ok(Self { inner, locks: Locks::new() })
     }
 
-    /// Does work that blocks away from the threads that serve.
+    /// Runs blocking work on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T, SandboxError> + Send + 'static,
@@ -248,7 +248,7 @@ impl Backend for NamespaceBackend {
     }
 
     async fn settle_file_list(&self, id: SandboxId) {
-        // An owner that does not answer costs the newest lines, nothing else.
+        // If the launcher does not answer, only the newest lines are missing.
         let _ = self.blocking(move |inner| file_list::settle(inner, id)).await;
     }
 

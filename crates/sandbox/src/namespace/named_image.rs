@@ -1,7 +1,9 @@
-//! Images by name: root file systems in a folder, each as `<name>/rootfs`. Whoever puts them there is not our concern.
+//! Named images: root file systems in a folder, each in `<name>/rootfs`. This module does not care who puts them
+//! there.
 //!
-//! An image stays as it is. What every sandbox must find, whatever the image has (the user `agent` and its home, `/tmp`,
-//! `/etc/hosts`, the certificates that the operator trusts), lies in a small layer over it, made once for each image.
+//! An image is never modified. What every sandbox needs regardless of the image (the user `agent` and its home
+//! directory, `/tmp`, `/etc/hosts`, the operator's trusted certificates) goes into a small layer over it, built once
+//! per image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,32 +23,32 @@ use crate::HOST_IMAGE;
 use crate::error::SandboxError;
 use crate::java_store::{STORE, blocks, java_store};
 
-/// Where the root file system of an image is, in its folder.
+/// Name of the root file system in an image's folder.
 pub(super) const ROOT_FOLDER: &str = "rootfs";
-/// Where the environment of every process says that the certificates are.
+/// The CA bundle that the environment variables of every process point to.
 const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
-/// Where distributions keep all trusted certificates in one file.
+/// Where distributions keep the bundle of all trusted certificates.
 const BUNDLES: [&str; 4] = [
     BUNDLE,
     "etc/pki/tls/certs/ca-bundle.crt",
     "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "etc/ssl/cert.pem",
 ];
-/// Where Chromium, which reads no bundle, finds what an operator has decided.
+/// The policy directory of Chromium, which reads no CA bundle.
 pub(super) const BROWSER_POLICIES: &str = "etc/chromium/policies/managed";
-/// The most bytes of a file of an image that are read here.
+/// The maximum size of a file that is read from an image, in bytes.
 const MOST_BYTES: u64 = 8 << 20;
-/// Changes with what a layer is made of.
+/// Increase when the way layers are built changes.
 const VERSION: u32 = 3;
 
-/// Whom processes inside are.
+/// Which user the agent is inside, and who owns its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum AgentIs {
-    /// User 1000, whose files on the host have this id too: mounts map ids.
+    /// User 1000, whose files have this id on the host too: mounts map ids.
     Mapped,
-    /// User 1000, to whom the launcher gives what is its own.
+    /// User 1000; the launcher changes the owner of its files.
     Given,
-    /// User 0, since there is no other.
+    /// User 0, because there is no other.
     Root,
 }
 
@@ -67,15 +69,15 @@ impl AgentIs {
     }
 }
 
-/// Images of one server.
+/// Named images of one server.
 pub(super) struct NamedImages {
-    /// Holds the images.
+    /// The folder of images.
     folder: PathBuf,
-    /// Holds the layers over them; the server's own.
+    /// The server's own folder, for the layers over the images.
     layers: PathBuf,
     agent: AgentIs,
     made: Mutex<BTreeMap<u64, PathBuf>>,
-    /// The certificates that were last asked for, with their hash.
+    /// Cache: the certificates of the last call, and their hash.
     hashed: Mutex<Option<(Arc<[String]>, u64)>>,
 }
 
@@ -84,7 +86,7 @@ impl NamedImages {
         Self { folder, layers, agent, made: Mutex::default(), hashed: Mutex::default() }
     }
 
-    /// The names of all images, in order.
+    /// The names of all images, sorted.
     pub(super) fn names(&self) -> Result<Vec<String>, SandboxError> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -97,7 +99,7 @@ impl NamedImages {
         Ok(names)
     }
 
-    /// Which of the images that have had this name it is.
+    /// A version that changes when the name gets another image.
     pub(super) fn version(&self, name: &str) -> Option<String> {
         let facts = fs::metadata(self.folder.join(name).join(ROOT_FOLDER)).ok().filter(|_| is_name(name))?;
         Some(format!("{}-{}-{}.{}", facts.dev(), facts.ino(), facts.ctime(), facts.ctime_nsec()))
@@ -109,7 +111,7 @@ impl NamedImages {
         if !is_name(name) {
             return Err(missing());
         }
-        // The folder itself may be a link to where images are kept.
+        // The image's folder may itself be a symlink.
         let lower = fs::canonicalize(self.folder.join(name).join(ROOT_FOLDER)).map_err(|_| missing())?;
         let facts = fs::metadata(&lower).map_err(|_| missing())?;
         if !facts.is_dir() {
@@ -122,12 +124,13 @@ impl NamedImages {
         Ok(Root { lower, over: Some(over), binds: Vec::new() })
     }
 
-    /// Makes a layer over an image for one sandbox alone.
+    /// Builds a layer over an image for a single sandbox.
     pub(super) fn build_layer(&self, lower: &Path, layer: &Path, extra_ca: &[String]) -> io::Result<()> {
         LayerBuilder { image: lower, layer, agent: self.agent }.build(extra_ca)
     }
 
-    /// All that a host trusts takes longer to hash than a layer takes to find.
+    /// Hashing all the certificates that a host trusts takes longer than looking a layer up, so the last hash is
+    /// cached.
     fn hash_of(&self, extra_ca: &Arc<[String]>) -> u64 {
         let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*hashed {
@@ -168,7 +171,7 @@ impl NamedImages {
     }
 }
 
-/// Whether a text can be the name of an image here: a plain file name that hides nothing.
+/// Whether a text is a valid image name: a plain file name that does not start with a dot.
 fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
@@ -232,14 +235,14 @@ impl LayerBuilder<'_> {
         read_inside(self.image, path)
     }
 
-    /// The agent takes the place of whoever has its name or its id in the image.
+    /// Adds the agent to the image's users, replacing any user with its name or id.
     fn users(&self) -> io::Result<()> {
         let (id, text) = (self.agent.id(), self.agent.id().to_string());
         let shell = if self.read("bin/bash").is_some() { "/bin/bash" } else { "/bin/sh" };
         let agent = format!("agent:x:{id}:{id}:agent:/home/agent:{shell}");
         let others = self.read("etc/passwd").unwrap_or_default();
         let root = "root:x:0:0:root:/root:/bin/sh";
-        // Where both have id 0, the first line is the one whose name is shown.
+        // If both have id 0, programs show the name on the first line.
         let passwd = merge(&agent, &others, |field| field == text && id != 0, root);
         self.write("etc/passwd", &passwd)?;
         let others = self.read("etc/group").unwrap_or_default();
@@ -278,7 +281,7 @@ impl LayerBuilder<'_> {
     }
 }
 
-/// A text file of an image. Links are followed inside the image alone.
+/// Reads a text file of an image. Symlinks are resolved within the image.
 pub(super) fn read_inside(image: &Path, path: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let root = openat(CWD, image, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -292,7 +295,7 @@ pub(super) fn read_inside(image: &Path, path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The agent's line, then all others but those that have its name or its id.
+/// The agent's line, followed by all other lines except those with its name or id.
 fn merge(agent: &str, others: &str, has_id: impl Fn(&str) -> bool, least: &str) -> String {
     let others: Vec<&str> = others
         .lines()

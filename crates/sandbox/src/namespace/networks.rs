@@ -1,9 +1,9 @@
-//! Networks that are lent to sandboxes. One that was not used is lent again: making one and taking it down is what costs most
-//! of all that a short job needs of the kernel.
+//! A pool of network namespaces that are lent to sandboxes. A namespace that was not used is lent again, because
+//! creating and destroying one is the most expensive part of what a short job needs from the kernel.
 //!
-//! Whether it was used is what the kernel says: packets, refused attempts and open sockets are counted. A network of which it tells
-//! anything else than of a new one goes with its sandbox. It is asked after a while: who has just joined or left a group of receivers is
-//! told to the others a moment later.
+//! The kernel's counters tell whether a namespace was used: packets, refused attempts and open sockets. If they
+//! differ in any way from those of a new namespace, it is discarded with its sandbox. The counters are read after a
+//! delay, because the kernel announces joining or leaving a multicast group a moment later.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,26 +16,27 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::background::Background;
 
-/// The kernel tells others of a group twice, within a second each.
+/// The kernel announces a change of multicast membership twice, within a second each.
 pub(super) const REST: Duration = Duration::from_secs(3);
-/// So many rest, of 0.2 MB each; the others go at once. Enough for 150 sandboxes a second.
+/// The maximum number of namespaces that rest, at 0.2 MB each; the rest is discarded. Enough for 150 sandboxes a
+/// second.
 const MOST_RESTING: usize = 512;
-/// They are open files: of those that this process may have they take one in so many.
+/// Each is an open file. They may take one in this many of the files that the process may open.
 const FILES_FOR_ONE: u64 = 8;
-/// So many are ready: those that have rested and those that are wanted take turns, in bursts.
+/// The maximum number that are ready. Returns and requests come in alternating bursts.
 const MOST_READY: usize = 32;
 
-/// Networks that nothing was done in.
+/// A pool of unused network namespaces.
 pub(super) struct Networks {
     rest: Duration,
     most_resting: usize,
     ready: Arc<Mutex<Vec<OwnedFd>>>,
     resting: Arc<AtomicUsize>,
-    /// Looks at those that have rested; it needs no network itself.
+    /// Checks returned namespaces after their rest. The thread needs no network itself.
     thread: Background,
-    /// What a new one tells.
+    /// The counters of a new namespace.
     unused: Arc<OnceLock<Traces>>,
-    /// Whether this server was told that it may not make any.
+    /// Whether the kernel denied this server permission to create namespaces.
     refused: AtomicBool,
 }
 
@@ -52,7 +53,7 @@ impl Networks {
         }
     }
 
-    /// One for a new sandbox; `None` where this server cannot make any.
+    /// Returns a namespace for a new sandbox; `None` if this server cannot create any.
     pub(super) fn lend(&self) -> Option<OwnedFd> {
         let ready = lock(&self.ready).pop();
         if ready.is_some() || self.refused.load(Ordering::Relaxed) {
@@ -65,7 +66,7 @@ impl Networks {
         network::make().inspect_err(refused).ok()
     }
 
-    /// Takes back what was lent to a sandbox that is gone, and every process of it.
+    /// Takes back the namespace of a sandbox that is gone with all of its processes.
     pub(super) fn take_back(&self, network: OwnedFd) {
         let place = Place::new(&self.resting);
         if self.resting.load(Ordering::Relaxed) > self.most_resting {
@@ -85,13 +86,13 @@ impl Networks {
     }
 }
 
-/// How many rest where so many files may be open.
+/// How many may rest, given the limit on open files.
 fn most_resting(files: Option<u64>) -> usize {
     let share = files.map(|files| files / FILES_FOR_ONE).and_then(|share| usize::try_from(share).ok());
     share.unwrap_or(MOST_RESTING).min(MOST_RESTING)
 }
 
-/// The place of one that rests; given back when this is dropped.
+/// Counts one resting namespace; dropping it decrements the count.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -129,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives a network back and waits until it was looked at.
+    /// Returns a namespace and waits until it was checked.
     fn take_back(networks: &Networks, network: OwnedFd) {
         networks.take_back(network);
         let (sender, receiver) = mpsc::channel();

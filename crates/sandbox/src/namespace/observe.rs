@@ -1,4 +1,4 @@
-//! What is seen of a sandbox from outside: its launcher's lock, the records it left, its control group.
+//! Observing a sandbox from outside: its launcher's lock, the records on disk, its cgroup.
 
 use launcher::cgroup::{CgroupUsage, Group};
 use launcher::launch_file::LaunchText;
@@ -10,13 +10,12 @@ use super::{Inner, owner};
 use crate::error::SandboxError;
 use crate::spec::{Ended, EndedReason, LimitKind, Observed, Phase, SandboxId, Usage};
 
-/// Looks at a sandbox.
 pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxError> {
     let directory = inner.layout.sandbox(id);
     if !directory.exists() {
         return Ok(Observed { phase: Phase::Missing, usage: Usage::default(), unenforced: Vec::new() });
     }
-    // The owner first: when it is gone its record is complete.
+    // Look for the launcher first: once it is gone, its records are complete.
     let looking = |source| failed("looking at", &directory, source);
     let owned = owner::find(&directory).map_err(looking)?.is_some();
     let text = LaunchText::read(&directory).map_err(looking)?;
@@ -47,7 +46,7 @@ pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxE
     Ok(Observed { phase, usage: usage.into(), unenforced: unenforced_of(record) })
 }
 
-/// The limits that a sandbox goes without, as it was written down when it was made.
+/// The limits that are not enforced for a sandbox, as recorded when it was created.
 pub(super) fn unenforced(inner: &Inner, id: SandboxId) -> Result<Vec<(LimitKind, String)>, SandboxError> {
     let directory = inner.layout.sandbox(id);
     let looking = |source| failed("looking at", &directory, source);

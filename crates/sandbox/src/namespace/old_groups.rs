@@ -1,4 +1,4 @@
-//! Empty control groups of sandboxes that ended long ago, such as those whose launcher and server were killed together.
+//! Removes empty cgroups of sandboxes that ended long ago, for example when launcher and server were killed together.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use launcher::cgroup::Group;
 use super::Inner;
 use crate::spec::SandboxId;
 
-/// Younger ones may be of a sandbox that another server of this host is just making.
+/// A younger cgroup may belong to a sandbox that another server on this host is creating.
 const LEAST_AGE: Duration = Duration::from_secs(86_400);
 
-/// Removes them. The kernel refuses to remove a group with processes in it, so nobody who lives is harmed.
+/// Removes old cgroups. The kernel refuses to remove a cgroup with processes, so running sandboxes are safe.
 pub(super) fn sweep(inner: &Inner) {
     let Some(hierarchy) = inner.offer.hierarchy.clone() else { return };
     let parent = Group { hierarchy, name: inner.config.cgroup_parent.clone() };
@@ -47,7 +47,7 @@ mod tests {
         for name in [over.to_string(), kept.to_string(), "somebody-else".into()] {
             fs::create_dir(parent.path().join(name)).unwrap();
         }
-        // What stands for processes here: a directory that is not empty cannot be removed either.
+        // A subdirectory stands in for processes: a non-empty directory cannot be removed either.
         fs::create_dir_all(parent.path().join(alive.to_string()).join("process")).unwrap();
         remove_empty(parent.path(), |id| id != kept);
         let entries = fs::read_dir(parent.path()).unwrap();

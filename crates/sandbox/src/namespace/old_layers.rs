@@ -1,5 +1,5 @@
-//! Removes what was built for images that are not used any more: skeletons of the host and layers over named images. A
-//! new one is built whenever something that goes into it changes, so they pile up.
+//! Removes what was built for images and is no longer used: skeletons of the host and layers over named images. A new
+//! one is built whenever its inputs change, so they pile up.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,19 +12,19 @@ use launcher::launch_file::LaunchText;
 use super::layout::Layout;
 use super::named_image::ROOT_FOLDER;
 
-/// How the names begin of what is built here.
+/// Name prefixes of skeletons and layers.
 const PREFIXES: [&str; 2] = ["host-", "over-"];
-/// How long a key is.
+/// Length of the hash in their names.
 const KEY_DIGITS: usize = 16;
-/// What was not used by a new process for so long is built again when it is wanted, which takes milliseconds.
+/// Layers unused by new processes for this long are removed. Building one again takes milliseconds.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// Marks a layer as used now.
+/// Records that a layer was used now.
 pub(super) fn mark_used(layer: &Path) -> io::Result<()> {
     File::open(layer)?.set_modified(SystemTime::now())
 }
 
-/// Throws away what is old and belongs to no sandbox. To be called before the first sandbox is made.
+/// Moves old layers that belong to no sandbox to the trash. Call this before the first sandbox is created.
 pub(super) fn throw_away(layout: &Layout) {
     let Ok(used) = used_by_sandboxes(&layout.sandboxes()) else {
         tracing::info!("layers that nobody uses stay: what a sandbox uses cannot be read");
@@ -33,7 +33,7 @@ pub(super) fn throw_away(layout: &Layout) {
     let Ok(entries) = fs::read_dir(layout.images()) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        // Somebody's image may have such a name as well.
+        // An image may happen to have such a name.
         let is_image = path.join(ROOT_FOLDER).exists();
         if is_image
             || !is_layer(&entry.file_name().to_string_lossy())
@@ -49,7 +49,7 @@ pub(super) fn throw_away(layout: &Layout) {
     }
 }
 
-/// A prefix with a key, or with whatever an interrupted build has left.
+/// Whether a name is a prefix followed by a hash, or by the suffix of an interrupted build.
 fn is_layer(name: &str) -> bool {
     let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
     let is_key = |rest: &str| rest.len() == KEY_DIGITS && rest.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! A certificate that one sandbox trusts and no other: a layer of its own over the image.
+//! A certificate that only one sandbox trusts: an additional layer over its image.
 
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ use crate::error::SandboxError;
 use crate::java_store::{STORE, blocks, java_store};
 use crate::spec::{Image, SandboxSpec};
 
-/// The layer, in the directory of its sandbox.
+/// The layer's directory in the directory of its sandbox.
 const LAYER: &str = "trust";
 
-/// The root of a sandbox with its own certificate, where it has one.
+/// Adds the sandbox's own certificate to its root, if it has one.
 pub(super) fn add(
     inner: &Inner,
     spec: &SandboxSpec,
@@ -38,7 +38,7 @@ pub(super) fn add(
     Ok(Root { over: Some(layer), ..root })
 }
 
-/// The bundle of a root with one more certificate.
+/// The CA bundle of a root with one more certificate.
 pub(super) fn bundle_with(root: &Path, own: &str) -> String {
     let mut text = named_image::read_inside(root, BUNDLE).unwrap_or_default();
     if !text.is_empty() && !text.ends_with('\n') {
@@ -49,7 +49,7 @@ pub(super) fn bundle_with(root: &Path, own: &str) -> String {
     text
 }
 
-/// What a browser reads to trust a certificate.
+/// The policy that makes a Chromium browser trust a certificate.
 pub(crate) fn browser_policy(own: &str) -> String {
     serde_json::json!({ "CACertificates": blocks(own) }).to_string()
 }
@@ -67,7 +67,7 @@ fn write(layer: &Path, path: &str, content: &[u8]) -> io::Result<()> {
     for part in [""].iter().chain(&parts[..parts.len() - 1]) {
         folder = if part.is_empty() { folder } else { folder.join(part) };
         fs::create_dir_all(&folder)?;
-        // The upper of two layers says who may pass.
+        // The permissions of the upper layer's directory decide who may enter.
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
     }
     let file = layer.join(path);

@@ -1,5 +1,5 @@
-//! Finding the launcher that owns a sandbox. Its lock on the launch file says whether it lives and which process it is,
-//! so a process id that was used again is never taken for it.
+//! Finding the launcher that owns a sandbox. Its lock on the launch file tells whether it is alive and which process
+//! it is, so a reused process id is never mistaken for it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use rustix::process::{
 };
 use serde::Serialize;
 
-/// What the launch file was called when it held less. Such sandboxes are not taken up, but they are ended.
+/// Name of the launch file in earlier versions. Such sandboxes cannot be used any more, but they can be ended.
 pub(super) const EARLIER_LAUNCH_FILE: &str = "launch.json";
 
 /// The launcher of a sandbox.
@@ -25,7 +25,7 @@ pub(super) struct Owner {
     handle: OwnedFd,
 }
 
-/// Finds the launcher; `None` when there is none or it has ended.
+/// Finds the launcher; `None` if there is none or it has ended.
 pub(super) fn find(directory: &Path) -> io::Result<Option<Owner>> {
     let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let opened = File::open(directory.join(LAUNCH_FILE)).or_else(|error| match error {
@@ -41,7 +41,7 @@ pub(super) fn find(directory: &Path) -> io::Result<Option<Owner>> {
         Err(rustix::io::Errno::SRCH) => return Ok(None),
         other => other?,
     };
-    // Still the same holder: then the handle is of that process and of no later one.
+    // The lock holder is unchanged, so the pidfd refers to it and not to a later process with the same id.
     Ok((lock_holder(&file)? == Some(pid)).then_some(Owner { handle }))
 }
 
@@ -57,7 +57,7 @@ fn lock_holder(file: &File) -> io::Result<Option<Pid>> {
 }
 
 impl Owner {
-    /// Sends a signal; succeeds when the process is already gone.
+    /// Sends a signal; succeeds if the process is already gone.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.handle, signal) {
             Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -65,13 +65,13 @@ impl Owner {
         }
     }
 
-    /// Waits for its end; false when `patience` is over.
+    /// Waits for the process to exit; false after `patience`.
     pub(super) fn wait(&self, patience: Duration) -> io::Result<bool> {
         wait_for_exit(&self.handle, patience)
     }
 }
 
-/// Has a launcher do one thing and waits for it; gives its complaint, if it has one.
+/// Runs a launcher for a single task and waits for it; returns the error that it reports.
 pub(super) fn ask(launcher: &Path, what: &str, order: &impl Serialize) -> io::Result<Option<LaunchError>> {
     let mut child = Command::new(launcher)
         .arg(what)
@@ -96,7 +96,7 @@ pub(super) fn ask(launcher: &Path, what: &str, order: &impl Serialize) -> io::Re
     }))
 }
 
-/// Waits for the end of a process; false when `patience` is over.
+/// Waits for a process to exit; false after `patience`.
 pub(super) fn wait_for_exit(handle: &OwnedFd, patience: Duration) -> io::Result<bool> {
     let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
     loop {

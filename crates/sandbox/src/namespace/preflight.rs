@@ -1,4 +1,4 @@
-//! Looking at the host: what it can do, what is missing, and what would change that.
+//! Checking the host: what it supports, what is missing, and how to fix that.
 
 use std::fs;
 use std::path::Path;
@@ -19,20 +19,20 @@ use crate::limits::{Obstacles as _, open_files_together};
 use crate::packages;
 use crate::spec::{Capabilities, Check, CheckState, Isolation};
 
-/// The AppArmor profile that is shipped in `deploy/apparmor`.
+/// The AppArmor profile in `deploy/apparmor`.
 const PROFILE: &str = "caisson-sandbox";
-/// Where its text is: of the package, and of the repository.
+/// Where its source is: in an installed package, and in the repository.
 const PROFILE_FILES: [&str; 2] = ["/etc/apparmor.d/caisson-sandbox", "deploy/apparmor/caisson-sandbox"];
-/// The profiles that are loaded, which only root may know, and in a container nobody.
+/// The list of loaded profiles, which only root can read, and nobody in a container.
 const LOADED_PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
-/// Where a thread chooses the profile of the program that it will run.
+/// Where a thread selects the profile of the program that it will exec.
 const CHOICE_OF_PROFILE: &str = "/proc/thread-self/attr/apparmor/exec";
-/// Mapped ids on overlay layers.
+/// The first kernel with idmapped mounts on overlayfs layers.
 const OLDEST_KERNEL: (u32, u32) = (5, 19);
 const LANDLOCK_WITH_SCOPES: i32 = 6;
 const LITTLE_DISK_GIB: u64 = 5;
 
-/// What the host offers for limits.
+/// The limits that the host supports.
 pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> Offer {
     let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let (found, no_groups, no_disks) = match identity.owners() {
@@ -55,7 +55,7 @@ pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> Offer {
     Offer { hierarchy, no_groups, no_disks, no_pids: None, open_files, open_files_together }
 }
 
-/// What it offers to sandboxes without namespaces.
+/// The limits it supports for sandboxes without namespaces.
 pub(super) fn offer_without_namespaces(with: &Offer, identity: &Identity) -> Offer {
     let each = "without a control group only each process by itself is limited";
     let shared = "the kernel counts them together with all others of this user";
@@ -77,7 +77,7 @@ pub(crate) fn disk_obstacle() -> Option<String> {
     disk::format_program().is_none().then(|| "mkfs.ext4 is missing (package e2fsprogs)".into())
 }
 
-/// The profile to run guests under, where the host has AppArmor and the profile is loaded.
+/// The profile for guests, if the host has AppArmor and the profile is loaded.
 pub(super) fn apparmor_profile() -> Option<String> {
     let is_loaded = match fs::read_to_string(LOADED_PROFILES) {
         Ok(list) => list.lines().any(|line| line.starts_with(&format!("{PROFILE} "))),
@@ -86,8 +86,8 @@ pub(super) fn apparmor_profile() -> Option<String> {
     is_loaded.then(|| PROFILE.into())
 }
 
-/// For those who may not know which profiles are loaded. The kernel lets everybody choose one, refuses one that is not there, and
-/// writes that to its log: so it is asked once. The choice ends with the thread.
+/// For users who may not list the loaded profiles. Any user may select a profile; the kernel refuses one that does
+/// not exist and logs that, so this tries only once. The selection ends with the thread.
 fn can_choose_profile() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -97,13 +97,13 @@ fn can_choose_profile() -> bool {
     })
 }
 
-/// The profile that already holds this process, as Docker's does in a container.
+/// The profile that already confines this process, such as Docker's in a container.
 fn own_profile() -> Option<String> {
     let current = fs::read_to_string("/proc/self/attr/apparmor/current").ok()?;
     Some(current.trim().strip_suffix(" (enforce)")?.to_owned())
 }
 
-/// Checks the host and fails when something is missing that every sandbox needs.
+/// Checks the host. Fails if anything is missing that every sandbox needs.
 pub(super) fn preflight(inner: &Inner) -> Result<Capabilities, SandboxError> {
     let checks = checks(inner);
     if let Some(missing) = checks.iter().find(|check| check.state == CheckState::Missing) {
@@ -119,7 +119,7 @@ pub(super) fn preflight(inner: &Inner) -> Result<Capabilities, SandboxError> {
     Ok(Capabilities { isolation, enforced: offer.enforced(), checks })
 }
 
-/// Everything that is looked at.
+/// Runs all checks.
 pub(super) fn checks(inner: &Inner) -> Vec<Check> {
     let offer = if probe::namespaces(inner).is_ok() { &inner.offer } else { &inner.shelter_offer };
     let mut checks = vec![
@@ -203,7 +203,7 @@ fn without_namespaces(inner: &Inner) -> Check {
     }
 }
 
-/// A login manager removes the folder of sockets when its user has logged out, unless told that the user stays.
+/// logind removes the socket folder when its user logs out, unless lingering is enabled for the user.
 fn lingering(run_dir: &Path, identity: &Identity) -> Option<Check> {
     let name = "after logging out";
     if identity.owners() == Owners::AsInside || !run_dir.starts_with("/run/user") {
@@ -322,7 +322,7 @@ fn apparmor() -> Check {
 
 pub(crate) fn free_disk(directory: &Path) -> Check {
     let name = "free disk";
-    // A folder that is yet to be made will be on the disk of the one above.
+    // A folder that does not exist yet will be on the disk of its closest existing parent.
     let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
     let Ok(figures) = rustix::fs::statvfs(there) else {
         return flawed(

@@ -1,5 +1,5 @@
-//! Trying what every sandbox needs, once. Numbers in `/proc/sys` do not tell it: some hosts let anybody make a namespace
-//! and refuse every mount in it.
+//! Probes once what every sandbox needs. The values in `/proc/sys` do not tell: some hosts let anybody create a
+//! namespace and refuse every mount in it.
 
 use std::fs;
 use std::path::Path;
@@ -10,35 +10,35 @@ use launcher::spec::{Probe, Users};
 use super::users::Obstacle;
 use super::{Inner, UseNamespaces, destroy, owner};
 
-/// Says that AppArmor keeps ordinary users from namespaces, but for programs whose profile allows them.
+/// Non-zero if AppArmor denies namespaces to unprivileged users, except to programs whose profile allows them.
 const RESTRICTED_BY_APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
-/// The profile that this process runs under.
+/// The profile of this process.
 const OWN_PROFILE: &str = "/proc/self/attr/current";
-/// The shipped profile that allows them: its name, where the package puts it (into use, where AppArmor understands it, and to be
-/// copied from) and for which program, and its place in the repository.
+/// The shipped profile that allows them: its name, where the package installs it (active where AppArmor understands
+/// it, and as a copy to install), the program it covers, and its path in the repository.
 const PROFILE: &str = "caisson";
 const INSTALLED_PROFILE: &str = "/etc/apparmor.d/caisson";
 const PACKAGED_PROFILE: &str = "/usr/share/caisson/apparmor/caisson";
 const INSTALLED_PROGRAM: &str = "/usr/bin/caisson";
 const SHIPPED_PROFILE: &str = "deploy/apparmor/caisson";
-/// What is left where the profile does not help.
+/// The remedy if the profile does not help.
 const LIFT_RESTRICTION: &str = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0";
 
-/// Settings of a host that keep ordinary users from namespaces, the value that does, and the command that changes it.
+/// Sysctls that deny namespaces to unprivileged users: path, denying value, and the command that changes it.
 const SWITCHES: [(&str, &str, &str); 2] = [
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
 ];
-/// Files that tell a container from a host.
+/// Files that exist only in containers.
 const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 
-/// The same as deploy/compose/compose.yaml says; the profile comes with the package too.
+/// The same as in deploy/compose/compose.yaml. The package includes the profile too.
 const CONTAINER_REMEDY: &str = "start the container with --cap-drop ALL --cap-add SYS_ADMIN --cap-add SETUID \
     --cap-add SETGID --cap-add CHOWN --cap-add DAC_OVERRIDE --cap-add FOWNER --cap-add KILL \
     --security-opt seccomp=deploy/compose/seccomp.json (of the package: /usr/share/doc/caisson/compose/seccomp.json) \
     --security-opt systempaths=unconfined --security-opt apparmor=unconfined";
 
-/// Whether namespaces can be made here and file systems be mounted in them. Tried once.
+/// Whether namespaces can be created and file systems mounted in them. Probed once.
 pub(super) fn namespaces(inner: &Inner) -> &Result<(), Obstacle> {
     inner.namespaces.get_or_init(|| match inner.config.namespaces {
         UseNamespaces::WherePossible => {
@@ -52,7 +52,7 @@ pub(super) fn namespaces(inner: &Inner) -> &Result<(), Obstacle> {
     })
 }
 
-/// Whether it was tried already, and failed.
+/// The result of a probe that has already failed; does not probe.
 pub(super) fn known_obstacle(inner: &Inner) -> Option<&Obstacle> {
     inner.namespaces.get().and_then(|tried| tried.as_ref().err())
 }
@@ -69,12 +69,12 @@ fn attempt(inner: &Inner) -> Result<(), LaunchError> {
     }
 }
 
-/// A file of the host, where it is there.
+/// Reads a file of the host, if it exists.
 fn read(path: &str) -> Option<String> {
     fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What stands in the way, and the one command that would change it; files of the host are what `read` says.
+/// What is in the way, and the one command that fixes it. `read` returns the content of files of the host.
 fn explain(
     error: &LaunchError,
     users: &Users,
@@ -98,8 +98,8 @@ fn explain(
     Obstacle { found, remedy: remedy.into() }
 }
 
-/// The command that loads the profile which lets this program make namespaces. One that is elsewhere than the package
-/// puts it needs a profile that names it there.
+/// The command that loads the profile which lets this program create namespaces. If the program is not where the
+/// package installs it, the profile must be adapted to its path.
 fn allow_by_profile(program: &Path, read: impl Fn(&str) -> Option<String>) -> String {
     let is_under_it = read(OWN_PROFILE).is_some_and(|own| own.split_whitespace().next() == Some(PROFILE));
     if is_under_it {
@@ -121,12 +121,12 @@ mod tests {
 
     use super::*;
 
-    /// What is advised on a host where only these files are there.
+    /// The advice on a host that has only these files.
     fn advised(users: &Users, files: &[(&str, &str)]) -> String {
         advised_for(INSTALLED_PROGRAM, users, files)
     }
 
-    /// The same to a program that lies elsewhere.
+    /// The advice for a program at another path.
     fn advised_for(program: &str, users: &Users, files: &[(&str, &str)]) -> String {
         let refusal = io::Error::from_raw_os_error(1);
         let error = LaunchError::new("making namespaces", refusal);
@@ -155,7 +155,7 @@ mod tests {
         let command =
             "sed 's|/usr/bin/caisson|/opt/caisson|' deploy/apparmor/caisson | sudo apparmor_parser -r";
         assert_eq!(remedy, command);
-        // Where the profile is in force already it is not what is missing.
+        // An active profile cannot be what is missing.
         let remedy = advised(&Users::Single, &[on, installed, (OWN_PROFILE, "caisson (unconfined)")]);
         assert_eq!(remedy, LIFT_RESTRICTION);
         assert!(!advised(&Users::Single, &[(RESTRICTED_BY_APPARMOR, "0")]).contains("apparmor"));

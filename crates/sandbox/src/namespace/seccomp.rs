@@ -1,10 +1,10 @@
-//! Turns `seccomp.json` into a program for the kernel.
+//! Compiles `seccomp.json` into BPF programs.
 //!
-//! What is listed is allowed; to all else the answer is "no such call", as of an older kernel, so that programs fall
-//! back. What programs should be told about is refused by name, by the call alone or by its arguments.
+//! Listed calls are allowed. All others fail with `ENOSYS`, as on an older kernel, so that programs fall back. Calls
+//! for which programs need a different error are refused by name, either always or depending on their arguments.
 //!
-//! The kernel walks through a program for every system call there is when it is installed, and whenever one is made that is
-//! not always allowed. So it is one program, and a binary search for the call's number.
+//! The kernel evaluates a filter for every system call number when it is installed, and again for every call that is
+//! not always allowed. So this builds a single program with a binary search for the call's number.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,11 +14,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 const SOURCE: &str = include_str!("seccomp.json");
-/// What is refused beside that where there are no namespaces.
+/// Additional refusals for sandboxes without namespaces.
 const SHELTER_SOURCE: &str = include_str!("seccomp_shelter.json");
 const ENOSYS: i32 = 38;
 
-// Of linux/bpf_common.h and linux/seccomp.h.
+// From linux/bpf_common.h and linux/seccomp.h.
 const LOAD_WORD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
@@ -30,7 +30,7 @@ const RETURN_ALLOW: u32 = 0x7fff_0000;
 const OFFSET_OF_NUMBER: u32 = 0;
 const OFFSET_OF_PROCESSOR: u32 = 4;
 
-/// What is allowed and what is refused; other backends make their own form of it.
+/// The allowed and refused calls; other backends convert them to their own format.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
@@ -64,26 +64,26 @@ pub(crate) struct RefuseGroup {
     pub(crate) rules: Vec<Value>,
 }
 
-/// The program as hexadecimal text. Compiled once.
+/// The program in hexadecimal. Compiled once.
 ///
 /// # Errors
-/// The data is wrong for this processor.
+/// Fails if the embedded data is invalid for this CPU architecture.
 pub(super) fn program() -> Result<&'static str, &'static str> {
     static PROGRAM: LazyLock<Result<String, String>> = LazyLock::new(|| compile_hexadecimal(&[SOURCE]));
     PROGRAM.as_deref().map_err(String::as_str)
 }
 
-/// The same where there are no namespaces.
+/// The program for sandboxes without namespaces.
 pub(super) fn shelter_program() -> Result<&'static str, &'static str> {
     static PROGRAM: LazyLock<Result<String, String>> =
         LazyLock::new(|| compile_hexadecimal(&[SOURCE, SHELTER_SOURCE]));
     PROGRAM.as_deref().map_err(String::as_str)
 }
 
-/// The data.
+/// The parsed rules.
 ///
 /// # Errors
-/// It is wrong.
+/// Fails if the embedded data is invalid.
 #[cfg(feature = "docker")]
 pub(crate) fn rules() -> Result<Rules, String> {
     serde_json::from_str(SOURCE).map_err(|error| error.to_string())
@@ -93,10 +93,10 @@ fn compile_hexadecimal(sources: &[&str]) -> Result<String, String> {
     compile(sources).map(|program| hexadecimal(&program))
 }
 
-/// What is done with calls, as lists for the compiler of rules.
+/// The rules as lists for the compiler.
 struct Lists {
     allowed: Vec<Value>,
-    /// By the error that is given.
+    /// By errno.
     refused: BTreeMap<i32, Vec<Value>>,
 }
 
@@ -129,7 +129,7 @@ fn compile(sources: &[&str]) -> Result<BpfProgram, String> {
     for number in numbers(&list) {
         answers.insert(number, answer(RETURN_ALLOW));
     }
-    // Whoever is refused for two reasons is told the one with the higher number.
+    // If two refusals apply to a call, the one with the higher errno wins.
     for (errno, list) in refused {
         let (by_arguments, by_call): (Vec<_>, Vec<_>) =
             list.into_iter().partition(|rule| rule.get("args").is_some());
@@ -146,7 +146,7 @@ fn compile(sources: &[&str]) -> Result<BpfProgram, String> {
             answers.insert(number, [refusal, otherwise].concat());
         }
     }
-    // Where the answer changes: at the start of each run of numbers, and after its end.
+    // The call numbers at which the verdict changes: the start of each run of numbers, and its end.
     let mut changes = vec![(0, absent.clone())];
     for (number, answer) in answers {
         changes.pop_if(|(first, _)| *first == number);
@@ -179,17 +179,17 @@ fn compile_list(list: &[Value], errno: i32) -> Result<BpfProgram, String> {
     compile_rules(list, &json!({"errno": errno}), &json!("allow"))
 }
 
-/// The calls that a program without conditions on arguments looks for, whichever way it decides.
+/// The call numbers that a program without argument conditions compares with, whatever the verdict.
 fn numbers(program: &[sock_filter]) -> impl Iterator<Item = u32> {
-    // The first comparison is with the processor.
+    // The first comparison checks the architecture.
     program.iter().filter(|i| i.code == JUMP_IF_EQUAL).skip(1).map(|i| i.k)
 }
 
-/// Refuses one call by its arguments: its number, and what is to be done where the call is this one. Goes on behind the
-/// end where nothing is to be refused.
+/// Compiles the argument conditions of one system call. Returns its number and the body of the program, which falls
+/// through at the end if nothing is refused.
 fn compile_refusal(rules: &[Value], errno: i32) -> Result<(u32, BpfProgram), String> {
     let program = compile_rules(rules, &json!("allow"), &json!({"errno": errno}))?;
-    // Before that: which processor and which call it is.
+    // The instructions before the body check the architecture and the call number.
     let (found, body) = program.get(4..).and_then(<[_]>::split_first).ok_or("the filter refuses nothing")?;
     let mut body = body.to_vec();
     let length = u32::try_from(body.len()).map_err(|error| error.to_string())?;
@@ -208,7 +208,7 @@ fn search_in(changes: &[(u32, BpfProgram)]) -> BpfProgram {
     let middle = upper[0].0;
     let decision = match u8::try_from(before.len()) {
         Ok(distance) => vec![instruction(JUMP_IF_GREATER_OR_EQUAL, distance, 0, middle)],
-        // Too far for a jump with a condition.
+        // Too far for a conditional jump.
         Err(_) => vec![
             instruction(JUMP_IF_GREATER_OR_EQUAL, 0, 1, middle),
             instruction(JUMP, 0, 0, u32::try_from(before.len()).unwrap_or(u32::MAX)),
@@ -247,7 +247,7 @@ mod tests {
         assert_ne!(shelter_program(), Ok(program));
     }
 
-    /// What a program answers to a call.
+    /// The verdict of a program on a call.
     fn answer(program: &[sock_filter], number: u32, arguments: [u64; 6]) -> u32 {
         const OFFSET_OF_ARGUMENTS: u32 = 16;
         const AND: u16 = 0x54;
@@ -274,13 +274,14 @@ mod tests {
         }
     }
 
-    /// What the kernel makes of several programs: a refusal before a permission, and of two refusals that of the later one.
+    /// The kernel's verdict with several filters: a refusal wins over a permission, and of two refusals that of the
+    /// later filter.
     fn answer_of_all(programs: &[BpfProgram], number: u32, arguments: [u64; 6]) -> u32 {
         let answers = programs.iter().rev().map(|program| answer(program, number, arguments));
         answers.reduce(|first, next| if first == RETURN_ALLOW { next } else { first }).unwrap()
     }
 
-    /// One program for what is allowed and one for each error, as the compiler makes them.
+    /// One program for the allowed calls and one per errno, as the compiler emits them.
     fn one_by_one(sources: &[&str]) -> Vec<BpfProgram> {
         let Lists { allowed, refused } = Lists::read(sources).unwrap();
         let mut programs = vec![compile_list(&allowed, ENOSYS).unwrap()];
@@ -290,7 +291,8 @@ mod tests {
         programs
     }
 
-    /// Values that the rules look for, and others; with the first of them all combinations are tried.
+    /// Argument values that the rules compare with, and others. The first [`COMBINED`] of them are tried in all
+    /// combinations.
     const TELLING: [u64; 27] = [
         0,
         1,

@@ -1,7 +1,7 @@
-//! Sandboxes without namespaces, for hosts that have none to give and for those who accept that by name.
+//! Sandboxes without namespaces, for hosts that do not support them and jobs that accept that explicitly.
 //!
-//! The host's own programs are read where they lie, as far as Landlock lets the sandbox; what it writes lies in a tree of
-//! its own. `docs/isolation.md` says what this keeps out and what not.
+//! The host's programs are read in place, as far as Landlock allows; what the sandbox writes goes to a directory tree
+//! of its own. `docs/isolation.md` says what this protects against and what it does not.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -18,22 +18,22 @@ use crate::error::SandboxError;
 use crate::java_store::java_store;
 use crate::spec::{SandboxId, SandboxSpec};
 
-/// What every user of the host may use of its devices.
+/// The devices that every user of the host may use.
 const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
-/// Names of users are looked up here; the host image has files of its own instead.
+/// Files for name lookups; image `host` has its own versions of them.
 const LOOKED_UP: [&str; 5] = ["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
-/// The certificates of this sandbox, where it trusts more than the host does.
+/// The CA bundle of this sandbox, if it trusts more certificates than the host.
 const BUNDLE: &str = "ca-certificates.crt";
-/// The same for Java.
+/// The Java keystore of this sandbox.
 const STORE: &str = "cacerts";
-/// What waits in the folder of trees to be deleted.
+/// Name prefix of trees that are waiting to be deleted.
 pub(super) const TRASH_PREFIX: &str = "trash-";
 
-/// Said to whoever might accept such a sandbox.
+/// How to request such a sandbox; part of error messages.
 pub(super) const HOW_TO_ACCEPT: &str = "accept sandboxes without namespaces by name: `\"isolation\": \"landlock\"` in the \
     request, `--isolation landlock` on the command line, or `isolation = \"landlock\"` below `[sandbox]` in the configuration (docs/isolation.md says what they lack)";
 
-/// Why the host cannot have such sandboxes; `None` when it can.
+/// Why the host cannot run such sandboxes; `None` if it can.
 pub(super) fn obstacle(inner: &Inner) -> Option<Obstacle> {
     let version = landlock_version();
     if version < LEAST_LANDLOCK {
@@ -54,7 +54,7 @@ pub(super) fn obstacle(inner: &Inner) -> Option<Obstacle> {
     None
 }
 
-/// Whether this user namespace has a user id.
+/// Whether a user id is mapped in this user namespace.
 fn has_user(uid: u32) -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.lines().any(|line| {
@@ -65,7 +65,8 @@ fn has_user(uid: u32) -> bool {
     })
 }
 
-/// Where all that a sandbox writes lies. A user of its own may not pass through the server's folders.
+/// The root of everything a sandbox writes. If the sandbox has its own user, that user cannot traverse the server's
+/// folders.
 pub(super) fn tree(inner: &Inner, id: SandboxId) -> PathBuf {
     match inner.identity.owners() {
         Owners::AsInside => inner.config.shelter_dir.join(id.to_string()),
@@ -73,7 +74,7 @@ pub(super) fn tree(inner: &Inner, id: SandboxId) -> PathBuf {
     }
 }
 
-/// Makes the tree and says what the sandbox may reach.
+/// Creates the tree and determines what the sandbox may access.
 pub(super) fn prepare(inner: &Inner, id: SandboxId, spec: &SandboxSpec) -> Result<Shelter, SandboxError> {
     let tree = tree(inner, id);
     if inner.identity.owners() == Owners::AsInside {
@@ -102,7 +103,7 @@ pub(super) fn prepare(inner: &Inner, id: SandboxId, spec: &SandboxSpec) -> Resul
     })
 }
 
-/// The folder of trees: everybody may pass, nobody but root may look or write.
+/// Opens the parent folder of the trees: everybody may traverse it, only root may list or write it.
 fn open_shelter_dir(path: &Path) -> Result<(), SandboxError> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
     made.map_err(|source| failed("making", path, source))?;
@@ -119,7 +120,7 @@ fn open_shelter_dir(path: &Path) -> Result<(), SandboxError> {
     })
 }
 
-/// How the guest is called.
+/// The command line arguments of the guest.
 pub(super) fn guest_arguments(shelter: &Shelter) -> Vec<String> {
     let list =
         |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":");

@@ -1,4 +1,4 @@
-//! The launcher that stands ready on behalf of this server, and makes the owner of each sandbox by forking.
+//! The standby launcher of this server, which forks the owner process of each sandbox.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,25 +8,25 @@ use std::sync::{Mutex, PoisonError};
 
 use launcher::standby::{Orders, STAND_BY, TITLE_BYTES};
 
-/// One launcher that stands ready; it is started with the first order, and again should it have died.
+/// A standby launcher. It is started for the first sandbox, and again if it has died.
 pub(super) struct Standby {
     launcher: PathBuf,
     process: Mutex<Option<Process>>,
 }
 
 struct Process {
-    /// `None` only while it is being ended.
+    /// `None` only while it shuts down.
     orders: Option<Orders>,
     child: Child,
 }
 
 impl Standby {
-    /// No process yet.
+    /// Does not start a process yet.
     pub(super) fn new(launcher: PathBuf) -> Self {
         Self { launcher, process: Mutex::default() }
     }
 
-    /// Has the sandbox of a launch file made; gives where its owner's one line will come.
+    /// Creates the sandbox of a launch file; returns the pipe for its owner's one-line report.
     pub(super) fn order(&self, file: &Path, lent: &[BorrowedFd<'_>]) -> io::Result<PipeReader> {
         let (reader, writer) = io::pipe()?;
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// It ends by itself when nobody can order any more. The owners that it has made stay.
+    /// The launcher exits when its request socket closes. The owners that it has forked live on.
     fn drop(&mut self) {
         self.orders = None;
         let _ = self.child.wait();

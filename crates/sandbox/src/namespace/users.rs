@@ -1,5 +1,5 @@
-//! Whose user ids sandboxes get: ranges where the server is root, else ids that the host lends to its user, else that
-//! user's own alone.
+//! Which user ids sandboxes get: ranges if the server is root, otherwise the user's subordinate ids, otherwise only
+//! the user's own id.
 
 use std::fs;
 use std::path::Path;
@@ -15,19 +15,19 @@ use crate::packages;
 const PASSWD: &str = "/etc/passwd";
 const LENT_UIDS: &str = "/etc/subuid";
 const LENT_GIDS: &str = "/etc/subgid";
-/// Where hosts begin to lend ids, and how many each user gets.
+/// The usual first subordinate id on a host, and the number of ids per user.
 const FIRST_LENT: u32 = 100_000;
 const LENT_COUNT: u32 = 65_536;
 
-/// Whose user ids sandboxes get, and why not better ones.
+/// Which user ids sandboxes get, and why not better ones.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) users: Users,
-    /// Why an ordinary user has no lent ids.
+    /// Why an ordinary user has no subordinate ids.
     pub(super) obstacle: Option<Obstacle>,
 }
 
-/// What stands in the way, and the command that removes it.
+/// A problem, and the command that fixes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Obstacle {
     pub(super) found: String,
@@ -35,7 +35,7 @@ pub(super) struct Obstacle {
 }
 
 impl Identity {
-    /// Looks at the host.
+    /// Determines the ids from the host's configuration.
     pub(super) fn find(config: &NamespaceConfig, layout: &Layout) -> Self {
         let slots = |first_uid, count| Slots { directory: layout.slots(), first_uid, count, preferred: 0 };
         if geteuid().is_root() {
@@ -51,7 +51,7 @@ impl Identity {
         }
     }
 
-    /// The same users for one sandbox: those are tried first that others do not try first.
+    /// The users to try for one sandbox, in an order that differs between sandboxes to avoid collisions.
     pub(super) fn preferring(&self, number: u128) -> Users {
         let mut users = self.users.clone();
         match &mut users {
@@ -72,7 +72,7 @@ impl Identity {
     }
 }
 
-/// The name of the user that the server runs as.
+/// The name of the user that runs the server.
 pub(super) fn own_name() -> Option<String> {
     user_name(&read(PASSWD), geteuid().as_raw()).map(String::from)
 }
@@ -88,7 +88,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The ids that the host lends to a user.
+/// The user's subordinate ids on this host.
 fn lent(uid: u32, exists: impl Fn(&str) -> bool, read: impl Fn(&str) -> String) -> Result<Loan, Obstacle> {
     if let Some(missing) = ID_HELPERS.iter().find(|path| !exists(path)) {
         let found = format!("{missing} is missing");
@@ -119,8 +119,8 @@ fn user_name(passwd: &str, uid: u32) -> Option<&str> {
     })
 }
 
-/// The first of as many ids as a user is usually lent that are lent to nobody in these files: two users with the same ids
-/// could end each other's processes.
+/// The first range of the usual size that is not assigned to anybody in these files: two users with the same ids
+/// could kill each other's processes.
 fn free_range(files: &[String]) -> u32 {
     let ranges = files.iter().flat_map(|text| text.lines()).filter_map(|line| {
         let mut fields = line.trim().split(':').skip(1);
@@ -135,7 +135,7 @@ fn free_range(files: &[String]) -> u32 {
     })
 }
 
-/// The first range of a user, who may be named by name or by number.
+/// The first range of a user, which may be listed by name or by uid.
 fn range_of(text: &str, uid: u32, name: Option<&str>) -> Option<(u32, u32)> {
     text.lines().find_map(|line| {
         let mut fields = line.trim().split(':');
@@ -170,7 +170,7 @@ mod tests {
         let obstacle = lent(1001, |path| !path.ends_with("newgidmap"), files).unwrap_err();
         assert!(obstacle.found.contains("newgidmap") && obstacle.remedy.contains(" install "));
         let obstacle = lent(1002, |_| true, files).unwrap_err();
-        // Those of bob and ann end at 231071, those of the group at 301000.
+        // The ranges of bob and ann end at 231071, those of the group file at 301000.
         let command = "usermod --add-subuids 231072-296607 --add-subgids 231072-296607 1002";
         assert!(obstacle.found.contains(LENT_UIDS) && obstacle.remedy == command, "{obstacle:?}");
     }

@@ -1,6 +1,7 @@
-//! The Docker backend on an engine of the tests' own, with its directories in a place of its own for each test.
+//! The Docker backend on a test engine, with separate directories for each test.
 //!
-//! All tests that run at the same time share one engine (`.ci/docker-engine`), which ends soon after the last of them.
+//! All tests that run at the same time share one engine (`.ci/docker-engine`), which stops soon after the last of
+//! them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 use std::collections::BTreeSet;
@@ -17,16 +18,16 @@ use sandbox::docker::{DockerBackend, DockerConfig, LinkChoice};
 use sandbox::{Backend, Image, Limit, Limits, SandboxId};
 use serde_json::{Value, json};
 
-/// Where the shared engine lives.
+/// The directory of the shared engine.
 const FOLDER: &str = "/tmp/caisson-test-engine";
 
-/// The engine, as long as this lives.
+/// Keeps the shared engine running while it exists.
 pub(crate) struct Engine {
     _users: File,
 }
 
 impl Engine {
-    /// Starts it, or joins those who use it.
+    /// Starts the engine, or registers as another user of it.
     pub(crate) fn get() -> Self {
         fs::create_dir_all(FOLDER).unwrap();
         let users = File::create(Path::new(FOLDER).join("users")).unwrap();
@@ -41,12 +42,12 @@ impl Engine {
         format!("unix://{FOLDER}/docker.sock")
     }
 
-    /// Asks the engine; `None` for what it does not have.
+    /// Sends the engine a request without a body; `None` if it does not have the object.
     pub(crate) fn ask(method: &str, path: &str) -> Option<Value> {
         Self::send(method, path, &Value::Null)
     }
 
-    /// Sends the engine a document; `None` when it refuses.
+    /// Sends the engine a request with a JSON body; `None` if it refuses.
     fn send(method: &str, path: &str, body: &Value) -> Option<Value> {
         let mut command = Command::new("curl");
         command
@@ -59,7 +60,7 @@ impl Engine {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
     }
 
-    /// Makes a container that never runs, and says its id.
+    /// Creates a container that never runs, and returns its id.
     pub(crate) fn make_container(name: &str, labels: &Value) -> String {
         let body = json!({ "Image": "caisson/agent", "Cmd": ["true"], "Labels": labels });
         let made = Self::send("POST", &format!("/containers/create?name={name}"), &body).expect("made");
@@ -89,7 +90,7 @@ impl Host {
         Self::with(|config| config.link = LinkChoice::Exec)
     }
 
-    /// A backend that reaches the engine over a network, and so has nothing in common with it but its interface.
+    /// A backend that reaches the engine over a network, and so shares nothing with it but its API.
     pub(crate) fn apart() -> Self {
         Self::with(|config| config.host = forward())
     }
@@ -105,22 +106,22 @@ impl Host {
         Self { directory, config, backend, engine }
     }
 
-    /// What this server calls itself.
+    /// This server's name.
     pub(crate) fn server(&self) -> String {
         fs::read_to_string(self.config.state_dir.join("docker-server")).unwrap_or_default()
     }
 
-    /// What the engine knows of a sandbox.
+    /// The engine's description of a sandbox's container.
     pub(crate) fn inspect(id: SandboxId) -> Value {
         Engine::ask("GET", &format!("/containers/caisson-{id}/json")).expect("a container")
     }
 
-    /// The guest's process on this host.
+    /// The guest's process id on this host.
     pub(crate) fn guest_pid(id: SandboxId) -> i32 {
         i32::try_from(Self::inspect(id)["State"]["Pid"].as_i64().unwrap()).unwrap()
     }
 
-    /// The process that has started it and waits for its end.
+    /// The process that started the guest and waits for it.
     pub(crate) fn owner_pid(id: SandboxId) -> i32 {
         let status = fs::read_to_string(format!("/proc/{}/status", Self::guest_pid(id))).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
@@ -129,7 +130,7 @@ impl Host {
 }
 
 impl Drop for Host {
-    /// A test that failed must not leave its sandboxes running, and none its images.
+    /// A failed test must not leave its sandboxes running, and no test may leave its images.
     fn drop(&mut self) {
         let server = self.server();
         let filter = format!("filters=%7B%22label%22%3A%5B%22caisson.server%3D{server}%22%5D%7D");
@@ -157,7 +158,7 @@ impl Drop for Host {
     }
 }
 
-/// A static program that `./build-guest` has made.
+/// A static program built by `./build-guest`.
 pub(crate) fn program(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

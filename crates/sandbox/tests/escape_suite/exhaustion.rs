@@ -1,5 +1,5 @@
-//! Using everything up. Whoever does it harms itself alone: the guest answers, a neighbour made afterwards works, and the
-//! host is as it was.
+//! Resource exhaustion. A sandbox that uses everything up harms only itself: the guest still answers, a sandbox
+//! created afterwards works, and the host is unchanged.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sandbox::{Limit, SandboxSpec};
 use super::outside::Watched;
 use super::{Captor, run_python};
 
-/// Runs something that never gets enough, then looks at who must not suffer.
+/// Runs a script that consumes a resource without end, then checks the guest, another sandbox and the host.
 async fn use_up(captor: &impl Captor, change: impl FnOnce(&mut SandboxSpec), script: &str) -> String {
     let mut spec = wish(captor);
     change(&mut spec);
@@ -33,7 +33,8 @@ async fn use_up(captor: &impl Captor, change: impl FnOnce(&mut SandboxSpec), scr
 
 pub(crate) async fn processes_used_up_leave_the_host_and_the_guest_alone(captor: impl Captor) {
     if !captor.enforces(sandbox::LimitKind::Pids) {
-        // The kernel counts those of the server's own user there; `limits_that_do_not_hold_are_named` says so.
+        // The kernel counts the processes of the server's own user there; `limits_that_do_not_hold_are_named` checks
+        // that this is reported.
         return;
     }
     let script = r#"

@@ -1,7 +1,7 @@
-//! Names that lead elsewhere, against the file interface and against who collects the workspace.
+//! Symlink and hard link attacks on the file interface and on the code that collects the workspace.
 //!
-//! Both run in the guest with more rights than the agent, so that a name which the agent swaps under their hands must not take
-//! them anywhere.
+//! Both run in the guest with more privileges than the agent, so a name that the agent swaps during an operation must
+//! not lead them out of the workspace.
 
 use protocol::{FileOperation, FileReply, GuestClient, ProtocolError};
 use sandbox::SandboxId;
@@ -17,7 +17,7 @@ async fn prisoner(captor: &impl Captor) -> (SandboxId, Guest, Watched) {
     (id, guest, host)
 }
 
-/// What the file interface says; an error only where it refuses.
+/// The reply of the file interface; an error only if it refuses.
 async fn ask(client: &GuestClient, operation: FileOperation) -> Result<FileReply, ProtocolError> {
     let answer = client.file(None, operation).await;
     assert!(matches!(&answer, Ok(_) | Err(ProtocolError::File(_))), "the guest answers: {answer:?}");
@@ -63,7 +63,7 @@ pub(crate) async fn links_lead_nowhere_through_the_file_interface(captor: impl C
             assert!(answer.is_err(), "{shown} gave {answer:?}");
         }
     }
-    // A link itself may be replaced and removed; what it points to stays.
+    // A symlink itself may be replaced and removed; its target must stay unchanged.
     let write = FileOperation::Write { path: "absolute".into(), content: "mine".into(), mode: None };
     let _ = ask(&guest.client, write).await;
     assert!(guest.expect("cat /etc/passwd").await.contains("root:"));
@@ -71,8 +71,8 @@ pub(crate) async fn links_lead_nowhere_through_the_file_interface(captor: impl C
     remove(&captor, id).await;
 }
 
-/// While the file interface reads, writes and removes a name, the agent swaps it between a directory of its own and a link to
-/// the outside, as fast as it can.
+/// While the file interface reads, writes and removes a name, the agent swaps it, as fast as it can, between a
+/// directory of its own and a symlink to the outside.
 pub(crate) async fn names_that_are_swapped_lead_nowhere(captor: impl Captor) {
     let (id, guest, host) = prisoner(&captor).await;
     let swap = r#"
@@ -112,8 +112,8 @@ while not os.path.exists("stop"):
     remove(&captor, id).await;
 }
 
-/// While the file interface reads, writes and removes a name, the agent makes it a hard link to what is not its own, to what is
-/// its own elsewhere, and a file of the workspace, as fast as it can.
+/// While the file interface reads, writes and removes a name, the agent turns it, as fast as it can, into a hard link
+/// to a file that is not its own, into one to a file of its own elsewhere, and into a file of the workspace.
 pub(crate) async fn hard_links_that_come_and_go_lead_nowhere(captor: impl Captor) {
     let (id, guest, host) = prisoner(&captor).await;
     let swap = r#"
@@ -152,14 +152,14 @@ os.rename("made.new", "made")
         let _ = ask(&guest.client, gone).await;
     }
     guest.expect("touch stop; while [ ! -e made ]; do :; done").await;
-    // What is of another file system, or of another user, cannot be linked at all.
+    // Files of another file system or another user cannot be hard-linked at all.
     assert_eq!(guest.expect("cat made").await, "plain");
     assert_eq!(guest.expect(facts).await, before);
     host.assert_untouched();
     remove(&captor, id).await;
 }
 
-/// Takes the workspace as the host does at the end of a job.
+/// Collects the workspace as the host does at the end of a job.
 async fn collect(client: &GuestClient) -> Result<Vec<u8>, ProtocolError> {
     let mut download = client.pack(String::new(), Vec::new(), None).await?;
     let mut archive = Vec::new();
@@ -192,7 +192,7 @@ while not os.path.exists("stop"):
         ))
         .await;
     for _ in 0..20 {
-        // What changed under its hands may end it; that is an honest end.
+        // A change during the collection may make it fail, which is fine.
         let Ok(archive) = collect(&guest.client).await else { continue };
         for entry in tar::Archive::new(archive.as_slice()).entries().unwrap() {
             let mut entry = entry.unwrap();

@@ -1,8 +1,9 @@
-//! Trying to get out of a sandbox.
+//! Escape attempts from a sandbox.
 //!
-//! [`attempts`] is the list, as data; this runs it in one sandbox of a backend, as the agent, and compares the host before and
-//! after ([`outside`]). What needs more than a script is beside it: the file interface ([`links`]) and using everything up
-//! ([`exhaustion`]). A test file of a backend implements [`Captor`] and calls `escape_suite`.
+//! [`attempts`] lists them as data. This module runs them in one sandbox of a backend, as the agent, and compares the
+//! host before and after ([`outside`]). Attempts that need more than a script have their own modules: the file
+//! interface ([`links`]) and resource exhaustion ([`exhaustion`]). A backend's test file implements [`Captor`] and
+//! invokes `escape_suite`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, unused_imports, unused_macros)]
 
 pub(crate) mod attempts;
@@ -21,9 +22,9 @@ pub(crate) use exhaustion::*;
 pub(crate) use links::*;
 use outside::Outside;
 
-/// A backend under attack, with what an attacker would like to have.
+/// A backend under attack, with the targets that an attacker would be interested in.
 pub(crate) trait Captor: Subject {
-    /// Whether an attempt makes sense in its sandboxes.
+    /// Whether an attempt makes sense in this backend's sandboxes.
     fn applies(&self, place: Where) -> bool {
         let has_root = self.isolation() > sandbox::Isolation::Landlock;
         match place {
@@ -34,19 +35,19 @@ pub(crate) trait Captor: Subject {
     }
     /// Processes of the host that own the sandbox.
     fn outside(&self, id: SandboxId) -> Vec<i32>;
-    /// The guest, as it is known inside.
+    /// The guest's process id as seen inside the sandbox.
     fn guest_inside(&self, _id: SandboxId) -> i32 {
         1
     }
-    /// Programs of the host that run in the sandbox or make it.
+    /// Programs of the host that run in the sandbox or create it.
     fn programs(&self) -> Vec<PathBuf>;
-    /// Where the host keeps what belongs to the sandbox.
+    /// The host directory with the sandbox's state.
     fn state(&self, id: SandboxId) -> PathBuf;
-    /// Whether a limit holds here.
+    /// Whether a limit is enforced.
     fn enforces(&self, limit: sandbox::LimitKind) -> bool;
 }
 
-/// Runs Python as the agent; gives the words that it printed.
+/// Runs Python as the agent and returns the words that it printed.
 pub(crate) async fn python(guest: &Guest, script: &str) -> Vec<String> {
     let ran = run_python(guest, script).await;
     assert_eq!(ran.end, ExecEnd::Code(0), "{ran:?}");
@@ -58,14 +59,14 @@ async fn run_python(guest: &Guest, script: &str) -> Ran {
     guest.run_program(&["/usr/bin/python3", "-c", &script]).await
 }
 
-/// Every word that Python prints must be one of these refusals.
+/// Runs Python and asserts that every word it prints is one of these refusals.
 pub(crate) async fn refused(guest: &Guest, script: &str, refusals: &[&str]) {
     let words = python(guest, script).await;
     assert!(!words.is_empty(), "nothing was tried");
     assert!(words.iter().all(|word| refusals.contains(&word.as_str())), "{words:?}");
 }
 
-/// What is wrong with how an attempt ended; `None` where it was refused.
+/// What is wrong with the outcome of an attempt; `None` if it was refused.
 fn fault(attempt: &Attempt, ran: &Ran) -> Option<String> {
     let words: Vec<&str> = ran.stdout.split_whitespace().collect();
     let wrong: Vec<&&str> = words.iter().filter(|word| !attempt.refusals.contains(word)).collect();
@@ -74,7 +75,7 @@ fn fault(attempt: &Attempt, ran: &Ran) -> Option<String> {
         .then(|| format!("{}: {wrong:?} {:?} {}", attempt.name, ran.end, ran.stderr))
 }
 
-/// All attempts of the list, one after another in one sandbox.
+/// Runs all attempts of the list, one after another in one sandbox.
 pub(crate) async fn every_attempt_is_refused_and_nothing_outside_changes(captor: impl Captor) {
     let id = make(&captor, &wish(&captor)).await;
     let guest = Guest::of(captor.backend(), id).await;
@@ -96,7 +97,7 @@ pub(crate) async fn every_attempt_is_refused_and_nothing_outside_changes(captor:
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     let owners = captor.outside(id);
     remove(&captor, id).await;
-    // Who owned the sandbox is gone with it.
+    // The owner processes end with the sandbox.
     let is_owner = |change: &String| owners.iter().any(|pid| change.starts_with(&format!("process {pid} ")));
     let changed: Vec<String> =
         before.differences(&outside.look()).into_iter().filter(|change| !is_owner(change)).collect();
@@ -104,7 +105,7 @@ pub(crate) async fn every_attempt_is_refused_and_nothing_outside_changes(captor:
     outside.assert_nobody_came();
 }
 
-/// Makes a test of everything; `$captor` is an expression that gives a [`Captor`].
+/// Generates all tests; `$captor` is an expression that evaluates to a [`Captor`].
 macro_rules! escape_suite {
     ($captor:expr) => {
         escape_suite! { $captor;

@@ -1,7 +1,7 @@
-//! The host, looked at from outside before and after an attempt: files, processes, mounts, network, settings of the kernel.
+//! Compares the host before and after an attempt: files, processes, mounts, network, kernel settings.
 //!
-//! Other tests run at the same time, so what is theirs is left out: what is mounted in folders for temporary files, and processes that
-//! are neither ours nor the sandbox's.
+//! Other tests run at the same time, so their traces are ignored: mounts in temporary directories, and processes that
+//! belong neither to this test nor to the sandbox.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use sandbox::SandboxId;
 
 use super::Captor;
 
-/// Settings of the kernel that an attempt aims at.
+/// Kernel settings that the attempts target.
 const SETTINGS: [&str; 16] = [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
@@ -36,7 +36,7 @@ const SETTINGS: [&str; 16] = [
     "/sys/kernel/mm/transparent_hugepage/enabled",
     "/sys/class/net/lo/mtu",
 ];
-/// Where everybody may leave something, and where nobody may.
+/// Directories where everybody may create files, and directories where nobody may.
 const PLACES: [&str; 14] = [
     "/tmp",
     "/var/tmp",
@@ -54,7 +54,7 @@ const PLACES: [&str; 14] = [
     "/sys/fs/cgroup",
 ];
 
-/// Things of the host that an attacker would like to touch.
+/// Objects of the host that an attacker would target.
 pub(super) struct Outside {
     folder: tempfile::TempDir,
     token: String,
@@ -70,10 +70,10 @@ pub(super) struct Outside {
 impl Outside {
     pub(super) fn prepare(captor: &impl Captor, id: SandboxId) -> Self {
         let folder = tempfile::Builder::new().prefix("co").tempdir().unwrap();
-        // The folder is there for all who can reach it: whether they can is the question.
+        // Every user may write to the directory; the attempt is to reach it.
         use std::os::unix::fs::PermissionsExt as _;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        // Not the name of the sandbox: what bears that is looked for as a trace of it.
+        // Does not contain the sandbox's id: anything with the id in its name counts as a trace of the sandbox.
         let token = format!("caisson-escape-{}", SandboxId::generate());
         fs::write(folder.path().join("secret"), "secret").unwrap();
         fs::set_permissions(folder.path().join("secret"), fs::Permissions::from_mode(0o666)).unwrap();
@@ -103,7 +103,7 @@ impl Outside {
         }
     }
 
-    /// What the scripts of the attempts know of the host.
+    /// Python definitions that tell the scripts about the host.
     pub(super) fn python(&self, captor: &impl Captor, id: SandboxId) -> String {
         let folder = self.folder.path().display();
         format!(
@@ -123,7 +123,7 @@ impl Outside {
         )
     }
 
-    /// The host as it is now.
+    /// The current state of the host.
     pub(super) fn look(&self) -> Seen {
         let mut seen = Seen::default();
         for path in tree(self.folder.path()).into_iter().chain(self.programs.iter().cloned()) {
@@ -153,7 +153,7 @@ impl Outside {
         seen
     }
 
-    /// Nobody reached what listens on the host.
+    /// Asserts that nobody connected to the host's listeners.
     pub(super) fn assert_nobody_came(&self) {
         assert!(self.abstract_socket.accept().is_err(), "somebody came to the abstract socket");
         assert!(self.named_socket.accept().is_err(), "somebody came to the named socket");
@@ -179,28 +179,28 @@ impl Drop for Outside {
     }
 }
 
-/// A host that is to look the same afterwards.
+/// A host whose state must be the same afterwards.
 pub(super) struct Watched {
     outside: Outside,
     before: Seen,
 }
 
 impl Watched {
-    /// Looks at it now.
+    /// Records the current state.
     pub(super) fn begin(captor: &impl Captor, id: SandboxId) -> Self {
         let outside = Outside::prepare(captor, id);
         let before = outside.look();
         Self { outside, before }
     }
 
-    /// Looks again, while the sandbox is still there.
+    /// Compares the state, while the sandbox still exists.
     pub(super) fn assert_untouched(&self) {
         assert_eq!(self.before.differences(&self.outside.look()), Vec::<String>::new());
         self.outside.assert_nobody_came();
     }
 }
 
-/// What the host looked like.
+/// A recorded state of the host.
 #[derive(Debug, Default)]
 pub(super) struct Seen(BTreeMap<String, String>);
 
@@ -209,7 +209,7 @@ impl Seen {
         self.0.insert(what, how);
     }
 
-    /// What is not as it was.
+    /// The differences between two states.
     pub(super) fn differences(&self, later: &Self) -> Vec<String> {
         let keys = self.0.keys().chain(later.0.keys().filter(|key| !self.0.contains_key(*key)));
         keys.filter(|key| self.0.get(*key) != later.0.get(*key))
@@ -246,7 +246,8 @@ fn blake(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// What somebody could change of a process: its existence, ids, rights, limits, priority, processors.
+/// The attributes of a process that an attacker could change: its existence, ids, privileges, limits, priority, CPU
+/// affinity.
 fn process(pid: i32) -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_else(|_| "-".into());
     let status = read("status");
@@ -288,7 +289,7 @@ fn modules() -> String {
     modules.lines().filter_map(|line| line.split(' ').next()).collect::<Vec<_>>().join(" ")
 }
 
-/// By how much the clock is apart from the time since the start of the machine, in tens of minutes: an attempt sets it by years.
+/// The difference between the wall clock and the time since boot, in tens of minutes: an attempt changes it by years.
 fn clock() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     let up: f64 = fs::read_to_string("/proc/uptime").unwrap().split(' ').next().unwrap().parse().unwrap();
@@ -296,7 +297,7 @@ fn clock() -> String {
     format!("{} {}", ((now - up) / 100_000.0).round(), started.is_some())
 }
 
-/// A piece of shared memory on the host: its key and its id.
+/// Key and id of a shared memory segment on the host.
 fn share(id: SandboxId) -> (u32, String) {
     let key = u32::try_from(id.as_u128() & 0x3fff_ffff).unwrap() + 1;
     let script = format!("import ctypes; print(ctypes.CDLL(None).shmget({key}, 4096, 0o1666))");

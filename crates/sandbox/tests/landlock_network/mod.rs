@@ -1,4 +1,5 @@
-//! What a sandbox without namespaces reaches: the entrance of its server, whatever it dials, and nothing else.
+//! The network of a sandbox without namespaces: every connection reaches the egress proxy of its server and nothing
+//! else.
 
 use sandbox::{Backend, SandboxId};
 
@@ -7,7 +8,7 @@ use crate::escape_suite::*;
 use crate::namespace_host::Host;
 use crate::{end, spec, start};
 
-/// A listener of the host's, on all addresses, is not reached; the server behind the link is, whatever was dialled.
+/// A host listener on all addresses is not reached; the server behind the link is, whatever address was dialled.
 pub(crate) async fn every_connection_leads_to_the_entrance(host: Host) {
     let outside = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     outside.set_nonblocking(true).unwrap();

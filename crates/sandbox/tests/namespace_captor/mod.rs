@@ -1,4 +1,4 @@
-//! The namespace backend under attack: as root, as an ordinary user, and with Landlock alone.
+//! The namespace backend as a [`Captor`]: as root, as an ordinary user, and with Landlock alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The namespace backend on this host, with its directories in a place of its own for each test.
+//! The namespace backend on this host, with separate directories for each test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use sandbox::conformance::{Subject, spec};
 use sandbox::namespace::{NamespaceBackend, NamespaceConfig, UseNamespaces};
 use sandbox::{Backend, Isolation, Limit, Limits, SandboxId};
 
-/// The control group below which tests make theirs.
+/// The parent cgroup of the tests' cgroups.
 pub(crate) const CGROUP_PARENT: &str = "caisson-test";
 
 pub(crate) struct Host {
@@ -28,7 +28,7 @@ impl Host {
         Self::with(&program("caisson-launcher"), &program("caisson-guest"), &std::env::temp_dir())
     }
 
-    /// A backend with these programs and its directories below another.
+    /// A backend with the given programs, and its directories below the given one.
     pub(crate) fn with(launcher: &Path, guest: &Path, below: &Path) -> Self {
         let directory = tempfile::Builder::new().prefix("cs").tempdir_in(below).unwrap();
         let mut config = NamespaceConfig::new(
@@ -46,11 +46,11 @@ impl Host {
         Self { directory, config, backend }
     }
 
-    /// The same on a host that gives no namespaces.
+    /// Simulates a host that does not support namespaces.
     pub(crate) fn without_namespaces(mut self) -> Self {
         self.config.namespaces = UseNamespaces::Never;
         self.backend = NamespaceBackend::new(self.config.clone()).unwrap();
-        // Whoever lives here has a user of its own, who must be able to pass.
+        // Each sandbox has a separate user, which must be able to traverse the directory.
         fs::set_permissions(self.directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
         self
     }
@@ -77,7 +77,7 @@ impl Host {
 }
 
 impl Drop for Host {
-    /// A test that failed must not leave its sandboxes running.
+    /// A failed test must not leave its sandboxes running.
     fn drop(&mut self) {
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Drop for Host {
     }
 }
 
-/// A static program that `./build-guest` has made.
+/// A static program built by `./build-guest`.
 pub(crate) fn program(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -120,7 +120,7 @@ impl Subject for Host {
 
     fn limits(&self) -> Limits {
         match self.config.namespaces {
-            // Nothing else is enforced for everybody.
+            // No other limit is enforced for every user.
             UseNamespaces::Never => Limits { open_files: Limit::Required(512), ..Limits::default() },
             UseNamespaces::WherePossible if rustix::process::geteuid().is_root() => spec().limits,
             UseNamespaces::WherePossible => {

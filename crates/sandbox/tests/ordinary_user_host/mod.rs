@@ -1,4 +1,4 @@
-//! A user for the time of one test, in a mount namespace where the lists of users are the test's own.
+//! A temporary user for one test, in a mount namespace with the test's own user databases.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -12,22 +12,22 @@ use launcher::spec::ID_HELPERS;
 
 use crate::namespace_host::{Host, program};
 
-/// The user; nobody on the host has this id.
+/// Uid of the user, unused on the host.
 pub(crate) const UID: u32 = 60_123;
 const FIRST_LENT: u32 = 700_000_000;
 
-/// What the host gives to the user.
+/// What the host grants the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Setting {
-    /// A range of ids.
+    /// Subordinate ids.
     Lent,
     /// Nothing.
     Single,
-    /// Control groups, and no ids.
+    /// Delegated cgroups, but no subordinate ids.
     Delegated,
 }
 
-/// Runs a test: as root it starts itself again as the user, and as the user it runs the body.
+/// Runs a test: as root it re-executes itself as the user; as the user it runs the body.
 pub(crate) fn run<F: Future<Output = ()>>(setting: Setting, name: &str, body: impl FnOnce(Host) -> F) {
     if rustix::process::geteuid().is_root() {
         return start_again(setting, name);
@@ -42,7 +42,7 @@ pub(crate) fn run<F: Future<Output = ()>>(setting: Setting, name: &str, body: im
         .block_on(body(host));
 }
 
-/// `$1` is the setting, `$2` the name of the test; the directory of the test is the current one.
+/// `$1` is the setting, `$2` the name of the test; the working directory is the test's.
 const SCRIPT: &str = r#"
 set -e
 for name in passwd group subuid subgid; do [ -e /etc/$name ] || touch /etc/$name; mount --bind $name /etc/$name; done
@@ -82,7 +82,7 @@ fn start_again(setting: Setting, name: &str) {
         .output()
         .unwrap();
     for group in groups {
-        // The last process of it may still be on its way out.
+        // The last process may still be exiting.
         let end = Instant::now() + Duration::from_secs(60);
         while group.exists() && Instant::now() < end {
             for below in ["caisson-test", "caisson-server", ""] {
@@ -111,7 +111,7 @@ fn write_lists(path: &Path, setting: Setting) {
     }
 }
 
-/// Control groups that belong to the user, as an administrator would delegate them.
+/// Creates cgroups owned by the user, as an administrator would delegate them.
 fn delegate(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap();
     let hierarchy = Hierarchy::find().expect("control groups are needed: mount cgroup2 or cgroup");

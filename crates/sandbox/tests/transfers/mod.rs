@@ -1,9 +1,9 @@
-//! Files that go into a sandbox and come out of it, whatever holds it.
+//! File transfers into and out of a sandbox, on any backend.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use sandbox::conformance::Guest;
 
-/// A program goes in and runs, what a command writes comes out.
+/// Uploads a program and runs it, and downloads what it writes.
 pub(crate) async fn files_go_in_and_out(guest: &Guest) {
     let mut upload = guest.client.upload("deep/er/file".into(), Some(0o755)).await.unwrap();
     upload.write(b"#!/bin/sh\necho ran\n").await.unwrap();

@@ -1,4 +1,4 @@
-//! The check that every request passes before its handler: who is it, may they, and not too fast.
+//! The access check that every request passes before its handler: authentication, authorization and rate limit.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::origins::JobNames;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
-/// What the check knows.
+/// The state of the access check.
 pub(crate) struct Access {
     orchestrator: Orchestrator,
     settings: Arc<ServerSettings>,
@@ -46,7 +46,7 @@ impl Access {
         Self { orchestrator, settings, pace: Pace::default(), oidc }
     }
 
-    /// The other way to log in.
+    /// The OpenID provider, if one is configured.
     pub(crate) fn oidc(&self) -> Option<&Oidc> {
         self.oidc.as_ref()
     }
@@ -55,12 +55,11 @@ impl Access {
         &self.orchestrator
     }
 
-    /// What was done lately.
     pub(crate) fn journal(&self) -> &Arc<Journal> {
         self.settings.access_log.journal()
     }
 
-    /// Who sent the request; nobody where it says nothing, a problem where it says something wrong.
+    /// The authenticated caller. `None` if the request has no credentials, an error if they are invalid.
     pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Option<(Caller, Lease)>, Problem> {
         if !self.orchestrator.needs_keys() {
             return Ok(Some((Caller::Anybody, Lease::of(&self.orchestrator, None, None))));
@@ -79,7 +78,7 @@ impl Access {
         }))
     }
 
-    /// All logins that a request shows, whoever they are of.
+    /// All sessions of a request, also those of different callers.
     pub(crate) fn sessions(&self, headers: &HeaderMap) -> Vec<Session> {
         session::find(headers).filter_map(|sealed| self.orchestrator.session(sealed)).collect()
     }
@@ -89,11 +88,11 @@ impl Access {
         self.orchestrator.key_of(&Token::parse(token)?)
     }
 
-    /// Whose session it is.
+    /// The account of a sealed session.
     fn by_session(&self, sealed: &str) -> Option<session::Opened> {
         let Session { id, who, until_ms } = self.orchestrator.session(sealed)?;
         let key = if who.starts_with(PERSON) {
-            // Whoever was let in by a provider that is not asked any more is out.
+            // Once the provider is removed from the configuration, its sessions no longer count.
             self.oidc.as_ref().and_then(|_| oidc::person_of(&who)).map(|person| {
                 let limits = self.orchestrator.limits_of_people(person.role);
                 Arc::new(Key { limits, ..person })
@@ -118,7 +117,7 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a job is there, as far as this caller is concerned.
+    /// Whether a job exists from this caller's point of view.
     pub(crate) async fn sees(&self, caller: &Caller, job: JobId) -> Result<bool, Problem> {
         let Some(own) = caller.sees_only() else { return Ok(true) };
         Ok(self.orchestrator.submitter(job).await? == Some(own))
@@ -130,7 +129,7 @@ impl Access {
         may && self.sees(caller, job).await.unwrap_or(false)
     }
 
-    /// Who sent a request that may pass, or why it may not.
+    /// The caller of a permitted request, or the caller and the error response.
     async fn identify(
         &self,
         (route, subject): (RouteAccess, &Subject),
@@ -143,7 +142,7 @@ impl Access {
                 Ok(()) => return Ok((caller, lease)),
                 Err(problem) => (caller, problem.into_response()),
             },
-            // Whoever shows sessions that do not agree can still log out, and in again.
+            // A browser with sessions of different callers must still be able to log out and in again.
             Ok(None) | Err(_)
                 if !headers.contains_key(header::AUTHORIZATION)
                     && route.permission == Permission::Nothing =>
@@ -163,8 +162,9 @@ impl Access {
         }
     }
 
-    /// Keeps what was done, and by whom. Plain looks are not worth a line; what is taken away is. That, and whatever
-    /// nobody does, is rationed, so that it cannot be used to push out of the log what others did.
+    /// Records a request in the access log. Ordinary reads are not recorded; reads of content on routes marked
+    /// `logged` are. Those reads, and all requests without a key, are rate limited so that they cannot push out the
+    /// entries of others.
     pub(crate) fn note(
         &self,
         who: Who<'_>,
@@ -195,24 +195,24 @@ impl Access {
         }
     }
 
-    /// The names below which jobs have their origins.
+    /// The host names below which jobs have their origins.
     pub(crate) fn job_names(&self) -> JobNames {
         JobNames::new(&self.settings)
     }
 
-    /// Whether others could read a request.
+    /// Whether the request's connection is encrypted.
     pub(crate) fn transport(&self, request: &Request) -> Transport {
         let connected = request.extensions().get::<Connected>().copied();
         Arrival::new(connected, request.headers()).transport(&self.settings)
     }
 
-    /// From which address a request came.
+    /// The client's address.
     pub(crate) fn client(&self, request: &Request) -> Option<IpAddr> {
         let connected = request.extensions().get::<Connected>().copied();
         Arrival::new(connected, request.headers()).client(&self.settings)
     }
 
-    /// Refuses a key that asks too often.
+    /// Rejects a request of a key that exceeds its rate limit.
     pub(crate) fn check_pace(&self, caller: &Caller) -> Result<(), Problem> {
         match caller {
             Caller::Key(key) if !self.pace.allows(key, Instant::now()) => Err(too_fast(key)),
@@ -221,8 +221,9 @@ impl Access {
     }
 }
 
-/// Refuses a request, or lets it through and says to the handler whose it is. What is more than a look is carried to its end, and
-/// written down, also when who asked for it hangs up: otherwise that would be the way to do something that no log has.
+/// Middleware: rejects a request, or attaches the caller and runs the handler. A request that may change something
+/// runs to completion and is logged even if the client disconnects. Otherwise a client could avoid the log by hanging
+/// up.
 pub(crate) async fn check(
     State((access, route)): State<(Arc<Access>, RouteAccess)>,
     request: Request,
@@ -234,7 +235,7 @@ pub(crate) async fn check(
     let work = tokio::spawn(answer(access, route, request, next).instrument(tracing::Span::current()));
     match work.await.map_err(JoinError::try_into_panic) {
         Ok(response) => response,
-        // Whoever catches panics of handlers catches this one.
+        // The layer that catches panics of handlers catches this one too.
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
         Err(Err(_)) => Problem::internal("the server is shutting down").into_response(),
     }
@@ -266,7 +267,7 @@ async fn answer(access: Arc<Access>, route: RouteAccess, mut request: Request, n
         Caller::Nobody => Who::Nobody,
         _ => Who::Known(&actor),
     };
-    // Who has just logged in was nobody before.
+    // A caller who has just logged in was unauthenticated before.
     let (who, kind) = match response.extensions().get::<LoginOutcome>() {
         Some(LoginOutcome::Done(actor)) => (Who::Known(actor), Kind::Told),
         Some(LoginOutcome::Failed) => (known, Kind::Failed),
@@ -276,36 +277,35 @@ async fn answer(access: Arc<Access>, route: RouteAccess, mut request: Request, n
     response
 }
 
-/// Who did something, for the log.
+/// The caller of a request, for the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who<'a> {
-    /// Somebody without a good key.
+    /// A caller without a valid key.
     Nobody,
-    /// By the name of the key, or what stands for one, and its id.
+    /// A known caller: the name of the key, or its substitute, and the key's id.
     Known(&'a Actor),
 }
 
-/// Whether a look is worth a line.
+/// How the access log treats a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
     Told,
-    /// It was in vain, whatever its status says.
+    /// The request failed, whatever its status says.
     Failed,
-    /// Answered by what a job serves.
+    /// The response came from a server inside a job.
     OfJob,
 }
 
-/// Left in an answer by a login.
+/// The result of a login, attached to the response.
 #[derive(Debug, Clone)]
 pub(crate) enum LoginOutcome {
-    /// Whose it was.
+    /// Succeeded, for this account.
     Done(Actor),
-    /// It came to nothing.
     Failed,
 }
 
-/// A refusal that says how to come in.
+/// A 401 response with `WWW-Authenticate`.
 fn unauthorized(problem: Problem) -> Response {
     let mut response = problem.into_response();
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -1,4 +1,5 @@
-//! The token in which a provider says who a person is: whether it is the provider's own, for this server, now and for this login.
+//! Verifies the OpenID Connect ID token: signed by the provider, issued for this server, not expired and made for
+//! this login.
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet};
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use super::oidc::OidcSettings;
 
-/// Signatures that are taken; each needs the provider's own key, none a shared secret.
+/// The accepted signature algorithms. All are asymmetric: a shared secret is never accepted.
 const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -18,10 +19,10 @@ const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::EdDSA,
 ];
 
-/// So many keys of a provider are tried.
+/// How many keys of a provider are tried.
 const MOST_KEYS: usize = 32;
 
-/// What a token says, where the provider has signed it for this server and it still holds.
+/// Verifies a token's signature, issuer, audience and expiry, and returns its claims.
 pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Result<Value, String> {
     let wrong = |error: jsonwebtoken::errors::Error| format!("the provider's token is not right: {error}");
     let header = jsonwebtoken::decode_header(token).map_err(wrong)?;
@@ -30,7 +31,7 @@ pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Res
     }
     let fits = |key: &&Jwk| match &header.kid {
         Some(kid) => key.common.key_id.as_ref() == Some(kid),
-        // Without a name any of them may have signed.
+        // Without a key id, any of the keys may have signed it.
         None => true,
     };
     let mut validation = Validation::new(header.alg);
@@ -43,7 +44,7 @@ pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Res
             .and_then(|key| jsonwebtoken::decode::<Value>(token, &key, &validation));
         match decoded {
             Ok(token) => return Ok(token.claims),
-            // A key of another kind says nothing about the token.
+            // A key for another algorithm says nothing about the token.
             Err(error) if *error.kind() == ErrorKind::InvalidAlgorithm => {}
             Err(error) => refused = wrong(error),
         }
@@ -51,7 +52,7 @@ pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Res
     Err(refused)
 }
 
-/// Refuses a token that was made for another login.
+/// Rejects a token that was made for another login.
 pub(super) fn check_nonce(claims: &Value, nonce: &str) -> Result<(), String> {
     match claims["nonce"].as_str() {
         Some(said) if said == nonce => Ok(()),
@@ -174,7 +175,7 @@ mod tests {
         assert!(refused(&changed).contains("InvalidSignature"));
     }
 
-    /// The public key is no secret: a token that takes it for one must not pass.
+    /// Algorithm confusion: a token that is signed with the public key as an HMAC secret must be rejected.
     #[test]
     fn a_shared_secret_and_no_signature_at_all_are_refused() {
         let provider = Provider::new("one");

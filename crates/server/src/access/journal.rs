@@ -1,5 +1,5 @@
-//! Who did what over the API: a line in the server's log and in a file for all that changes something, is taken away or is
-//! refused, and the last of them for who asks.
+//! The access log: who did what over the API. Every request that changes something, fetches content or is rejected
+//! becomes a line in the server's log and in a file. The latest entries stay in memory for the API.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,17 +18,18 @@ use super::recent::Recent;
 use crate::answers::{now_ms, timestamp};
 use crate::error::ServerError;
 
-/// What is rationed is told of at most this often; in between it is counted.
+/// The interval of rate-limited entries. Beyond their allowance they are only counted, and the count is logged at its
+/// end.
 pub(super) const PAUSE: Duration = Duration::from_secs(10);
-/// Of one caller, so many refusals are told of one by one within that time.
+/// Rejections of one caller that are logged individually per interval.
 const MOST_REFUSALS: u64 = 20;
-/// And so many looks at one path; a page that is open asks again and again.
+/// Reads of one path by one caller that are logged individually per interval. An open page polls.
 const MOST_LOOKS: u64 = 3;
-/// So many things are counted at once; the looks beyond are counted by who looks, wherever.
+/// The number of counters. Once it is reached, further reads are counted per caller, regardless of the path.
 const MOST_COUNTED: usize = 500;
-/// How the log calls who has shown no good key.
+/// The caller name for requests without a valid key.
 pub(super) const NOBODY: &str = "nobody";
-/// No path is kept longer.
+/// Longer paths are cut to this many bytes.
 const MAX_PATH: usize = 256;
 
 /// Something that somebody did, or tried.
@@ -77,7 +78,7 @@ impl Deed {
         }
     }
 
-    /// The same with the key that it was done by.
+    /// Sets the key that made the request.
     pub(crate) fn by_key(self, key: Option<&KeyId>) -> Self {
         Self { key: key.map(ToString::to_string), ..self }
     }
@@ -87,23 +88,23 @@ impl Deed {
     }
 }
 
-/// Deeds that are told of together once there are many.
+/// A group of entries that are summarised once there are many of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Ration {
-    /// Without a key that the server knows: somebody may be trying keys out.
+    /// Requests without a valid key: somebody may be guessing keys.
     Strangers,
-    /// All else that is done without a key.
+    /// All other requests without a key.
     Nobody,
-    /// What does not even reach the check of keys: other sites, other names.
+    /// Requests that the guard rejects before authentication: foreign origins and host names.
     Outside,
-    /// Refusals of one who is known.
+    /// Rejected requests of an authenticated caller.
     Caller(String),
-    /// Looks of one who is known at one path, or at any where that is empty.
+    /// Reads of an authenticated caller: of one path, or of any path if the second field is empty.
     Looks(String, String),
 }
 
 impl Ration {
-    /// How many are told of one by one.
+    /// How many entries per interval are logged individually.
     fn most(&self) -> u64 {
         match self {
             Self::Caller(_) => MOST_REFUSALS,
@@ -113,15 +114,15 @@ impl Ration {
     }
 }
 
-/// The log of who did what, shared by all that listens.
+/// The access log. All listeners share it.
 #[derive(Clone, Default)]
 pub struct AccessLog(Arc<Journal>);
 
 impl AccessLog {
-    /// Goes on with the file of a data folder.
+    /// Opens the access log in a data folder, or continues an existing one.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be opened for writing.
     pub fn open(folder: &Path) -> Result<Self, ServerError> {
         let (file, deeds) = JournalFile::open(folder).map_err(ServerError::AccessLog)?;
         let recent = Mutex::new(deeds.into_iter().collect());
@@ -132,12 +133,12 @@ impl AccessLog {
         &self.0
     }
 
-    /// Notes a request that was refused before anybody asked whose it is.
+    /// Logs a request that was rejected before authentication.
     pub(crate) fn note_outside(&self, from: Option<IpAddr>, method: &str, path: &str, status: u16) {
         self.0.write_rationed(&Ration::Outside, Deed::new(NOBODY, from, method, path, status));
     }
 
-    /// Tells what was only counted so far, and waits until all of it is in the file.
+    /// Logs all pending counts and waits until the file has everything.
     pub(crate) fn settle(&self) {
         self.0.tell_counted(Which::All);
         if let Some(file) = &self.0.file {
@@ -153,13 +154,13 @@ impl fmt::Debug for AccessLog {
 }
 
 impl PartialEq for AccessLog {
-    /// Settings are compared for what an operator has written; this is none of it.
+    /// Settings are compared by what the operator configured, which does not include this log.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-/// The last deeds, and what is counted at present.
+/// The latest entries and the current counters.
 #[derive(Default)]
 pub(crate) struct Journal {
     recent: Mutex<Recent>,
@@ -167,7 +168,7 @@ pub(crate) struct Journal {
     file: Option<JournalFile>,
 }
 
-/// Deeds of one ration since a moment.
+/// The entries of one [`Ration`] since the interval began.
 #[derive(Debug)]
 struct Count {
     since: Instant,
@@ -176,16 +177,16 @@ struct Count {
     last: Option<Deed>,
 }
 
-/// Which counts are told.
+/// Which counters to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// Those whose time is over.
+    /// Those whose interval is over.
     Due,
     All,
 }
 
 impl Journal {
-    /// Writes one down.
+    /// Logs an entry.
     pub(crate) fn write(&self, deed: Deed) {
         let Deed { who, key, from, method, path, status, count, .. } = &deed;
         let (from, key) = (from.as_deref().unwrap_or("inside"), key.as_deref().unwrap_or_default());
@@ -193,8 +194,8 @@ impl Journal {
         self.keep(deed);
     }
 
-    /// Writes down one of a kind that comes in floods, or counts it: a flood must not fill the log, nor push out what others
-    /// did. What was counted is told when the pause is over, whether more comes or not.
+    /// Logs an entry of a kind that can come in floods, or only counts it. A flood must neither fill the log nor push
+    /// out the entries of others. The count is logged at the end of the interval, even if no further request arrives.
     pub(crate) fn write_rationed(self: &Arc<Self>, ration: &Ration, deed: Deed) {
         self.tell_counted(Which::Due);
         let mut counts = self.counts();
@@ -221,8 +222,7 @@ impl Journal {
         }
     }
 
-    /// Writes down that somebody has taken something away. Whoever asks for the same again and again cannot push out what others
-    /// did.
+    /// Logs a read of content. Repeated reads of the same path cannot push out the entries of others.
     pub(crate) fn write_look(self: &Arc<Self>, deed: Deed) {
         let is_full = self.counts().len() >= MOST_COUNTED;
         let path = if is_full { String::new() } else { deed.path.clone() };
@@ -233,7 +233,8 @@ impl Journal {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells what was counted. Where that was something, the flood may go on: nothing is told one by one until the next pause.
+    /// Logs the counted entries. A counter with entries starts the next interval with no individual entries left,
+    /// because the flood may continue.
     fn tell_counted(&self, which: Which) {
         let mut told = Vec::new();
         self.counts().retain(|ration, count| {
@@ -271,7 +272,7 @@ impl Journal {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest, newest first.
+    /// The latest entries, newest first.
     pub(crate) fn last(&self, count: usize) -> Vec<Deed> {
         self.recent().newest(count)
     }

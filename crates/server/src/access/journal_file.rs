@@ -1,5 +1,5 @@
-//! The file of what was done: one JSON object a line, written by a thread of its own so that no request waits for the disk, and
-//! read back at the next start.
+//! The access log file: one JSON object per line. A dedicated thread writes it, so that no request waits for the
+//! disk. The end of the file is read back at the next start.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -14,33 +14,33 @@ use super::journal::Deed;
 use super::recent::KEPT;
 
 const NAME: &str = "access.jsonl";
-/// A file that has reached this is put aside.
+/// A file of this size is rotated.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// So many are kept aside.
+/// The number of rotated files to keep.
 const ASIDE: u32 = 4;
-/// Lines on their way to the disk; more are counted and lost.
+/// Capacity of the queue to the writer thread. Lines beyond it are counted and dropped.
 const WAITING: usize = 8192;
-/// What is read back of a file at most; a thousand of the longest lines fit.
+/// The most that is read back of a file. A thousand of the longest lines fit.
 const READ_BACK_BYTES: u64 = 2 * 1024 * 1024;
 
-/// How long the end of the server waits for the disk.
+/// How long a server shutdown waits for the disk.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// What the thread is given.
+/// A message to the writer thread.
 enum Given {
     Line(String),
-    /// To be answered once all that came before is written.
+    /// A flush marker, acknowledged once all earlier lines are written.
     Mark(SyncSender<()>),
 }
 
-/// Takes lines for the file.
+/// The handle for writing to the file.
 pub(super) struct JournalFile {
     lines: SyncSender<Given>,
     lost: AtomicU64,
 }
 
 impl JournalFile {
-    /// Opens the file of a folder; with it what was done last, oldest first.
+    /// Opens the file in a folder and returns its latest entries, oldest first.
     pub(super) fn open(folder: &Path) -> io::Result<(Self, VecDeque<Deed>)> {
         Self::open_bounded(folder, MAX_BYTES)
     }
@@ -53,7 +53,7 @@ impl JournalFile {
         Ok((Self { lines, lost: AtomicU64::new(0) }, deeds))
     }
 
-    /// Gives a line to the thread; never waits.
+    /// Queues a line for the writer thread. Never blocks.
     pub(super) fn write(&self, deed: &Deed) {
         let Ok(line) = serde_json::to_string(deed) else { return };
         if self.lines.try_send(Given::Line(line + "\n")).is_err() {
@@ -64,7 +64,7 @@ impl JournalFile {
         }
     }
 
-    /// Waits until what was given is written, though not for ever.
+    /// Waits until all queued lines are written, up to a time limit.
     pub(super) fn settle(&self) {
         let (mark, written) = sync_channel(1);
         if self.lines.try_send(Given::Mark(mark)).is_ok() {
@@ -73,7 +73,6 @@ impl JournalFile {
     }
 }
 
-/// The open file.
 struct Log {
     path: PathBuf,
     file: BufWriter<File>,
@@ -86,7 +85,7 @@ impl Log {
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
         let bytes = file.metadata()?.len();
         let mut log = Self { path, file: BufWriter::new(file), bytes, max_bytes };
-        // What a killed server has left of a line ends there.
+        // A killed server may have left an incomplete line. Terminate it.
         if bytes > 0 && last_byte(&log.path).is_ok_and(|byte| byte != b'\n') {
             log.add("\n")?;
         }
@@ -151,7 +150,7 @@ fn write_all(mut log: Log, waiting: &Receiver<Given>) {
     }
 }
 
-/// The last that were written, oldest first.
+/// The latest entries on disk, oldest first.
 fn read_back(folder: &Path) -> VecDeque<Deed> {
     let path = folder.join(NAME);
     let mut deeds = VecDeque::new();

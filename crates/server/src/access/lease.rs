@@ -1,5 +1,5 @@
-//! How long what lets a caller in holds. A request asks once; what stays open (WebSockets, events, tunnels) ends with the key,
-//! the login or the link that it was opened with: at its time, or when somebody revokes it.
+//! How long a caller's access lasts. A request is checked once. What stays open (WebSockets, event streams, tunnels)
+//! ends when the key, login or shared link that opened it expires or is revoked.
 
 use std::time::Duration;
 
@@ -9,28 +9,26 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::oidc::PERSON;
 use crate::answers::now_ms;
 
-/// What a caller was let in by.
+/// How a caller was authenticated.
 #[derive(Debug, Clone)]
 enum By {
-    /// Nothing is asked for at this route.
+    /// The route requires nothing.
     Nothing,
-    /// There are no keys.
+    /// The server has no keys.
     Nobody,
-    /// A key, or an account elsewhere.
+    /// An API key or an OIDC account.
     Key(KeyId),
 }
 
-/// What can be ended before its time, beside keys.
+/// Access other than a key that can be revoked before it expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Revocable {
-    /// A login.
     Session(SessionId),
-    /// A shared link.
     Link(ShareId),
 }
 
 impl Revocable {
-    /// Whether nobody has ended it.
+    /// Whether it has not been revoked.
     pub(crate) fn holds(&self, orchestrator: &Orchestrator) -> bool {
         match self {
             Self::Session(id) => orchestrator.session_holds(id),
@@ -39,7 +37,7 @@ impl Revocable {
     }
 }
 
-/// Until when a caller is let in.
+/// The access of a caller, until it expires or is revoked.
 #[derive(Clone)]
 pub(crate) struct Lease {
     orchestrator: Orchestrator,
@@ -49,30 +47,31 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Of who needs nothing.
+    /// A lease for a route that requires nothing.
     pub(crate) fn of_all(orchestrator: &Orchestrator) -> Self {
         Self { orchestrator: orchestrator.clone(), by: By::Nothing, until_ms: None, with: None }
     }
 
-    /// Of a key, or of everybody while there is none.
+    /// A lease of a key, or of any caller while the server has no keys.
     pub(crate) fn of(orchestrator: &Orchestrator, key: Option<&KeyId>, until_ms: Option<i64>) -> Self {
         let by = key.map_or(By::Nobody, |key| By::Key(key.clone()));
         Self { orchestrator: orchestrator.clone(), by, until_ms, with: None }
     }
 
-    /// The same, as long as this was not ended.
+    /// Ends the lease also when `with` is revoked.
     pub(crate) fn with(self, with: Revocable) -> Self {
         Self { with: Some(with), ..self }
     }
 
-    /// The login, and how many seconds are left of it.
+    /// The login session and the whole seconds left of it.
     pub(crate) fn session(&self) -> Option<(&SessionId, u64)> {
         let (Some(Revocable::Session(id)), Some(until_ms)) = (&self.with, self.until_ms) else { return None };
-        // A second that has begun counts as none: what is made with a login is not to outlive it.
+        // Round down: what is created with a login must not outlive it.
         Some((id, u64::try_from(until_ms.saturating_sub(now_ms()) / 1000).unwrap_or(0)))
     }
 
-    /// The same, where it is the login of a person with an account elsewhere: what they share ends with it.
+    /// The session and its remaining seconds, if the caller logged in with OIDC. What such a caller shares ends with
+    /// the login.
     pub(crate) fn session_of_person(&self) -> Option<(&SessionId, u64)> {
         let By::Key(key) = &self.by else { return None };
         self.session().filter(|_| key.as_str().starts_with(PERSON))
@@ -82,7 +81,7 @@ impl Lease {
         let is_known = match &self.by {
             By::Nothing => true,
             By::Nobody => !self.orchestrator.needs_keys(),
-            // Of a person no more is known here than at the login, which has an end.
+            // The server knows nothing about an OIDC account after the login, and the login has an expiry.
             By::Key(key) => key.as_str().starts_with(PERSON) || self.orchestrator.key(key).is_some(),
         };
         let with = self.with.as_ref();
@@ -91,7 +90,7 @@ impl Lease {
             && self.until_ms.is_none_or(|until| now_ms() < until)
     }
 
-    /// Waits until it does not hold any more.
+    /// Waits until the lease has ended.
     async fn ended(&self) {
         let mut changes = self.orchestrator.key_changes();
         loop {
@@ -113,16 +112,16 @@ impl Lease {
     }
 }
 
-/// Tells what stays open to close: with the server, or with its lease.
+/// Signals a long-lived connection to close, when the server shuts down or its lease ends.
 #[derive(Debug)]
 pub(crate) struct Closing {
     token: CancellationToken,
-    /// Whoever waits for the end of the lease stops when what was opened is over.
+    /// Stops the task that watches the lease when this is dropped.
     _over: DropGuard,
 }
 
 impl Closing {
-    /// Watches over a lease until this is dropped.
+    /// Watches a lease until this is dropped.
     pub(crate) fn new(lease: Option<Lease>, server: &CancellationToken) -> Self {
         let token = server.child_token();
         if let Some(lease) = lease {
@@ -137,7 +136,7 @@ impl Closing {
         Self { _over: token.clone().drop_guard(), token }
     }
 
-    /// Cancelled when it is time.
+    /// Cancelled when the connection must close.
     pub(crate) fn token(&self) -> &CancellationToken {
         &self.token
     }

@@ -1,8 +1,8 @@
-//! Who is calling, and whether they may.
+//! Authentication and authorization.
 //!
-//! Where the server has no key, everybody may do everything, as on a laptop. With keys, each request says whose it is: by
-//! `Authorization: Bearer`, by the cookie of a login, or by a link that was shared ([`Share`]). Every route is declared with a [`RouteAccess`]; [`check`] compares
-//! it with the caller, before any handler runs.
+//! A server without keys lets everybody do everything, as on a laptop. With keys, each request authenticates with
+//! `Authorization: Bearer`, with the cookie of a login, or with a shared link ([`Share`]). Every route is declared
+//! with a [`RouteAccess`], and [`check`] compares it with the caller before the handler runs.
 
 mod check;
 mod id_token;
@@ -37,30 +37,28 @@ pub(crate) use session::{
 pub(crate) use share::{Rights, Share, View};
 pub(crate) use subject::Subject;
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Caller {
-    /// Anybody: there are no keys.
+    /// Anyone, because the server has no keys.
     Anybody,
-    /// The holder of a key.
     Key(Arc<Key>),
-    /// Somebody with a link to one view.
+    /// Somebody with a shared link to one view.
     Guest(Guest),
-    /// Somebody who has shown nothing, at a route that asks for nothing.
+    /// An unauthenticated caller, at a route that requires nothing.
     Nobody,
 }
 
-/// Somebody who came by a link.
+/// A caller with a shared link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Guest {
-    /// What the link allows.
     pub(crate) rights: Rights,
-    /// The key of who shared it.
+    /// The key that created the link.
     pub(crate) shared_by: Option<KeyId>,
 }
 
 impl Caller {
-    /// What they may do.
+    /// The role of the caller.
     pub(crate) fn role(&self) -> Option<Role> {
         match self {
             Self::Anybody => Some(Role::Admin),
@@ -73,17 +71,17 @@ impl Caller {
         if let Self::Key(key) = self { Some(key) } else { None }
     }
 
-    /// As whose a new job is stored.
+    /// The submitter to store with a new job.
     pub(crate) fn submitter(&self) -> Option<Submitter> {
         self.key().map(Submitter::from)
     }
 
-    /// The key whose jobs are all that they may see.
+    /// The key, if the caller may see only that key's jobs.
     pub(crate) fn sees_only(&self) -> Option<KeyId> {
         self.key().filter(|key| key.role == Role::Submitter).map(|key| key.id.clone())
     }
 
-    /// Whether they may look into a sandbox and do nothing there.
+    /// Whether the caller may only watch a sandbox.
     pub(crate) fn only_watches(&self) -> bool {
         match self {
             Self::Anybody => false,
@@ -93,12 +91,12 @@ impl Caller {
         }
     }
 
-    /// The name of their key.
+    /// The name of the caller's key.
     pub(crate) fn name(&self) -> Option<&str> {
         self.key().map(|key| key.name.as_str())
     }
 
-    /// As whose deed something is written into the log of a job.
+    /// The actor to record in the log of a job.
     pub(crate) fn actor(&self) -> Actor {
         let key = match self {
             Self::Key(key) => Some(key.id.clone()),
@@ -108,7 +106,7 @@ impl Caller {
         Actor { name: self.told().to_owned(), key }
     }
 
-    /// For the log.
+    /// The caller's name for the access log.
     pub(crate) fn told(&self) -> &str {
         match self {
             Self::Anybody => "anybody",
@@ -123,7 +121,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        // Every request has passed the check, which leaves its finding here.
+        // The access check stores the caller in every request that it lets pass.
         Ok(parts.extensions.get().cloned().unwrap_or(Self::Nobody))
     }
 }

@@ -1,7 +1,8 @@
-//! Login with an account elsewhere: OpenID Connect, the authorization code flow with PKCE.
+//! Login with OpenID Connect: the authorization code flow with PKCE.
 //!
-//! The browser is led to the provider with a state, a nonce and the digest of a secret, all kept in a sealed cookie until
-//! it comes back. What the provider then says of the person, in a token that it has signed, decides the role.
+//! The server redirects the browser to the provider with a state, a nonce and the digest of a secret, and keeps them
+//! in a sealed cookie until the browser returns. The claims in the ID token that the provider signs then determine
+//! the role.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,36 +18,35 @@ use sha2::{Digest, Sha256};
 
 use super::id_token;
 
-/// How long what a provider says of itself is believed.
+/// How long the provider's metadata and keys are cached.
 const KEPT: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// And how long it is left alone after a failure.
+/// How long a failure is cached.
 const FAILURE_KEPT: Duration = Duration::from_secs(10);
 
-/// How people log in with accounts elsewhere.
+/// The OpenID Connect settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OidcSettings {
-    /// What the button says.
+    /// The provider's name, as the login button shows it.
     pub name: String,
-    /// The provider's address, as its tokens write it.
+    /// The issuer URL, exactly as the provider's tokens contain it.
     pub issuer: String,
-    /// What the provider knows this server by.
     pub client_id: String,
-    /// And its secret there, where it has one.
+    /// The client secret, if the provider requires one.
     pub client_secret: Option<ClientSecret>,
-    /// What is asked for beside `openid`.
+    /// The scopes to request in addition to `openid`.
     pub scopes: Vec<String>,
-    /// The claim that decides on the role.
+    /// The claim that determines the role.
     pub role_claim: String,
-    /// The roles by the values of that claim.
+    /// The role for each value of that claim.
     pub roles: BTreeMap<String, Role>,
-    /// For those whom none of these fits; without it they are refused.
+    /// The role of accounts without a matching value. Without it they are rejected.
     pub default_role: Option<Role>,
-    /// What people may use, by role.
+    /// The limits of each role.
     pub limits: BTreeMap<Role, KeyLimits>,
 }
 
-/// A secret that is not printed.
+/// A secret that `Debug` does not print.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientSecret(pub String);
 
@@ -56,10 +56,10 @@ impl std::fmt::Debug for ClientSecret {
     }
 }
 
-/// What of a login is kept by the browser until it comes back.
+/// The state of a login in progress, which the browser keeps in a sealed cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pending {
-    /// Which login it is.
+    /// Identifies the login; the OAuth `state` parameter.
     pub(crate) state: String,
     nonce: String,
     verifier: String,
@@ -85,7 +85,7 @@ impl Pending {
     }
 }
 
-/// What a provider says of itself.
+/// The metadata that a provider publishes.
 #[derive(Debug, Clone, Deserialize)]
 struct Provider {
     issuer: String,
@@ -102,14 +102,14 @@ struct Known {
     since: Instant,
 }
 
-/// The last answer of a provider, and its last failure.
+/// The provider's cached metadata and its latest failure.
 #[derive(Default)]
 struct Memory {
     known: Option<Known>,
     failure: Option<(String, Instant)>,
 }
 
-/// Logs people in at one provider.
+/// A client for one OpenID provider.
 pub(crate) struct Oidc {
     settings: OidcSettings,
     http: reqwest::Client,
@@ -118,7 +118,7 @@ pub(crate) struct Oidc {
 
 impl Oidc {
     pub(crate) fn new(settings: OidcSettings) -> Result<Self, reqwest::Error> {
-        // `reqwest` comes without TLS primitives of its own. An error means that a provider is installed already.
+        // `reqwest` is built without a TLS crypto provider. An error means that one is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let redirects = reqwest::redirect::Policy::none();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(redirects).build()?;
@@ -129,8 +129,8 @@ impl Oidc {
         &self.settings.name
     }
 
-    /// What is known of the provider. Nobody waits for the question of another: a provider that is slow to answer is asked by
-    /// each, and one that has failed is left alone for a moment.
+    /// The provider's metadata and keys. Requests do not wait for each other: with an empty cache each one asks the
+    /// provider, and after a failure none does for a moment.
     async fn known(&self) -> Result<Known, String> {
         {
             let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,7 +175,7 @@ impl Oidc {
         response.error_for_status().map_err(told)?.json().await.map_err(told)
     }
 
-    /// Where to send the browser, and what it must bring back.
+    /// Starts a login. Returns the redirect URL and the state that the browser must bring back.
     pub(crate) async fn begin(&self, callback: &str) -> Result<(String, Pending), String> {
         let known = self.known().await?;
         let pending = Pending::new();
@@ -197,7 +197,7 @@ impl Oidc {
         Ok((url.into(), pending))
     }
 
-    /// Who has come back.
+    /// Finishes a login and returns the account as a key.
     pub(crate) async fn finish(
         &self,
         callback: &str,
@@ -234,7 +234,7 @@ impl Oidc {
             return Err(format!("the provider gave no token: {why}"));
         };
         let claims = match id_token::verify(&self.settings, &known.keys, token) {
-            // The provider may have changed its keys since they were read.
+            // The provider may have rotated its keys since they were fetched.
             Err(_) => id_token::verify(&self.settings, &self.fetch_known().await?.keys, token)?,
             Ok(claims) => claims,
         };
@@ -243,7 +243,7 @@ impl Oidc {
         person(&self.settings, &claims)
     }
 
-    /// Many providers tell of a person only where they are asked once more.
+    /// Many providers return some claims only from the userinfo endpoint.
     async fn with_userinfo(
         &self,
         known: &Known,
@@ -270,10 +270,10 @@ impl Oidc {
     }
 }
 
-/// How the ids of people who logged in elsewhere begin.
+/// The prefix of the key ids of OIDC accounts.
 pub(crate) use orchestrator::PERSON_PREFIX as PERSON;
 
-/// The key that a person has while logged in.
+/// The key that represents an OIDC account while it is logged in.
 fn person(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {
     let subject = claims["sub"].as_str().unwrap_or_default();
     let named =
@@ -296,13 +296,13 @@ fn person(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {
     serde_json::from_value(key).map_err(|error| error.to_string())
 }
 
-/// What the session of a person says.
+/// Encodes an OIDC account as session text.
 pub(crate) fn text_of(person: &Key) -> String {
     let name = person.name.bytes().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     format!("{}/{}/{name}", person.id, person.role)
 }
 
-/// The person of whom a session says this.
+/// Decodes an OIDC account from session text.
 pub(crate) fn person_of(text: &str) -> Option<Key> {
     let mut parts = text.split('/');
     let (id, role, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -315,7 +315,7 @@ fn strength(role: Role) -> usize {
     Role::ALL.iter().position(|other| *other == role).unwrap_or(0)
 }
 
-/// What tests log in with.
+/// Settings for tests.
 #[cfg(test)]
 pub(crate) fn example_settings() -> OidcSettings {
     OidcSettings {

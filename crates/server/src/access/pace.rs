@@ -1,4 +1,4 @@
-//! How fast a key may ask: a bucket that fills evenly, and holds what one second may bring.
+//! Rate limits per key: a token bucket that refills evenly and holds one second's worth of requests.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use orchestrator::{Key, KeyId};
 
-/// The buckets of all keys that have a limit.
+/// The token buckets of all keys that have a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     buckets: Mutex<HashMap<KeyId, Bucket>>,
@@ -19,7 +19,7 @@ struct Bucket {
 }
 
 impl Pace {
-    /// Takes one request from what the key may ask now; whether there was one.
+    /// Takes one token from the key's bucket. Returns `false` if it is empty.
     pub(crate) fn allows(&self, key: &Key, now: Instant) -> bool {
         let Some(rate) = key.limits.requests_per_second.map(f64::from) else { return true };
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,28 +1,27 @@
-//! What a route requires of its callers. Each route is declared together with it (`router/table.rs`); the checks read nothing else.
+//! The permissions that routes require. Each route is declared together with its permission (`router/table.rs`), and
+//! the access checks read nothing else.
 
 use orchestrator::Role;
 
 use super::share::View;
 
-/// What a caller must be allowed to do.
+/// The permission that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permission {
-    /// Nothing: the route shows nothing of anybody's work.
+    /// None. The route shows nothing of anybody's work.
     Nothing,
-    /// Read jobs; submitters read their own.
+    /// Read jobs. Submitters can read only their own.
     Read,
-    /// Read what concerns the server as a whole.
+    /// Read information about the server as a whole.
     ReadServer,
-    /// Submit jobs and create sandboxes.
     Submit,
-    /// Change jobs, or work in their sandboxes.
+    /// Change jobs or work in their sandboxes.
     Change,
-    /// Administer the server.
     Admin,
 }
 
 impl Permission {
-    /// Whether a role has it, for some jobs at least.
+    /// Whether a role has this permission, at least for some jobs.
     pub(crate) fn is_granted_to(self, role: Role) -> bool {
         match self {
             Self::Nothing | Self::Read => true,
@@ -32,7 +31,6 @@ impl Permission {
         }
     }
 
-    /// The name in the OpenAPI document.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -44,7 +42,7 @@ impl Permission {
         }
     }
 
-    /// What a refused caller may not do.
+    /// What the error message says that a rejected caller may not do.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -56,24 +54,24 @@ impl Permission {
         }
     }
 
-    /// A link to this view opens the route, too, for reading.
+    /// Also lets a shared link to this view read the route.
     pub(crate) fn shared_as(self, view: View) -> RouteAccess {
         RouteAccess::from(self).shared_as(view)
     }
 
-    /// The access log records who reads here; without this it records only changes and refusals.
+    /// Records reads in the access log. Without this it records only changes and rejected requests.
     pub(crate) fn logged(self) -> RouteAccess {
         RouteAccess::from(self).logged()
     }
 
-    /// While somebody has taken the sandbox over, the route refuses everybody else. A WebSocket asks the gate for each message
-    /// instead, because a takeover may begin while it is open.
+    /// Rejects everybody but the holder while somebody has taken the sandbox over. A WebSocket route checks the gate
+    /// for each message instead, because a takeover may begin while it is open.
     pub(crate) fn locked_by_takeover(self) -> RouteAccess {
         RouteAccess { locked_by_takeover: true, ..self.into() }
     }
 }
 
-/// All that is checked before the handler of a route runs.
+/// Everything that is checked before the handler of a route runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RouteAccess {
     pub(crate) permission: Permission,

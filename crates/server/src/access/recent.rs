@@ -1,32 +1,32 @@
-//! The last deeds, for who asks.
+//! The latest access log entries in memory.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::journal::Deed;
 
-/// So many are kept in memory.
+/// The number of entries kept in memory.
 pub(super) const KEPT: usize = 1000;
-/// And so many of these at most are of nobody: whoever has no key cannot push out what others did.
+/// How many of these may come from callers without a key, who therefore cannot push out the entries of others.
 pub(super) const KEPT_OF_NOBODY: usize = 200;
 
-/// The last deeds, oldest first.
+/// The latest entries, oldest first.
 #[derive(Default)]
 pub(super) struct Recent {
     deeds: VecDeque<Deed>,
-    /// How many of them are whose: a busy server adds one with each request and must not look at all of them.
+    /// Entries per caller. A busy server adds one per request and must not scan all entries for it.
     by_caller: HashMap<String, usize>,
     of_nobody: usize,
 }
 
 impl Recent {
-    /// Adds the newest; what is too many goes.
+    /// Adds an entry and evicts an old one if the limit is reached.
     pub(super) fn push(&mut self, deed: Deed) {
         if deed.is_of_nobody() && self.of_nobody >= KEPT_OF_NOBODY {
             let oldest = self.deeds.iter().position(Deed::is_of_nobody);
             self.remove(oldest.unwrap_or_default());
         }
         if self.deeds.len() >= KEPT {
-            // Of whom most of them are: who does much pushes out nothing but what is their own.
+            // Evict from the caller with the most entries, so that a busy caller pushes out only its own.
             let most = self.by_caller.values().max();
             let busiest: Vec<_> = self.by_caller.iter().filter(|(_, count)| Some(*count) == most).collect();
             let is_theirs = |deed: &Deed| busiest.iter().any(|(who, _)| **who == deed.who);
@@ -41,7 +41,7 @@ impl Recent {
         self.deeds.push_back(deed);
     }
 
-    /// The newest, newest first.
+    /// The latest entries, newest first.
     pub(super) fn newest(&self, count: usize) -> Vec<Deed> {
         self.deeds.iter().rev().take(count).cloned().collect()
     }

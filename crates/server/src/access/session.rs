@@ -1,5 +1,5 @@
-//! The cookie of somebody who logged in with a key. It says which login it is and which key, sealed by the server; the key itself is
-//! not in it. It ends with the key, and when somebody logs out, whoever has a copy.
+//! The session cookie of a caller who logged in. It names the login and the key, sealed by the server, but does not
+//! contain the key itself. It ends with the key. A logout also ends every copy of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,24 +7,25 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue, header};
 use orchestrator::{Key, SessionId};
 
-/// How long a login holds.
+/// The lifetime of a login with a key.
 pub(crate) const SESSION_LASTS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// And one with an account elsewhere, so that what changes there is not missed for long.
+/// The lifetime of an OIDC login. It is shorter, because the server learns of changes to the account only at the next
+/// login.
 pub(crate) const PERSON_LASTS: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// The cookie of a login.
+/// The name of the session cookie.
 pub(crate) const SESSION_COOKIE: &str = "caisson_session";
 
-/// Whether the connection to the browser is secret; then the cookie travels nowhere else.
+/// Whether the connection to the client is encrypted. If it is, cookies are marked `Secure`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Plain,
     Secret,
 }
 
-/// What a request's cookies of this name say, still sealed. A page elsewhere below the same domain may have put one beside the
-/// server's own.
+/// The sealed values of all session cookies of a request. A page elsewhere below the same domain may have set one
+/// beside the server's own.
 pub(super) fn find(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     cookies
@@ -34,20 +35,20 @@ pub(super) fn find(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .map(|(_, value)| value)
 }
 
-/// A session that holds.
+/// A valid session.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Opened {
     pub(super) key: Arc<Key>,
     pub(super) id: SessionId,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// The expiry, in milliseconds since 1970.
     pub(super) until_ms: i64,
 }
 
-/// The sessions that a request shows are of two callers.
+/// The sessions of a request belong to different callers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Differing;
 
-/// The caller whom all good sessions of a request name, with the longest of them.
+/// The session that expires last, provided that all valid sessions of the request belong to the same caller.
 pub(super) fn only(opened: impl Iterator<Item = Opened>) -> Result<Option<Opened>, Differing> {
     let mut found: Option<Opened> = None;
     for next in opened {
@@ -63,13 +64,13 @@ pub(super) fn only(opened: impl Iterator<Item = Opened>) -> Result<Option<Opened
     Ok(found)
 }
 
-/// The header that makes a browser keep a session. No script can read it. A page of another site can lead here with it,
-/// and do nothing: whatever changes something, and every WebSocket, passes the check of `Origin`.
+/// The `Set-Cookie` header that starts a session. Scripts cannot read the cookie. A page of another site can link
+/// here with it but cannot change anything, because every change and every WebSocket passes the check of `Origin`.
 pub(crate) fn session_cookie(sealed: &str, transport: Transport) -> Option<HeaderValue> {
     cookie(sealed, SESSION_LASTS.as_secs(), transport)
 }
 
-/// The header that makes a browser forget it.
+/// The `Set-Cookie` header that deletes the session cookie.
 pub(crate) fn ended_cookie(transport: Transport) -> Option<HeaderValue> {
     cookie("", 0, transport)
 }

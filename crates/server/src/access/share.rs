@@ -1,8 +1,8 @@
-//! Links that show one view of one job to whoever has them, for a while.
+//! Shared links: each shows one view of one job to anybody who has it, for a limited time.
 //!
-//! A link is sealed by the server, which has it on record (`orchestrator/access/shares.rs`). It ends at its time, with the key of who
-//! made it, and when somebody revokes it. The web page makes some for itself, to enter the origins of jobs: those are not on record, and
-//! end with the login that they were made in.
+//! The server seals a link and keeps a record of it (`orchestrator/access/shares.rs`). A link ends when it expires,
+//! when the key of its creator is revoked, or when it is revoked itself. The web page creates some links for itself,
+//! to open the origins of jobs. Those have no record and end with the login that they were made in.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,14 +19,14 @@ use super::permission::RouteAccess;
 use super::session::Transport;
 use super::subject::Subject;
 
-/// How the cookies of links begin; the view follows.
+/// The prefix of link cookies. The name of the view follows.
 const COOKIE: &str = "caisson_share_";
-/// How it is written that a link ends with a login.
+/// Marks, in the text of a link, that it ends with a login.
 const OF_SESSION: &str = "login-";
-/// The part of a query that has a link, for who keeps no cookies.
+/// The query parameter that carries a link, for clients that keep no cookies.
 pub(crate) const QUERY: &str = "share";
 
-/// One of the ways to look at a job.
+/// A view of a job that can be shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
     Desktop,
@@ -39,7 +39,7 @@ pub(crate) enum View {
 }
 
 impl View {
-    /// Their names, for who has used another.
+    /// The list of views for error messages.
     pub(crate) const NAMES: &str =
         "desktop, terminal, files, output, events, notebook, or a port such as 5173";
 }
@@ -95,30 +95,30 @@ pub(crate) enum Rights {
     Use,
 }
 
-/// A view that was shared.
+/// A shared view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) job: JobId,
     pub(crate) view: View,
     pub(crate) rights: Rights,
-    /// The key of who shared it; nobody's where the server asks for none.
+    /// The key that created the link. `None` if the server had no keys.
     pub(crate) by: Option<KeyId>,
-    /// What ends it before its time.
+    /// What can revoke the link before it expires.
     pub(crate) with: Revocable,
 }
 
 impl Share {
-    /// The text of the link.
+    /// The sealed text of the link.
     pub(crate) fn seal(&self, orchestrator: &Orchestrator, lasts: Duration) -> String {
         orchestrator.seal(SealedFor::Link, &self.text(), lasts)
     }
 
-    /// What a link shows, while it holds.
+    /// Opens a sealed link. `None` if it has ended.
     pub(crate) fn open(orchestrator: &Orchestrator, sealed: &str) -> Option<Self> {
         Self::open_until(orchestrator, sealed).map(|(share, _)| share)
     }
 
-    /// The same, and when it ends, in milliseconds since 1970.
+    /// Like [`Share::open`], with the expiry in milliseconds since 1970.
     pub(crate) fn open_until(orchestrator: &Orchestrator, sealed: &str) -> Option<(Self, i64)> {
         let (text, until_ms) = orchestrator.unseal_until(SealedFor::Link, sealed)?;
         let share = Self::parse(&text)?;
@@ -126,23 +126,24 @@ impl Share {
         holds.then_some((share, until_ms))
     }
 
-    /// Whether the key of who made a link is still good.
+    /// Whether the key that created a link is still valid.
     pub(crate) fn maker_is_known(orchestrator: &Orchestrator, by: Option<&KeyId>) -> bool {
         match by {
-            // Of a person with an account elsewhere no more is known here than at the login; nothing once nobody can log in so.
+            // The server knows nothing about an OIDC account after the login. Once OIDC is turned off, no such
+            // account is valid.
             Some(key) if key.as_str().starts_with(PERSON) => orchestrator.knows_people(),
             Some(key) => orchestrator.key(key).is_some(),
-            // It was made before there were keys.
+            // The link was created before the server had keys.
             None => !orchestrator.needs_keys(),
         }
     }
 
-    /// How long somebody is let in by it.
+    /// The lease of a caller who uses the link.
     pub(crate) fn lease(&self, orchestrator: &Orchestrator, until_ms: i64) -> Lease {
         Lease::of(orchestrator, self.by.as_ref(), Some(until_ms)).with(self.with.clone())
     }
 
-    /// In letters that stand in a path and in a cookie as they are.
+    /// The link as text, in characters that need no escaping in paths and cookies.
     fn text(&self) -> String {
         let rights = if self.rights == Rights::Use { "use" } else { "watch" };
         let by = self.by.as_ref().map_or("-", KeyId::as_str);
@@ -167,7 +168,7 @@ impl Share {
         Some(Self { job, view, rights, by, with })
     }
 
-    /// The cookie that lets a browser go on with what the link shows.
+    /// The cookie that keeps the view accessible to the browser.
     pub(crate) fn cookie(&self, sealed: &str, lasts_s: u64, transport: Transport) -> Option<HeaderValue> {
         let path = match self.view {
             View::Output => format!("/jobs/{}", self.job),
@@ -182,7 +183,7 @@ impl Share {
     }
 }
 
-/// The link by which a request may pass that nobody's key lets through.
+/// Finds a shared link in the request that grants access to the route.
 pub(crate) fn admitting(
     orchestrator: &Orchestrator,
     (route, subject): (RouteAccess, &Subject),
@@ -196,7 +197,7 @@ pub(crate) fn admitting(
     let in_query = uri.query().into_iter().flat_map(|query| query.split('&'));
     let in_query = in_query.filter_map(|pair| pair.split_once('=')).filter(|(name, _)| *name == QUERY);
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    // Who shows a key is asked for nothing about cookies (`cookie_origin.rs`), so they count for nothing.
+    // A request with a key skips the CSRF check of cookies (`cookie_origin.rs`), so its cookies must not count.
     let has_key = |value: &HeaderValue| value.as_bytes().starts_with(b"Bearer ");
     let are_meant = !headers.get(header::AUTHORIZATION).is_some_and(has_key);
     let in_cookies = cookies
@@ -208,7 +209,7 @@ pub(crate) fn admitting(
     shown.into_iter().find(|(share, _)| share.job == job && share.view == view)
 }
 
-/// An address without the link: handlers know no such part of a query.
+/// The URI without the link parameter, which handlers do not know.
 pub(crate) fn without_link(uri: &Uri) -> Uri {
     let is_link = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == QUERY);
     let query = uri.query().unwrap_or_default();

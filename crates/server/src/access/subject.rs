@@ -1,5 +1,5 @@
-//! What a request is about: the jobs that it names. They are read as the handlers read them, without percent
-//! signs: what one part of the server takes for a job, another must not take for nothing.
+//! The jobs that a request names. They are parsed as the handlers parse them, after percent-decoding, so that the
+//! check and the handler always mean the same job.
 
 use axum::RequestExt;
 use axum::extract::{MatchedPath, Query, RawPathParams, Request};
@@ -9,10 +9,10 @@ use orchestrator::JobId;
 use crate::extract::parse_job_id;
 use crate::problem::Problem;
 
-/// What stands below these is about one job or sandbox.
+/// Routes below these prefixes concern one job or sandbox.
 const BELOW: [&str; 2] = ["/v1/jobs/{id}/", "/v1/sandboxes/{id}/"];
 
-/// Left by the check for whoever comes after it.
+/// What a request is about. The access check stores it in the request for later layers.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
     is_below_job: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Of a request that was routed.
+    /// Determines the subject of a routed request.
     pub(crate) async fn of(request: &mut Request) -> Self {
         let path = request.extensions().get::<MatchedPath>();
         let route = path.map_or("", MatchedPath::as_str);
@@ -33,12 +33,12 @@ impl Subject {
         Self { is_below_job, jobs }
     }
 
-    /// Every job that it names; a problem where the route is about one and the request does not name it.
+    /// All jobs that the request names. An error if the route requires a job and the request names none.
     pub(crate) fn jobs(&self) -> Result<&[JobId], Problem> {
         self.jobs.as_deref().map_err(Clone::clone)
     }
 
-    /// The one job that it names.
+    /// The job, if the request names exactly one.
     pub(crate) fn job(&self) -> Option<JobId> {
         match self.jobs.as_deref() {
             Ok([job]) => Some(*job),
@@ -46,7 +46,7 @@ impl Subject {
         }
     }
 
-    /// Whether it is about something below a job or sandbox.
+    /// Whether the route is below a job or sandbox.
     pub(crate) fn is_below_job(&self) -> bool {
         self.is_below_job
     }

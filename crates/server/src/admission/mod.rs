@@ -1,12 +1,12 @@
-//! Which connections the server keeps open.
+//! Connection limits.
 //!
-//! A connection on which no request is being answered is idle: nothing of its first request has come yet, the head or the TLS
-//! handshake is incomplete, or it waits for the next request. Where there are as many connections as there may be, the one that
-//! has been idle for longest is closed, of the address that has most. So connections that send nothing cannot keep others out,
-//! whoever holds them.
+//! A connection without a running request is idle: it has sent nothing yet, its TLS handshake or request head is
+//! incomplete, or it waits for the next request. At the limit, the server closes the connection that has been idle
+//! for longest, of the address with the most connections. Clients that hold connections without sending anything
+//! therefore cannot lock others out.
 //!
-//! Requests that are being answered are never closed. The last connections are reserved for callers who have shown a key and for
-//! health checks ([`reserve`]).
+//! Connections with a running request are never closed. The last connections are reserved for callers with a key and
+//! for health checks ([`reserve`]).
 
 mod reserve;
 
@@ -24,28 +24,28 @@ pub(crate) use reserve::{HeldBody, keep_reserve};
 
 use crate::settings::ServerSettings;
 
-/// How long a connection stays open although nothing is being answered on it: a new one gets the time to send its request, and
-/// where all are new, the next one waits.
+/// The minimum time that an idle connection stays open: a new one needs time to send its request. If all are new, the
+/// next client waits.
 const GRACE: Duration = Duration::from_secs(1);
-/// The log says at most so often that connections are closed.
+/// The interval at which closed connections are logged.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
-/// All connections of one server.
+/// The connections of a server.
 pub(crate) struct Admission {
     bounds: Bounds,
     open: Mutex<Open>,
-    /// One has been closed or has become idle.
+    /// Notified when a connection closes or becomes idle.
     changed: Notify,
 }
 
-/// How many there may be.
+/// The limits.
 #[derive(Debug, Clone)]
 struct Bounds {
     most: usize,
     per_address: usize,
-    /// Of `most`, for callers with a key and for health checks.
+    /// The part of `most` for callers with a key and for health checks.
     reserved: usize,
-    /// They connect for many.
+    /// Exempt from `per_address`, because they connect for many clients.
     trusted_proxies: Vec<IpAddr>,
     grace: Duration,
 }
@@ -54,7 +54,7 @@ struct Bounds {
 struct Open {
     connections: HashMap<u64, Connection>,
     by_source: HashMap<Source, usize>,
-    /// Numbers connections, and the times at which they became idle.
+    /// A counter for connection numbers and for the order in which connections became idle.
     last: u64,
     closed: u64,
     logged: Option<Instant>,
@@ -62,9 +62,9 @@ struct Open {
 
 struct Connection {
     source: Source,
-    /// What is being answered on it; also an open WebSocket.
+    /// The number of running requests and open WebSockets.
     uses: usize,
-    /// The client has not taken the end of the last answer yet.
+    /// The client has not read the last response completely.
     is_writing: Arc<AtomicBool>,
     idle_since: u64,
     idle_at: Instant,
@@ -72,7 +72,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// How long it cannot be closed yet; `None` while something is being answered on it.
+    /// The time until it may be closed. `None` while it is busy.
     fn closable_in(&self, grace: Duration) -> Option<Duration> {
         (!self.is_busy()).then(|| grace.saturating_sub(self.idle_at.elapsed()))
     }
@@ -82,7 +82,8 @@ impl Connection {
     }
 }
 
-/// Whose connections are counted together: an address of IPv4, or a network of IPv6, of which one machine may have every address.
+/// The unit of the per-address limit: an IPv4 address or an IPv6 /64 network, because one machine may own all
+/// addresses of such a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Source(IpAddr);
 
@@ -98,14 +99,14 @@ impl Source {
     }
 }
 
-/// What is left for further requests.
+/// Who may still send requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Enough for everybody.
+    /// Everybody.
     Ample,
-    /// The rest is reserved for callers with a key, and for health checks.
+    /// Callers with a key, and health checks.
     ForCallers,
-    /// The rest is reserved for health checks.
+    /// Only health checks.
     ForHealthChecks,
 }
 
@@ -130,7 +131,7 @@ impl Admission {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when one more can be admitted.
+    /// Waits until another connection can be admitted.
     pub(crate) async fn has_room(&self) {
         loop {
             let changed = self.changed.notified();
@@ -150,7 +151,7 @@ impl Admission {
         }
     }
 
-    /// Counts a connection; `None` if its address has as many as it may, and requests are being answered on all of them.
+    /// Admits a connection. `None` if its address is at its limit and all its connections are busy.
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, token: TaskTrackerToken) -> Option<Arc<Slot>> {
         let source = Source::of(peer);
         let mut open = self.open();
@@ -182,7 +183,7 @@ impl Admission {
         Some(Arc::new(Slot { admission: Arc::clone(self), number, evicted, is_writing, _token: token }))
     }
 
-    /// Whether the connections of an address are those of one client: this machine and proxies connect for many.
+    /// Whether the per-address limit applies. This machine and proxies connect for many clients.
     fn is_bounded(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         !peer.is_loopback() && !self.bounds.trusted_proxies.iter().any(|proxy| proxy.to_canonical() == peer)
@@ -191,12 +192,12 @@ impl Admission {
     fn room(&self) -> Room {
         let Bounds { most, reserved, .. } = self.bounds;
         let open = self.open();
-        // Looking at each is for when there are many.
+        // Count the busy connections only if there are many.
         if open.connections.len() <= most - reserved {
             return Room::Ample;
         }
         let busy = open.connections.values().filter(|connection| connection.is_busy()).count();
-        // A quarter of the reserve is for health checks alone.
+        // A quarter of the reserve is for health checks only.
         if busy <= most - reserved {
             Room::Ample
         } else if busy <= most - reserved.div_ceil(4) {
@@ -208,7 +209,8 @@ impl Admission {
 }
 
 impl Open {
-    /// Closes the connection that has been idle for longest, of the address that has most; `false` where none is idle.
+    /// Closes the connection that has been idle for longest, of the address with the most connections. Returns
+    /// `false` if none is idle.
     fn close_idle(&mut self, may_be: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.connections.iter().filter(|(_, one)| !one.is_busy() && may_be(one));
         let rank = |one: &Connection| {
@@ -247,7 +249,7 @@ impl Open {
     }
 }
 
-/// A connection among those of the server. It counts until this is dropped.
+/// An admitted connection. It counts towards the limits until this is dropped.
 pub(crate) struct Slot {
     admission: Arc<Admission>,
     number: u64,
@@ -257,19 +259,19 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Returns when the connection must be closed.
+    /// Waits until the connection must be closed.
     pub(crate) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }
 
-    /// Notes whether the client keeps the server waiting with what it is to read.
+    /// Records whether the server is waiting for the client to read.
     pub(crate) fn set_writing(&self, is_writing: bool) {
         if self.is_writing.swap(is_writing, Ordering::Relaxed) && !is_writing {
             self.admission.changed.notify_waiters();
         }
     }
 
-    /// Keeps the connection from being closed, for as long as the answer is there.
+    /// Marks the connection as in use until the returned value and its clones are dropped.
     pub(crate) fn in_use(self: &Arc<Self>) -> SlotUse {
         self.change_uses(|uses| uses + 1);
         SlotUse(Arc::new(Use(Arc::clone(self))))
@@ -294,14 +296,14 @@ impl Drop for Slot {
     }
 }
 
-/// Something that is being answered on a connection. A WebSocket outlives the connection that it was asked for on, and keeps this.
+/// A running request. A WebSocket outlives the request that opened it and keeps this value.
 #[derive(Clone)]
 pub(crate) struct SlotUse(Arc<Use>);
 
 struct Use(Arc<Slot>);
 
 impl SlotUse {
-    /// What is left beside this request.
+    /// Who may still send requests, with this one counted.
     pub(crate) fn room(&self) -> Room {
         self.0.0.admission.room()
     }
@@ -354,7 +356,7 @@ mod tests {
         let flood: Vec<_> = (0..3).map(|_| open(&all, "192.0.2.66")).collect();
         let newest = open(&all, "192.0.2.2");
         assert!(is_closed(&flood[0]) && !is_closed(&other) && !is_closed(&newest));
-        // One that was used last is younger than one that was opened later and said nothing.
+        // The order of idleness counts from the last use, not from the time of opening.
         drop(flood[1].in_use());
         open(&all, "192.0.2.3");
         assert!(is_closed(&flood[2]) && !is_closed(&flood[1]) && !is_closed(&other));
@@ -411,7 +413,7 @@ mod tests {
         assert!(try_open(&all, "::ffff:192.0.2.1").is_none(), "the same address");
         drop(uses);
         assert!(try_open(&all, "192.0.2.1").is_some());
-        // A network of IPv6 is one client; this machine and a proxy are many.
+        // An IPv6 /64 network is one client. Loopback and a proxy are many.
         let held: Vec<_> = (0..2).map(|_| open(&all, "2001:db8::1").in_use()).collect();
         assert!(try_open(&all, "2001:db8::2").is_none() && try_open(&all, "2001:db8:0:1::1").is_some());
         for many in ["127.0.0.1", "::1", "10.0.0.9"] {

@@ -1,4 +1,5 @@
-//! The reserve: while nearly all connections answer something, only callers with a key and health checks are answered.
+//! Reserved connections: while nearly all connections are busy, the server answers only callers with a key and health
+//! checks.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,12 +17,11 @@ use super::{Room, SlotUse};
 use crate::access::Access;
 use crate::problem::Problem;
 
-/// Health checks, for monitoring that has no key.
+/// Health checks, for monitoring without a key.
 const HEALTH_CHECKS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
-/// When to try again.
 const RETRY_AFTER_S: u64 = 1;
 
-/// Refuses a request for which there is no room.
+/// Middleware: rejects a request if the remaining connections are reserved for others.
 pub(crate) async fn keep_reserve(
     State(access): State<Arc<Access>>,
     request: Request,
@@ -49,7 +49,7 @@ fn refusal() -> Response {
     response
 }
 
-/// The body of an answer. Its connection is in use until all of it is on its way.
+/// A response body that keeps its connection marked as in use until it is sent.
 pub(crate) struct HeldBody {
     body: Body,
     _used: SlotUse,

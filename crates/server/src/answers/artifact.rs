@@ -1,4 +1,4 @@
-//! What jobs have made.
+//! API answers that describe the artifacts of a job.
 
 use orchestrator::{Artifact, JobId};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Jobs in a list.
+//! API answers that list jobs.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! Jobs as callers see them. Pure: computed from a view, an address and a clock.
+//! API answers that describe jobs. Pure: computed from a view, a base URL and a clock.
 //!
-//! `download_url` is absolute, for people who copy it; all other addresses are paths on this server.
+//! `download_url` is absolute, because people copy it. All other addresses are paths on this server.
 
 mod artifact;
 mod list;
@@ -184,7 +184,7 @@ impl JobAnswer {
     }
 }
 
-/// The state in words: `paused: no_model`, `running: cancelling`, `running: backend_unavailable`.
+/// The state with its reason: `paused: no_model`, `running: cancelling`, `running: backend_unavailable`.
 pub(crate) fn detail_of(view: &JobView) -> String {
     let state = state_name(view.state);
     match (&view.code, view.wish) {
@@ -196,7 +196,7 @@ pub(crate) fn detail_of(view: &JobView) -> String {
     }
 }
 
-/// Every state by its name.
+/// All states with their API names.
 pub(crate) const STATES: [(JobState, &str); 9] = [
     (JobState::Draft, "draft"),
     (JobState::Queued, "queued"),
@@ -242,7 +242,6 @@ impl Times {
     }
 }
 
-/// RFC 3339 in UTC.
 pub(crate) fn timestamp(unix_ms: i64) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix_ms) * 1_000_000)
         .ok()
@@ -250,7 +249,7 @@ pub(crate) fn timestamp(unix_ms: i64) -> String {
         .unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned())
 }
 
-/// Milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 pub(crate) fn now_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -293,7 +292,7 @@ mod tests {
         for (state, word, detail) in table {
             let answer = status(view(state));
             assert_eq!((&answer["status"], &answer["detail"]), (&json!(word), &json!(detail)));
-            // The names here are those that the rest of the system writes.
+            // These names must match the serialized ones.
             assert_eq!(serde_json::to_value(state).unwrap(), json!(state_name(state)));
         }
     }

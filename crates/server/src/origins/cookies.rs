@@ -1,18 +1,19 @@
-//! Cookies between a browser and a job: those of the server itself go neither way, and none reaches another origin.
+//! Filters cookies between a browser and a job: the server's own cookies pass in neither direction, and a job cannot
+//! set cookies for other origins.
 
-/// How the cookies of the server itself begin: no job sees them, no job sets them.
+/// The prefix of the server's own cookies. Jobs can neither read nor set them.
 pub(super) const OWN: &str = "caisson";
-/// What browsers take for a promise about a cookie, in any case of letters.
+/// Cookie name prefixes with a special meaning for browsers, compared case-insensitively.
 const PREFIXES: [&str; 2] = ["__host-", "__secure-"];
 
-/// The cookies of the lines of a request but for the server's own; `None` where there are no others.
+/// The cookies of a request without the server's own. `None` if there are no others.
 pub(super) fn without_own<'a>(lines: impl Iterator<Item = &'a str>) -> Option<String> {
     let kept: Vec<&str> =
         lines.flat_map(|line| line.split(';')).map(str::trim).filter(|pair| !is_own(pair)).collect();
     if kept.is_empty() { None } else { Some(kept.join("; ")) }
 }
 
-/// What a job sets, for its own origin, whatever it asked for; `None` for a cookie that is the server's.
+/// A `Set-Cookie` value of a job, without its `Domain` attribute. `None` for one of the server's own cookies.
 pub(super) fn own_origin_only(cookie: &str) -> Option<String> {
     if is_own(cookie) {
         return None;
@@ -25,7 +26,7 @@ pub(super) fn own_origin_only(cookie: &str) -> Option<String> {
 }
 
 fn is_own(cookie: &str) -> bool {
-    // One without a name is sent back as its value, which may look like another with a name.
+    // Browsers send a cookie without a name as its bare value, which may look like a named one.
     let mut name = cookie.trim_start_matches(|letter: char| letter.is_whitespace() || letter == '=');
     while let Some(rest) = PREFIXES.iter().find_map(|prefix| without_prefix(name, prefix)) {
         name = rest;

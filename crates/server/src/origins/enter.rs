@@ -1,5 +1,5 @@
-//! How a browser shows an origin of a job that it may come in, without anything of that standing in an address: the page of
-//! Caisson sends a form into the frame or the tab, which becomes cookies of the origin and leads on to the page itself.
+//! Lets a browser enter the origin of a job without putting a secret into a URL: the web page posts a form into the
+//! frame or tab, which sets cookies for the origin and redirects to the page to show.
 
 use axum::Form;
 use axum::extract::{FromRequest as _, Request};
@@ -15,24 +15,24 @@ use crate::hold;
 
 const PATH: &str = "/_caisson/enter";
 
-/// What the form says.
+/// The fields of the form.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Shown {
-    /// A link that is sealed for this view of this job; empty where the server asks for no keys.
+    /// A link that is sealed for this view of this job. Empty if the server has no keys.
     pass: String,
-    /// The token of who has taken the job over; empty for others.
+    /// The takeover token of the holder. Empty for others.
     takeover: String,
-    /// The page to begin with.
+    /// The path to show first.
     to: String,
 }
 
-/// Whether somebody comes in by a form.
+/// Whether the request submits this form.
 pub(super) fn is_meant(request: &Request) -> bool {
     request.method() == Method::POST && request.uri().path() == PATH
 }
 
-/// Keeps what is shown in cookies, and leads on. Whoever shows nothing that is worth something is let in nowhere by it.
+/// Stores the submitted values in cookies and redirects. Invalid values grant no access.
 pub(super) async fn take(access: &Access, target: Target, request: Request) -> Response {
     let asked = request.headers().clone();
     let transport = access.transport(&request);
@@ -56,7 +56,7 @@ pub(super) async fn take(access: &Access, target: Target, request: Request) -> R
     response
 }
 
-/// A place of this origin; anything else is its beginning.
+/// The path, if it stays on this origin; otherwise `/`.
 fn place(to: &str) -> &str {
     let is_here = to.starts_with('/')
         && !to.starts_with("//")

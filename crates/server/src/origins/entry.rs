@@ -1,8 +1,8 @@
-//! Who may come to what a job serves, where the server asks for keys.
+//! Authenticates requests to the origins of jobs, if the server has keys.
 //!
-//! No cookie of the API reaches an origin of a job: browsers keep the two apart. So one comes with a link that is sealed
-//! for this view of this job (`?caisson-pass=`), which becomes a cookie of this origin; or with a key. The job itself sees
-//! none of these.
+//! Browsers do not send the API's cookies to the origin of a job. A visitor therefore comes with a link that is
+//! sealed for this view of this job (`?caisson-pass=`), which becomes a cookie of this origin, or with a key. The
+//! job's own server never receives any of these.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -17,30 +17,30 @@ use crate::access::{Access, Caller, Guest, Lease, Rights, Share, Transport, View
 const COOKIE: &str = "caisson_pass";
 const QUERY: &str = "caisson-pass";
 
-/// Whether a visitor may do something there.
+/// What a visitor may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entered {
-    /// To watch alone.
+    /// Only watch.
     Watching,
-    /// To use it.
+    /// Send input, too.
     Using,
 }
 
-/// Somebody who was let in.
+/// An authenticated visitor.
 pub(super) struct Visiting {
     pub(super) entered: Entered,
-    /// For the log.
+    /// The actor for the access log.
     pub(super) actor: Actor,
 }
 
 impl Entered {
-    /// The visitor as the sandbox's gate knows it.
+    /// Restricts the gate's visitor to watching if needed.
     pub(super) fn visitor(self, visitor: Visitor) -> Visitor {
         if self == Self::Watching { visitor.watching() } else { visitor }
     }
 }
 
-/// Lets a request in, or answers it.
+/// Authenticates a request, or returns the response to send instead.
 pub(super) async fn check(
     access: &Access,
     target: Target,
@@ -54,7 +54,8 @@ pub(super) async fn check(
         };
         return Err(Box::new(response));
     }
-    // What a page of the job shows to its own server is that server's affair; a key of ours is not for a job to see.
+    // An `Authorization` header of the job's own pages belongs to the job. A key of this server must not reach the
+    // job.
     let is_ours = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.starts_with("Bearer caisson_"));
     let mut shown = request.headers().clone();
     if shown.get(header::AUTHORIZATION).is_some_and(is_ours) {
@@ -86,8 +87,9 @@ pub(super) async fn check(
     }
 }
 
-/// Where a link to something that a job serves leads: its origin, on which the link becomes a cookie. By the names of
-/// loopback, or of the domain of jobs where there is one: no other browser finds such an origin.
+/// The URL on a job's origin that a shared link leads to. There the link becomes a cookie. The origin is below
+/// `localhost`, or below the job domain if there is one; a browser elsewhere could not resolve it, so then this
+/// returns `None`.
 pub(crate) fn entrance(
     names: &JobNames,
     share: &Share,
@@ -105,12 +107,12 @@ pub(crate) fn entrance(
     Some(format!("{origin}/{page}?{QUERY}={sealed}"))
 }
 
-/// Whether a sealed link is one for this.
+/// Whether a sealed link grants access to this target.
 pub(super) fn opens(access: &Access, target: Target, sealed: &str) -> bool {
     opened(access, target, sealed).is_some()
 }
 
-/// Who comes by a link, and until when.
+/// The guest of a sealed link and its lease.
 fn opened(access: &Access, target: Target, sealed: &str) -> Option<(Guest, Lease)> {
     let (share, until_ms) = Share::open_until(access.orchestrator(), sealed)?;
     let lease = share.lease(access.orchestrator(), until_ms);
@@ -133,14 +135,14 @@ fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     pairs.filter(|(name, _)| *name == COOKIE).map(|(_, sealed)| sealed)
 }
 
-/// A link as a cookie. The page of Caisson shows such origins in frames, which browsers count as another site: hence its
-/// form. They take it on loopback without TLS.
+/// The `Set-Cookie` header that keeps a link. The web page shows these origins in frames, which browsers treat as
+/// cross-site, so the cookie needs `SameSite=None; Secure; Partitioned`. On loopback browsers accept it without TLS.
 pub(super) fn cookie(sealed: &str) -> Option<HeaderValue> {
     let text = format!("{COOKIE}={sealed}; Path=/; HttpOnly; SameSite=None; Secure; Partitioned");
     HeaderValue::try_from(text).ok()
 }
 
-/// Keeps the link as a cookie and takes it out of the address, so that no page of the job reads it there.
+/// Stores the link in a cookie and redirects to the URL without it, so that no page of the job can read it there.
 fn remember(sealed: &str, uri: &Uri) -> Response {
     let kept: Vec<&str> = uri
         .query()
@@ -165,7 +167,7 @@ fn remember(sealed: &str, uri: &Uri) -> Response {
     response
 }
 
-/// Where the job can be opened by who logs in.
+/// The web page of the job, where a visitor can log in.
 fn api_of(access: &Access, request: &Request, target: Target) -> String {
     let page = access.job_names().page(access.transport(request), request.headers()).unwrap_or_default();
     format!("{page}/#/jobs/{}", target.job)

@@ -1,4 +1,4 @@
-//! Fixed ports on loopback for one person at one machine: always the newest job that runs.
+//! Fixed loopback ports for a single user on the local machine. They always show the newest running job.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::access::Access;
 use crate::settings::ServerSettings;
 use crate::view_only::{Hands, Viewer};
 
-/// Viewers at once.
+/// The number of concurrent viewers.
 const MAX_VIEWERS: usize = 32;
-/// How long to wait when the system refuses to give out connections.
+/// How long to wait after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The notebook server of the newest job that runs.
+/// Serves the notebook server of the newest running job.
 pub fn exposed_notebook(orchestrator: Orchestrator, settings: &ServerSettings) -> Router {
     let access = Access::new(orchestrator, Arc::new(settings.clone()));
     Router::new().fallback(notebook).layer(from_fn(loopback_only)).with_state(Arc::new(access))
@@ -40,8 +40,8 @@ async fn notebook(State(access): State<Arc<Access>>, request: Request) -> Respon
     }
 }
 
-/// The desktop page of the newest job that runs, at `/vnc.html`: leads to the API, which has the page.
-/// Where there are keys, nobody hears here which jobs there are but who may see them.
+/// Serves `/` and `/vnc.html`, which redirect to the desktop page of the newest running job in the API. If the server
+/// has keys, only callers who may see the job learn its id.
 pub fn exposed_desktop(orchestrator: Orchestrator, settings: &ServerSettings, api: String) -> Router {
     let state = Arc::new((Access::new(orchestrator, Arc::new(settings.clone())), api));
     let page = axum::routing::get(desktop);
@@ -55,7 +55,7 @@ pub fn exposed_desktop(orchestrator: Orchestrator, settings: &ServerSettings, ap
 async fn desktop(State(state): State<Arc<(Access, String)>>, asked: HeaderMap) -> Response {
     let (access, api) = &*state;
     let Ok(Some((caller, _))) = access.caller(&asked) else {
-        // The page of the server asks for a key.
+        // The web page asks for a key.
         return Redirect::temporary(&format!("{api}/")).into_response();
     };
     match access.orchestrator().newest_running().await {
@@ -68,7 +68,7 @@ async fn desktop(State(state): State<Arc<(Access, String)>>, asked: HeaderMap) -
     }
 }
 
-/// Carries plain VNC to the desktop of the newest job that runs, until the end.
+/// Forwards plain VNC connections to the desktop of the newest running job until `ended` completes.
 pub async fn forward_desktop(
     listener: TcpListener,
     orchestrator: Orchestrator,
@@ -105,7 +105,7 @@ pub async fn forward_desktop(
     }
 }
 
-/// Carries a viewer, who may only watch while somebody has taken the sandbox over.
+/// Forwards a viewer's connection. While somebody has taken the sandbox over, the viewer can only watch.
 async fn carry(connection: TcpStream, desktop: PortStream, gate: Gate) {
     let (mut from_viewer, mut to_viewer) = connection.into_split();
     let (mut from_desktop, mut to_desktop) = tokio::io::split(desktop);

@@ -1,17 +1,17 @@
-//! Pages of jobs in the panes of the server's own page, which is another site to a browser: who may frame a notebook, and
-//! cookies that a browser keeps there.
+//! Lets the web page frame the pages of jobs, which are cross-site to a browser: limits who may frame a notebook, and
+//! rewrites cookies so that browsers keep them in a frame.
 
 use axum::http::header::{self, HeaderName};
 use axum::http::{HeaderMap, HeaderValue};
 
 use super::target::{Service, Target};
 
-/// A cookie of ours that only a frame has: what is asked for from inside of it does not say where it is.
+/// A cookie that exists only in frames. Requests from inside a frame do not otherwise say that they come from one.
 const MARK: &str = "caisson-framed=1";
 const MARK_EVERYWHERE: &str = "caisson-framed=1; Path=/";
 const FRAME_OPTIONS: HeaderName = HeaderName::from_static("x-frame-options");
 
-/// Whether a browser asks for what a page of another site frames, or for something from inside of it.
+/// Whether the request loads a cross-site frame, or comes from inside one.
 fn is_framed(asked: &HeaderMap) -> bool {
     begins_frame(asked) || is_marked(asked)
 }
@@ -26,10 +26,10 @@ fn is_marked(asked: &HeaderMap) -> bool {
     cookies.flat_map(|line| line.split(';')).any(|cookie| cookie.trim() == MARK)
 }
 
-/// Makes an answer fit for the frame that it is asked for.
+/// Adapts a response to the frame that requested it.
 ///
-/// `page` is the address of the server's own page. Where it is not known nothing is changed; elsewhere than on loopback a browser
-/// wants HTTPS for what follows from it.
+/// `page` is the URL of the server's own page. If it is unknown, the response is not changed. Except on loopback,
+/// browsers accept the resulting cookies only with HTTPS.
 pub(super) fn fit(answer: &mut HeaderMap, asked: &HeaderMap, (target, page): (&Target, Option<&str>)) {
     let Some(page) = page else { return };
     if target.service == Service::Notebook {
@@ -47,7 +47,8 @@ pub(super) fn fit(answer: &mut HeaderMap, asked: &HeaderMap, (target, page): (&T
     }
 }
 
-/// A notebook runs what it is told: nobody but the server's own page may show it, where others could lead a hand.
+/// A notebook executes code, so only the server's own page may frame it. Any other page could mislead a user into
+/// clicking in it.
 fn let_own_page_frame(answer: &mut HeaderMap, page: &str) {
     let policies: Vec<HeaderValue> = answer
         .get_all(header::CONTENT_SECURITY_POLICY)
@@ -73,7 +74,7 @@ fn let_own_page_frame(answer: &mut HeaderMap, page: &str) {
     }
 }
 
-/// The cookie as one that a browser keeps in a frame, apart for each site that frames it.
+/// The cookie with the attributes that let a browser keep it in a frame, partitioned by the framing site.
 fn kept_in_frames(cookie: &HeaderValue) -> Option<HeaderValue> {
     const REPLACED: [&str; 3] = ["samesite", "secure", "partitioned"];
     let is_replaced = |part: &&str| {

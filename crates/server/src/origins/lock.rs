@@ -1,7 +1,8 @@
-//! The notebook of a job that a person has taken over: others may look, only the holder may run and save.
+//! Restricts the notebook of a job that a person has taken over: others can view it, only the holder can run and
+//! save.
 //!
-//! A browser shows no cookie of the API here, so the holder comes once with the token in the address
-//! (`?takeover=TOKEN`), which becomes a cookie of this origin.
+//! Browsers do not send the API's cookies to this origin. The holder therefore opens it once with the token in the
+//! URL (`?takeover=TOKEN`), which becomes a cookie of this origin.
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -14,7 +15,7 @@ use crate::access::Transport;
 use crate::hold;
 use crate::problem::Problem;
 
-/// Lets a request through with its gate, or answers it.
+/// Attaches the gate to a permitted request, or returns the response to send instead.
 pub(super) fn check(
     orchestrator: &Orchestrator,
     target: &Target,

@@ -1,9 +1,11 @@
-//! What jobs serve themselves: notebooks and dev servers, each on an origin of its own, never on the API's.
+//! Serves what jobs themselves serve, such as notebooks and dev servers. Each has its own origin, separate from the
+//! API's.
 //!
-//! `<job>-jupyter.localhost` is the notebook server of a job, `<job>-<port>.localhost` what listens on a port of it.
-//! Browsers resolve such names to this machine. For who comes by a public name there is `<job>-<port>.<job_domain>`, where the
-//! operator has set one ([`JobNames`]). For who cannot use them there is a second listener ([`previews`]), which
-//! serves one of these at a time. Requests are passed on as they are, WebSockets included.
+//! `<job>-jupyter.localhost` is the notebook server of a job and `<job>-<port>.localhost` is a port of its sandbox.
+//! Browsers resolve such names to the local machine. Clients that reach the server by a public name use
+//! `<job>-<port>.<job_domain>`, if the operator has configured one ([`JobNames`]). Where neither works there is a
+//! second listener ([`previews`]), which serves one of these origins at a time. Requests are forwarded, WebSockets
+//! included.
 
 mod cookies;
 mod enter;
@@ -39,13 +41,13 @@ use self::target::{Service, Target};
 use crate::access::{Access, Kind, Transport, Who};
 use crate::authority::Authority;
 
-/// How long a person looks at a blank page while a notebook server starts, before being told.
+/// How long a request waits for a notebook server to start before it gets a page that says so.
 const START_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What stands in the log in the place of an answer that nobody waited for.
+/// The status that the access log shows for a client that disconnected before the response.
 const HUNG_UP: u16 = 499;
 
-/// Serves the origins of jobs; everything else goes on to the API.
+/// Middleware: serves the origins of jobs and passes everything else on to the API.
 pub(crate) async fn route(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let names = access.job_names();
     match named_target(&names, request.uri(), request.headers()) {
@@ -61,12 +63,12 @@ pub(crate) async fn route(State(access): State<Arc<Access>>, request: Request, n
     }
 }
 
-/// What a request's host names.
+/// What the host of a request refers to.
 #[derive(Debug, PartialEq, Eq)]
 enum Named {
-    /// No origin of a job.
+    /// The API, not an origin of a job.
     Api,
-    /// An origin that no job can have.
+    /// A name below a job domain that no job can have.
     Nothing,
     Target(Target),
 }
@@ -82,13 +84,13 @@ fn named_target(names: &JobNames, uri: &Uri, headers: &HeaderMap) -> Named {
         [Some(first), rest @ ..] if rest.iter().all(|other| *other == Some(*first)) => {
             Target::parse(first).map_or(Named::Nothing, Named::Target)
         }
-        // Two names for one request: whoever means well writes one.
+        // A request with two different host names is rejected.
         labels if labels.iter().any(Option::is_some) => Named::Nothing,
         _ => Named::Api,
     }
 }
 
-/// Passes a request on to what a job serves, or says why not; what is worth a line is noted as it is for the API.
+/// Forwards a request into a job's sandbox, or answers with an error page. Logs it as the API logs its requests.
 async fn serve(access: &Access, target: Target, request: Request) -> Response {
     let (method, from) = (request.method().clone(), access.client(&request));
     let path = format!("//{target}{}", request.uri().path());
@@ -104,7 +106,7 @@ async fn serve(access: &Access, target: Target, request: Request) -> Response {
         }
         Err(response) => (None, Err(*response)),
     };
-    // What the job itself refuses is its own affair.
+    // A rejection by the job's own server is not logged as one of ours.
     let kind = if response.is_ok() { Kind::OfJob } else { Kind::Plain };
     let response = response.unwrap_or_else(|refused| refused);
     let who = who.as_ref().map_or(Who::Nobody, Who::Known);
@@ -112,7 +114,7 @@ async fn serve(access: &Access, target: Target, request: Request) -> Response {
     response
 }
 
-/// Notes a request that was passed on when who sent it hangs up before there is an answer.
+/// Logs a forwarded request whose client disconnects before there is a response.
 struct Left<'a> {
     access: &'a Access,
     deed: Option<(&'a Actor, Option<IpAddr>, &'a Method, &'a str)>,
@@ -127,14 +129,15 @@ impl Drop for Left<'_> {
     }
 }
 
-/// Lets a request in, or answers it.
+/// Runs all access checks of an origin. Returns the visitor and the request, or the response to send instead.
 async fn enter(
     access: &Access,
     target: Target,
     mut request: Request,
 ) -> Result<(Visiting, Request), Box<Response>> {
     let orchestrator = access.orchestrator();
-    // The form comes from the server's own page, which is another site: what it shows decides, not where it is from.
+    // The form comes from the server's own page, which is a different site, so its contents are checked and not its
+    // origin.
     if enter::is_meant(&request) {
         return Err(Box::new(enter::take(access, target, request).await));
     }

@@ -1,5 +1,5 @@
-//! The names below which jobs have their origins: `localhost`, and the one that the operator has set. Nothing else in the server
-//! knows them.
+//! The host names below which jobs have their origins: `localhost`, and the job domain that the operator configures.
+//! No other module deals with them.
 
 use axum::http::{HeaderMap, header};
 
@@ -10,11 +10,11 @@ use crate::settings::ServerSettings;
 
 const LOOPBACK: &str = "localhost";
 
-/// Which names these are, and where the server's own page is.
+/// The job domains and the URL of the server's own page.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobNames {
     domain: Option<String>,
-    /// The address of the server's own page for those who come by a public name.
+    /// The URL of the server's own page for clients that use a public name.
     public: Option<String>,
 }
 
@@ -24,8 +24,8 @@ impl JobNames {
         Self { domain: settings.job_domain.clone(), public }
     }
 
-    /// What stands before one of the names in a host: the label of an origin, or nothing where the host is the domain of
-    /// jobs itself. Of `localhost` itself, and of any other host, `None`: these are the API's.
+    /// The part of a host before a job domain: the label of an origin, or an empty string for the configured job
+    /// domain itself. `None` for `localhost` itself and all other hosts, which belong to the API.
     pub(crate) fn label<'a>(&self, host: &'a str) -> Option<&'a str> {
         let below = |domain: &str| host.strip_suffix(domain).and_then(|rest| rest.strip_suffix('.'));
         if let Some(label) = below(LOOPBACK) {
@@ -35,7 +35,7 @@ impl JobNames {
         if host == domain { Some("") } else { below(domain) }
     }
 
-    /// The address of an origin, as whoever has sent this request can reach it; none where there is no name for them.
+    /// The URL of an origin, as the sender of this request can reach it. `None` if there is no such name.
     pub(super) fn origin(
         &self,
         target: &Target,
@@ -53,7 +53,7 @@ impl JobNames {
         Some(format!("{scheme}://{target}.{domain}{}", port(public.unwrap_or(host.port))))
     }
 
-    /// Where the server's own page is for who asks at the origin of a job.
+    /// The URL of the server's own page, for a request to the origin of a job.
     pub(super) fn page(&self, transport: Transport, headers: &HeaderMap) -> Option<String> {
         let host = Authority::parse(headers.get(header::HOST)?.to_str().ok()?)?;
         if host.host.ends_with(&format!(".{LOOPBACK}")) {
@@ -64,7 +64,7 @@ impl JobNames {
     }
 }
 
-/// How the addresses of a transport begin.
+/// The URL scheme of a transport.
 pub(super) fn scheme(transport: Transport) -> &'static str {
     if transport == Transport::Secret { "https" } else { "http" }
 }

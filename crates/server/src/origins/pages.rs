@@ -1,4 +1,4 @@
-//! The pages that people see where a job serves nothing: what is wrong, and a new try where that helps.
+//! Error pages for the origins of jobs. They say what is wrong, and reload where that may help.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -13,42 +13,37 @@ use crate::problem::Problem;
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
 const RETRY_S: u32 = 1;
 
-/// What a person is told.
+/// An error page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Page {
-    /// The name stands for no job.
+    /// The host name refers to no job.
     NoSuchOrigin,
-    /// There is no such job.
     NoSuchJob,
-    /// The job is over.
     Over,
-    /// The job has no sandbox now.
+    /// The job has no sandbox now. Contains the job's state.
     NoSandbox(String),
-    /// Nothing listens on the port yet.
     NotListening(u16),
-    /// The notebook server is on its way.
     Starting,
-    /// It could not be started.
+    /// The notebook server could not be started.
     NotStarted(String),
-    /// The connection broke before an answer came.
+    /// The connection broke before a response arrived.
     Broken(Target),
-    /// Another web site has asked.
+    /// The request comes from another web site.
     ForeignOrigin,
-    /// A cookie was sent, and nothing that says which page has asked.
+    /// The request authenticates with a cookie and does not state its origin.
     NoOrigin,
-    /// The server asks for a key; the job can be opened there.
+    /// The server requires a key. Contains the URL where the user can log in.
     NeedsKey(String),
-    /// A link that was shared has ended.
+    /// The shared link has ended.
     LinkOver,
-    /// No job runs.
     NothingRuns,
-    /// The second listener was not told what to show.
+    /// No target is selected on the preview listener.
     NothingChosen,
-    /// The server's own fault.
+    /// An internal error.
     Trouble(String),
 }
 
-/// Whether the page tries again by itself.
+/// Whether the page reloads by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Again {
     Soon,
@@ -56,7 +51,7 @@ enum Again {
 }
 
 impl Page {
-    /// What an error means for who wanted to see something.
+    /// The page that explains an error.
     pub(crate) fn of_error(target: Target, error: &OrchestratorError) -> Self {
         match error {
             OrchestratorError::NoJob(_) | OrchestratorError::NoSandbox(_) => Self::NoSuchJob,
@@ -187,7 +182,7 @@ impl Page {
     }
 }
 
-/// The answer for whoever asked: a page for a person, a problem for a program.
+/// The response: a page for browsers, a problem for programs.
 pub(crate) fn answer(asked: &HeaderMap, page: &Page) -> Response {
     let (status, code, title, text, again) = page.tell();
     let wants_page = asked.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());

@@ -1,8 +1,8 @@
-//! Which web pages may use what a job serves. Every request to an origin of a job, or to the second listener, passes here;
-//! who sent it is the affair of [`super::entry`].
+//! Decides which web pages may send requests to what a job serves. Every request to the origin of a job or to the
+//! second listener passes here. [`super::entry`] authenticates the visitor.
 //!
-//! What is shut out is other web sites: a page elsewhere must not be able to speak to somebody's notebook or dev server.
-//! Pages of the same job may speak to each other.
+//! Requests from other web sites are rejected, so that a foreign page cannot talk to somebody's notebook or dev
+//! server. Pages of the same job may talk to each other.
 
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
@@ -12,7 +12,7 @@ use super::target::{Service, Target};
 use crate::authority::{Authority, split_origin};
 use crate::cookie_origin;
 
-/// Lets a request through, or says why not.
+/// Returns the error page for a request that is not permitted.
 pub(crate) fn check(
     names: &JobNames,
     target: &Target,
@@ -31,10 +31,10 @@ pub(crate) fn check(
             return Err(Page::ForeignOrigin);
         }
     }
-    // A notebook runs what it is told: nothing of it is handed to pages elsewhere, links to it aside.
+    // A notebook executes code, so pages elsewhere may link to it but not load anything of it.
     let says = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     let is_foreign = matches!(says("sec-fetch-site"), Some(b"cross-site" | b"same-site"));
-    // Who may frame it is said in the answer, and heeded by the browser (`framing.rs`).
+    // The response headers limit who may frame it, and the browser enforces them (`framing.rs`).
     let is_shown = matches!(says("sec-fetch-dest"), Some(b"document" | b"iframe"));
     let is_link = says("sec-fetch-mode") == Some(b"navigate") && is_shown;
     if target.service == Service::Notebook && is_foreign && !is_link {
@@ -45,7 +45,7 @@ pub(crate) fn check(
 
 fn of_same_job(names: &JobNames, target: &Target, origin: &Authority) -> bool {
     let other = names.label(&origin.host).and_then(Target::parse);
-    // The notebook speaks to nobody but itself.
+    // A notebook accepts only its own pages.
     target.service != Service::Notebook && other.is_some_and(|other| other.job == target.job)
 }
 

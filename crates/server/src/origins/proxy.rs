@@ -1,4 +1,4 @@
-//! Passes one request on to something in a sandbox, and the answer back; a WebSocket becomes a tunnel.
+//! Forwards one request to a server in a sandbox, and its response back. A WebSocket becomes a tunnel.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -18,7 +18,7 @@ use crate::admission::SlotUse;
 use crate::extract::Shutdown;
 use crate::hold;
 
-/// Headers that concern one connection, not the request.
+/// Hop-by-hop headers.
 const HOP_BY_HOP: [HeaderName; 6] = [
     header::TE,
     header::TRAILER,
@@ -27,7 +27,8 @@ const HOP_BY_HOP: [HeaderName; 6] = [
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("keep-alive"),
 ];
-/// What a browser would keep for the whole site of this host, forget of it, or report about it.
+/// Response headers that a job must not set, because they affect more than its origin: HSTS, alternative services,
+/// clearing and reporting.
 const NOT_FOR_JOBS_TO_SAY: [HeaderName; 6] = [
     header::STRICT_TRANSPORT_SECURITY,
     header::ALT_SVC,
@@ -36,17 +37,17 @@ const NOT_FOR_JOBS_TO_SAY: [HeaderName; 6] = [
     HeaderName::from_static("report-to"),
     HeaderName::from_static("reporting-endpoints"),
 ];
-/// Where a request came from is told to a job in our words alone.
+/// Request headers that a job must not receive, because they reveal the client's address. The proxy sets its own.
 const NOT_FOR_JOBS_TO_HEAR: [HeaderName; 4] = [
     header::FORWARDED,
     HeaderName::from_static("x-real-ip"),
     HeaderName::from_static("x-forwarded-port"),
     HeaderName::from_static("x-forwarded-server"),
 ];
-/// Bytes on their way in one direction of a tunnel.
+/// The buffer size of a tunnel per direction.
 const TUNNEL_BYTES: usize = 32 * 1024;
 
-/// Passes a request on.
+/// Forwards a request.
 pub(crate) async fn forward(
     stream: PortStream,
     target: Target,
@@ -65,7 +66,7 @@ pub(crate) async fn forward(
         return pages::answer(&asked, &Page::Broken(target));
     };
     tokio::spawn(async move {
-        // Who waits for the answer hears of a failure.
+        // The request below returns the error.
         let _ = connection.with_upgrades().await;
     });
     let mut response = match sender.send_request(request).await {
@@ -83,7 +84,7 @@ pub(crate) async fn forward(
     if is_upgrade || response.headers().contains_key(header::CONTENT_LENGTH) {
         return response.map(Body::new);
     }
-    // It may have no end of its own.
+    // The body may be endless.
     let closing = Closing::new(lease, &shutdown);
     response.map(|body| {
         let ended = async move { closing.token().cancelled().await };
@@ -115,7 +116,7 @@ fn prepare(request: &mut Request, transport: Transport, is_upgrade: bool) {
     for name in NOT_FOR_JOBS_TO_HEAR {
         headers.remove(name);
     }
-    // A key of this server, wherever it was meant for, is not for a job to see.
+    // A key of this server must not reach a job, whatever it was sent for.
     let is_key = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("caisson_"));
     if headers.get_all(header::AUTHORIZATION).iter().any(is_key) {
         headers.remove(header::AUTHORIZATION);
@@ -150,26 +151,26 @@ fn clean_answer(headers: &mut HeaderMap, is_upgrade: bool) {
     }
 }
 
-/// The cookies of a request but for the server's own.
+/// The cookies of a request without the server's own.
 fn without_own_cookies(headers: &HeaderMap) -> Option<HeaderValue> {
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     cookies::without_own(all).and_then(|kept| HeaderValue::from_str(&kept).ok())
 }
 
-/// A cookie for the job's own origin, whatever it asked for; `None` for one that is the server's.
+/// A job's cookie limited to its own origin. `None` for one of the server's own.
 fn own_origin_only(cookie: &HeaderValue) -> Option<HeaderValue> {
     let kept = cookies::own_origin_only(cookie.to_str().ok()?)?;
     HeaderValue::from_str(&kept).ok()
 }
 
-/// Copies both ways until one side ends, the server goes down, or what let the client in has ended.
+/// Copies in both directions until one side ends, the server shuts down, or the lease ends.
 async fn tunnel(
     asked: hyper::upgrade::OnUpgrade,
     answered: hyper::upgrade::OnUpgrade,
     closing: Closing,
     (used, gate): (Option<SlotUse>, Option<Gate>),
 ) {
-    // A notebook that somebody else takes over is not typed into any more.
+    // Once somebody takes the notebook over, other tunnels to it end.
     let taken = async {
         match &gate {
             Some(gate) => gate.closed().await,

@@ -1,6 +1,8 @@
-//! The second listener, for who has no names below `localhost`: one origin that shows one thing of one job at a time.
+//! The preview listener, for clients that cannot resolve names below `localhost`: one origin that shows one target of
+//! one job at a time.
 //!
-//! `/_caisson/open/<job>-<port>` chooses; a cookie remembers. Choosing anew clears what the last one left in the browser.
+//! `/_caisson/open/<job>-<port>` selects the target and a cookie stores it. Each selection clears what the previous
+//! target stored in the browser.
 
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use crate::settings::ServerSettings;
 
 const COOKIE: &str = "caisson-preview";
 
-/// What the second listener serves.
+/// The application of the preview listener.
 pub fn previews(orchestrator: Orchestrator, settings: &ServerSettings) -> Router {
     let access = Access::new(orchestrator, Arc::new(settings.clone()));
     Router::new()
@@ -30,7 +32,7 @@ pub fn previews(orchestrator: Orchestrator, settings: &ServerSettings) -> Router
         .with_state(Arc::new(access))
 }
 
-/// A name that was rebound to this address must not show anything.
+/// Middleware against DNS rebinding: rejects host names other than loopback.
 pub(super) async fn loopback_only(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| Authority::parse(host.to_str().ok()?));
     if host.is_some_and(|host| host.is_loopback()) {

@@ -1,19 +1,18 @@
-//! What an origin of a job stands for.
+//! The target that the origin of a job refers to.
 
 use std::fmt;
 
 use orchestrator::JobId;
 
-/// What of a job.
+/// A service of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// The notebook server.
     Notebook,
-    /// What listens on this port.
+    /// The server that listens on this port.
     Port(u16),
 }
 
-/// Something that a job serves.
+/// One service of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) job: JobId,
@@ -21,10 +20,10 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads `<job>-jupyter` or `<job>-<port>`.
+    /// Parses `<job>-jupyter` or `<job>-<port>`.
     pub(crate) fn parse(label: &str) -> Option<Self> {
         let (job, service) = label.rsplit_once('-')?;
-        // An id has one way to be written here: two names for one origin would be two origins.
+        // Accept only the canonical form of an id: two spellings would be two origins for one target.
         let job: JobId = job.parse().ok().filter(|id: &JobId| id.to_string() == job)?;
         let service = match service {
             "jupyter" => Service::Notebook,

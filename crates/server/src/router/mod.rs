@@ -1,4 +1,4 @@
-//! The application: all routes (`table.rs`), with what every request and answer passes.
+//! The application: all routes (`table.rs`) and the layers that every request and response passes.
 
 mod routes;
 mod table;
@@ -28,7 +28,7 @@ use crate::settings::ServerSettings;
 
 pub(crate) use table::all;
 
-/// The whole application.
+/// Builds the application.
 pub fn router(orchestrator: Orchestrator, host: HostReports, settings: &ServerSettings) -> axum::Router {
     let counted = orchestrator.clone();
     let shared = Arc::new(settings.clone());
@@ -45,17 +45,17 @@ pub fn router(orchestrator: Orchestrator, host: HostReports, settings: &ServerSe
     let router = all().into_router(&access).with_state(state);
     enclose(router, settings)
         .layer(middleware::from_fn_with_state(counted, metrics::count))
-        // What jobs serve never comes near the API.
+        // Requests to the origins of jobs never reach the API.
         .layer(middleware::from_fn_with_state(jobs, origins::route))
         .layer(middleware::from_fn_with_state(reserve, keep_reserve))
 }
 
-/// Puts around routes what every request passes: the guard outermost, then the net for panics.
+/// Wraps routes in the layers that every request passes: the guard outermost, then the panic handler.
 fn enclose(router: axum::Router, settings: &ServerSettings) -> axum::Router {
     router
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
-        // Bodies are bounded where they are read.
+        // The extractors limit the size of bodies.
         .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(report_panic))
         .layer(middleware::from_fn_with_state(Arc::new(Guard::new(settings)), guard))
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::body::JobBody;
 
-    /// The same enclosure around routes that need no orchestrator.
+    /// The same layers around routes that need no orchestrator.
     fn app() -> Router {
         let settings = ServerSettings::default();
         let routes = Router::new()

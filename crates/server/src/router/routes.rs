@@ -1,4 +1,5 @@
-//! The routes of the API. Each is declared together with what it requires of its callers: there is no other way to add one.
+//! The routes of the API. Each one is declared together with the permission that it requires. There is no other way
+//! to add one.
 
 use std::sync::Arc;
 
@@ -13,18 +14,17 @@ use crate::access::{Access, RouteAccess, check};
 use crate::extract::AppState;
 use crate::hold;
 
-/// Routes with their permissions.
 pub(crate) struct Routes {
     pub(crate) routes: Vec<Route>,
-    /// What their descriptions refer to.
+    /// The schemas that the routes' descriptions refer to.
     pub(crate) schemas: Vec<(String, RefOr<Schema>)>,
 }
 
-/// One path, with the methods that require the same.
+/// A path and those of its methods that require the same permission.
 pub(crate) struct Route {
     pub(crate) path: String,
     pub(crate) access: RouteAccess,
-    /// For the OpenAPI document; `None` if it does not have the route.
+    /// The entry in the OpenAPI document. `None` if the route is undocumented.
     pub(crate) description: Option<PathItem>,
     handlers: MethodRouter<AppState>,
 }
@@ -34,7 +34,8 @@ impl Routes {
         Self { routes: Vec::new(), schemas: Vec::new() }
     }
 
-    /// Adds a handler, given as `routes!(handler)`. Methods of one path that require different things are added one by one.
+    /// Adds a handler, given as `routes!(handler)`. Methods of one path that require different permissions are added
+    /// separately.
     pub(super) fn add(
         mut self,
         access: impl Into<RouteAccess>,
@@ -49,7 +50,7 @@ impl Routes {
         self
     }
 
-    /// Adds a handler of GET that the OpenAPI document does not have.
+    /// Adds a GET handler that the OpenAPI document does not list.
     pub(super) fn add_undocumented<T: 'static>(
         mut self,
         access: impl Into<RouteAccess>,
@@ -65,7 +66,6 @@ impl Routes {
         self
     }
 
-    /// Adds routes below a path.
     pub(super) fn nest(mut self, prefix: &str, inner: Self) -> Self {
         self.schemas.extend(inner.schemas);
         self.routes.extend(
@@ -74,7 +74,7 @@ impl Routes {
         self
     }
 
-    /// Puts the checks around every handler. Methods and paths that are not there pass none.
+    /// Wraps every handler in the access checks. Unknown paths and methods pass through none of them.
     pub(super) fn into_router(self, access: &Arc<Access>) -> axum::Router<AppState> {
         self.routes.into_iter().fold(axum::Router::new(), |router, route| {
             let takeover = (access.orchestrator().clone(), route.access);

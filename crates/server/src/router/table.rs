@@ -1,4 +1,4 @@
-//! Every route of the API, with what it requires of its callers.
+//! Every route of the API with the permission that it requires.
 
 use utoipa_axum::routes;
 
@@ -70,7 +70,7 @@ pub(crate) fn all() -> Routes {
         .add_undocumented(Nothing, "/app/{name}", app::asset)
 }
 
-/// What is the same for jobs and for sandboxes. Each handler's path tells the two apart.
+/// The routes that jobs and sandboxes share. The prefix of the path tells the two apart.
 fn inside() -> Routes {
     Routes::new()
         .add(Read.shared_as(View::Events).logged(), routes!(events::events))
@@ -93,7 +93,7 @@ fn inside() -> Routes {
         .add(Read.logged(), routes!(audit::files))
         .add(Read.shared_as(View::Desktop), routes!(desktop::page))
         .add(Read.shared_as(View::Desktop), routes!(desktop::state))
-        // Whoever may only read sees the screen and sends nothing to it.
+        // A caller who may only read sees the screen but cannot send input.
         .add(Read.shared_as(View::Desktop), routes!(desktop::socket))
         .add(Read.shared_as(View::Desktop).logged(), routes!(desktop::screenshot))
         .add(Read.logged(), routes!(desktop::picture))
@@ -101,7 +101,7 @@ fn inside() -> Routes {
         .add(Read.shared_as(View::Files), routes!(files::list_root))
         .add(Read.shared_as(View::Files).logged(), routes!(files::read))
         .add(Change.locked_by_takeover(), routes!(files::write, files::delete, files::relocate))
-        // The same listing for a path that ends with a slash.
+        // The same listing, for a path that ends with a slash.
         .add_undocumented(Read.shared_as(View::Files), "/files/", files::list_root)
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::access::RouteAccess;
 
-    /// Methods and paths of the routes that have something, without the two prefixes of [`inside`].
+    /// Methods and paths of the routes for which `has_it` returns true.
     fn those(has_it: impl Fn(&RouteAccess) -> bool) -> BTreeSet<String> {
         let routes = all().routes.into_iter().filter(|route| has_it(&route.access));
         let methods = routes.flat_map(|route| {
@@ -132,7 +132,7 @@ mod tests {
         methods.collect()
     }
 
-    /// Below jobs and below sandboxes.
+    /// Each route twice: below jobs and below sandboxes.
     fn both(below: &[&str]) -> BTreeSet<String> {
         let split = below.iter().map(|line| line.split_once(' ').unwrap());
         split
@@ -158,7 +158,7 @@ mod tests {
         }
         let output = those(|access| access.shared_as == Some(View::Output));
         assert_eq!(output, BTreeSet::from(["GET /jobs/{id}/output.zip".to_owned()]));
-        // Notebooks and ports have origins of their own.
+        // Notebooks and ports are served on separate origins.
         let elsewhere = |view| matches!(view, View::Notebook | View::Port(_));
         assert!(those(|access| access.shared_as.is_some_and(elsewhere)).is_empty());
     }

@@ -1,4 +1,4 @@
-//! The web page: files that were bundled before the server was built, and the page that loads them.
+//! The web page: files that are bundled into the server at build time.
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -7,21 +7,19 @@ use axum::response::{IntoResponse, Response};
 use crate::extract::AppState;
 use crate::problem::Problem;
 
-/// The page loads its own files, talks to this server, and frames what jobs serve on origins of their own, where it shows
-/// by a form who is allowed in. Styles may be
-/// written by scripts of ours, which the terminal does; scripts never stand in the page.
+/// The page loads its own files, talks to this server, frames the origins of jobs, and posts the form there that lets
+/// the user in. Scripts of the page may add inline styles, which the terminal needs; inline scripts are not allowed.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-src http://*.localhost:* \
      https://*.localhost:* 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self' http://*.localhost:* \
      https://*.localhost:*; object-src 'none'",
 );
-/// No page that opens this one, or that it opens, can reach its window.
+/// A page that opens this one, or that it opens, cannot access its window.
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
-/// The names of bundled files change with their content.
+/// The names of bundled files contain a hash of their content.
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// A file of the page.
 pub(crate) struct File {
     name: &'static str,
     content: &'static [u8],
@@ -43,7 +41,7 @@ pub(crate) async fn index(State(state): State<AppState>, headers: HeaderMap) -> 
     response
 }
 
-/// The policy of the page where jobs have origins below this name, too.
+/// The page's policy with the job domain added.
 fn policy_with(domain: &str) -> Option<HeaderValue> {
     let frames = format!("frame-src http://*.{domain}:* https://*.{domain}:* ");
     let forms = format!("form-action http://*.{domain}:* https://*.{domain}:* ");
@@ -51,7 +49,7 @@ fn policy_with(domain: &str) -> Option<HeaderValue> {
     HeaderValue::try_from(policy).ok()
 }
 
-/// What the page consists of.
+/// Serves a file of the page.
 pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
     show(&format!("app/{name}"), &headers)
 }

@@ -1,4 +1,4 @@
-//! What holds the log of a job: its check, and its signed heads.
+//! The audit of a job's log: verification and signed heads.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! The four basic calls: hand a job in, ask how it goes, get the result.
+//! The four basic calls: submit a job, get its status (two forms), download the result.
 
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
@@ -68,7 +68,7 @@ pub(crate) async fn submit(State(state): State<AppState>, request: Request) -> R
     accept(&state, request).await
 }
 
-/// Hands a job to the orchestrator and tells the caller where to find it.
+/// Submits a job to the orchestrator and tells the caller where to find it.
 pub(crate) async fn accept(state: &AppState, request: Request) -> Result<Response, Problem> {
     let idempotency_key = idempotency_key(request.headers())?;
     let submitter = request.extensions().get::<Caller>().and_then(Caller::submitter);
@@ -82,7 +82,7 @@ pub(crate) async fn accept(state: &AppState, request: Request) -> Result<Respons
     Ok(accepted(taken))
 }
 
-/// Tells the caller where to find a job.
+/// The response that tells the caller where to find a job.
 pub(crate) fn accepted(accepted: Accepted) -> Response {
     let status = match accepted.repeated {
         Repeated::No => StatusCode::ACCEPTED,
@@ -97,7 +97,7 @@ pub(crate) fn accepted(accepted: Accepted) -> Response {
     response
 }
 
-/// A job; a bare sandbox is none.
+/// Loads a job. A bare sandbox counts as not found.
 pub(crate) async fn job_of(state: &AppState, id: JobId) -> Result<JobView, Problem> {
     let view = state.orchestrator.job(id).await?;
     match view.kind {

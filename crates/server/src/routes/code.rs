@@ -1,4 +1,4 @@
-//! Running code in the live kernels of a sandbox.
+//! Runs code in the live kernels of a sandbox.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! What the model of a job saw or would see.
+//! The prompt of a job's model.
 
 use axum::Json;
 use axum::extract::State;
@@ -54,7 +54,7 @@ pub(crate) async fn context(
     }
 }
 
-/// Reads `57` and `e57`.
+/// Parses `57` and `e57`.
 fn event(text: &str) -> Result<u64, Problem> {
     text.trim().trim_start_matches('e').parse().map_err(|_| {
         let detail = format!("`{text}` is not an event: write a number such as 57 or e57");

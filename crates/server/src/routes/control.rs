@@ -1,4 +1,4 @@
-//! What people do with a job that works: speak, pause, resume, take over, hand back, answer.
+//! Actions on a running job: message, pause, resume, take over, hand back, answer.
 
 use axum::Json;
 use axum::extract::State;

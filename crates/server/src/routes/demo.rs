@@ -1,4 +1,4 @@
-//! The demonstration: an agent at work on a server that has no model.
+//! The demo: a recorded agent run, for a server without a model.
 
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! The desktop of a sandbox: its page, its VNC connection over a WebSocket, pictures of it, what is done on it.
+//! The desktop of a sandbox: its page, its VNC connection over a WebSocket, screenshots and input.
 
 use axum::Json;
 use axum::extract::{OriginalUri, State};
@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::routes::ports::{Way, relay};
 use crate::websocket::Upgrade;
 
-/// The page may load its own files, show pictures that it makes itself, and connect to this server.
+/// The page may load its own files, show images that it creates itself, and connect to this server.
 const POLICY_OF_DESKTOP: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; \
      frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -52,7 +52,7 @@ pub(crate) async fn page(
     Ok((headers, html).into_response())
 }
 
-/// A text that is nothing but text in a page.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -86,7 +86,7 @@ pub(crate) async fn state(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Who may only watch starts nothing in a sandbox.
+/// Rejects a caller who may only watch, unless a desktop already runs.
 async fn check_watcher(state: &AppState, caller: &Caller, id: JobId) -> Result<(), Problem> {
     if !caller.only_watches() || state.orchestrator.desktop_runs(id).await? {
         return Ok(());
@@ -164,14 +164,14 @@ pub(crate) async fn picture(
     PicturePath { job, digest }: PicturePath,
 ) -> Result<Response, Problem> {
     let mut response = picture_of(state.orchestrator.picture(job, &digest).await?);
-    // Named by its content: it never changes.
+    // The URL contains a digest of the content, so the response never changes.
     response
         .headers_mut()
         .insert(header::CACHE_CONTROL, HeaderValue::from_static("private, max-age=31536000, immutable"));
     Ok(response)
 }
 
-/// What a job drew is a picture and nothing else, whatever it contains.
+/// Serves the bytes as an image, whatever they contain.
 fn picture_of(png: Bytes) -> Response {
     let mut response = png.into_response();
     let description = Description { media_type: "image/png", save_as: None, tag: None };

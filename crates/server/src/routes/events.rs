@@ -1,4 +1,4 @@
-//! What happens in a job: live, or page by page.
+//! The events of a job, live or by page.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -149,7 +149,7 @@ pub(crate) async fn events(
         let detail = format!("{limit} is not between 1 and {MAX_PAGE}");
         return Err(Problem::bad_request("invalid_query", detail).with_field("limit"));
     }
-    // Asked first: what is over now will not write more after the reading that follows.
+    // Check before reading: a job that is over now writes no events after those read below.
     let is_over = state.orchestrator.job(job).await?.state.is_over();
     let form = match EventFormat::negotiate(query.format, &headers) {
         EventFormat::Sse => Form::ServerSent,
@@ -172,12 +172,12 @@ pub(crate) async fn events(
     };
     let mut response = Body::from_stream(follower.follow()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
-    // Proxies must not hold events back.
+    // Reverse proxies must not buffer events.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
 
-/// The header is newer than the address: a browser connects again with the address that it had at first.
+/// `Last-Event-ID` takes precedence over `after`: a browser reconnects with its original URL.
 fn start_of(query: &EventQuery, headers: &HeaderMap) -> Result<Sequence, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(query.after.unwrap_or(0)) };
     value.to_str().ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {

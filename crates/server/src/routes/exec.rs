@@ -1,4 +1,4 @@
-//! Running something in the sandbox of a job.
+//! Runs commands in the sandbox of a job.
 
 use axum::Json;
 use orchestrator::{ExecReply, ExecRequest, JobId};

@@ -1,5 +1,5 @@
-//! What a client wants a process to read, while it waits for the process: bounded by its bytes, so that a process that
-//! reads nothing does not keep what comes after it, such as a signal, from being heard.
+//! Buffers the input for a process. The buffer is limited in bytes, and a process that reads nothing does not block
+//! later messages, such as a signal.
 
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use orchestrator::LiveInput;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many bytes wait for a process that does not read; then the client waits.
+/// The limit in bytes. Once it is reached, the client has to wait.
 const WAITING_BYTES: usize = 16 * 1024 * 1024;
-/// What a message costs beside its bytes, so that empty ones are bounded too.
+/// The overhead counted per message, so that empty messages are limited too.
 const MESSAGE_BYTES: usize = 64;
 
-/// Takes what the client sends.
+/// The sending end of the buffer.
 pub(super) struct WaitingInput {
     sender: UnboundedSender<Piece>,
     room: Arc<Semaphore>,
 }
 
-/// What waits.
+/// The receiving end of the buffer.
 pub(super) struct Pieces(UnboundedReceiver<Piece>);
 
 struct Piece {
     input: Input,
-    /// Given back once the process has it.
+    /// Released once the process has read the input.
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -33,28 +33,28 @@ enum Input {
     End,
 }
 
-/// The two ends of a queue.
+/// Creates both ends of a buffer.
 pub(super) fn queue() -> (WaitingInput, Pieces) {
     let (sender, receiver) = unbounded_channel();
     (WaitingInput { sender, room: Arc::new(Semaphore::new(WAITING_BYTES)) }, Pieces(receiver))
 }
 
 impl WaitingInput {
-    /// Adds bytes; waits while there is no room for them.
+    /// Adds bytes. Waits while the buffer is full.
     pub(super) async fn add(&self, bytes: Bytes) {
         let cost = u32::try_from(bytes.len() + MESSAGE_BYTES).unwrap_or(u32::MAX).min(WAITING_BYTES as u32);
-        // It is never closed.
+        // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_many_owned(cost).await.ok();
         let _ = self.sender.send(Piece { input: Input::Bytes(bytes), _room: room });
     }
 
-    /// Nothing more comes.
+    /// Marks the end of the input.
     pub(super) fn end(&self) {
         let _ = self.sender.send(Piece { input: Input::End, _room: None });
     }
 }
 
-/// Feeds the process. What it does not want to read is thrown away.
+/// Feeds the process. Input that it does not accept is discarded.
 pub(super) async fn feed(mut process: LiveInput, Pieces(mut pieces): Pieces) {
     while let Some(piece) = pieces.recv().await {
         let _ = match &piece.input {
@@ -62,7 +62,7 @@ pub(super) async fn feed(mut process: LiveInput, Pieces(mut pieces): Pieces) {
             Input::End => process.close_input().await,
         };
     }
-    // The client's side ends first; this side has nothing to say about it.
+    // The session ends when the client or the process ends, never here.
     std::future::pending().await
 }
 

@@ -1,7 +1,7 @@
-//! A process that somebody talks to, over a WebSocket.
+//! Runs a process interactively over a WebSocket.
 //!
-//! Three things go on at the same time: output goes out, messages come in, input is fed to the process. None of them
-//! waits for another, so that a process that reads nothing can still be ended.
+//! Three things run concurrently: sending output, receiving messages, and feeding input to the process. None waits
+//! for another, so a process that reads no input can still be killed.
 
 use std::collections::BTreeMap;
 
@@ -141,7 +141,7 @@ pub(crate) async fn exec_stream(
     upgrade.start(move |writer, reader| converse(state, id, passed, writer, reader))
 }
 
-/// How a conversation ends.
+/// How a session ends.
 pub(super) enum Outcome {
     Ended(CallEnd),
     Refused(Problem),
@@ -183,7 +183,7 @@ async fn converse(
     writer.close(goodbye, reader).await;
 }
 
-/// Reads what to run, and runs it.
+/// Receives the request and starts the process.
 async fn begin(
     state: &AppState,
     id: JobId,
@@ -228,7 +228,7 @@ async fn begin(
     state.orchestrator.open_exec(id, exec, talk).await.map_err(|error| Outcome::Refused(error.into()))
 }
 
-/// Stays with a process until one of the two sides ends.
+/// Runs the session until the process or the client ends.
 async fn stay(
     exec: LiveExec,
     passed: &Passed,
@@ -243,14 +243,14 @@ async fn stay(
         outcome = listen(reader, &control, waiting, (passed, refusals)) => outcome,
         () = feed(input, pieces) => Outcome::Gone,
     };
-    // What this server leaves behind goes on; only a client that has left hangs up.
+    // When the server shuts down, the process continues. Only a client that disconnects hangs up.
     if matches!(outcome, Outcome::Gone | Outcome::Refused(_)) {
         control.hang_up().await;
     }
     outcome
 }
 
-/// Sends what the process does. Asks for more only when the client has taken what there was.
+/// Sends the process's output. Fetches more only after the client has read the previous message.
 async fn show(
     mut output: LiveOutput,
     call: &str,
@@ -274,7 +274,7 @@ async fn show(
     Outcome::Gone
 }
 
-/// Does what the client says.
+/// Carries out the client's messages.
 pub(super) async fn listen(
     reader: &mut SocketReader,
     control: &LiveControl,
@@ -283,7 +283,7 @@ pub(super) async fn listen(
 ) -> Outcome {
     loop {
         let heard = reader.next().await;
-        // Who does not hold the sandbox watches on, and hears once in a while why nothing is typed.
+        // A client that may not send input keeps watching. It is told why, but not for every message.
         if matches!(heard, Heard::Bytes(_) | Heard::Text(_))
             && let Err(problem) = passed.check()
         {
@@ -314,14 +314,14 @@ pub(super) async fn listen(
                 Ok(StreamOrder::Kill {}) => control.kill().await,
             },
         };
-        // The process may have ended meanwhile, which the client is about to hear.
+        // The process may have ended meanwhile; the client is about to be told.
         if let Err(error) = done {
             tracing::debug!(%error, "an order came to nothing");
         }
     }
 }
 
-/// Output with the number of its stream in front.
+/// Prefixes output with the number of its stream.
 fn marked(stream: u8, output: &[u8]) -> Bytes {
     let mut message = BytesMut::with_capacity(output.len() + 1);
     message.put_u8(stream);

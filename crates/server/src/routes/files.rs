@@ -1,4 +1,4 @@
-//! The files of a job. Content goes out as an attachment and comes in as it is, piece by piece.
+//! The files of a job. Downloads are sent as attachments; uploads and large downloads are streamed.
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -17,7 +17,7 @@ use crate::extract::{Acting, AppState, FilePath, JobPath, Parameters, Place};
 use crate::openapi::{BodyProblems, FileProblems, QueryProblems, SandboxProblems};
 use crate::problem::Problem;
 
-/// The longest target of a link.
+/// The longest target of a symbolic link.
 const MAX_TARGET_BYTES: usize = 4095;
 
 /// How to list a directory.
@@ -91,7 +91,8 @@ pub(crate) async fn read(
     Ok(Json(state.orchestrator.list_files(job, place.as_str(), depth).await?).into_response())
 }
 
-/// Up to here a file is read whole before the answer begins: where it is written meanwhile, the answer is as long as what was read.
+/// Files up to this size are read completely before the response begins. If such a file is being written,
+/// `Content-Length` still matches what was read.
 const WHOLE_BYTES: u64 = 256 * 1024;
 
 async fn send(path: &str, content: FileContent) -> Result<Response, Problem> {
@@ -232,7 +233,7 @@ pub(crate) async fn write(
     Ok(Json(FileAnswer { path, bytes }))
 }
 
-/// A short body of text.
+/// Reads a short text body.
 async fn expect_at_most(body: Body, most: usize, problem: &str) -> Result<String, Problem> {
     let refused = || Problem::bad_request("invalid_body", problem);
     let bytes = axum::body::to_bytes(body, most).await.map_err(|_| refused())?;

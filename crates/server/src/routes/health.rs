@@ -1,4 +1,4 @@
-//! Whether the server lives and can take jobs.
+//! Liveness and readiness.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! The server as a whole, for who runs it: images, what the host can do, defaults, usage.
+//! Information for operators: images, host checks, defaults and usage.
 
 use axum::Json;
 use axum::extract::State;

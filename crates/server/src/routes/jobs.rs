@@ -1,4 +1,4 @@
-//! Jobs: create, list, look at, cancel, delete; their log and artifacts.
+//! Jobs: create, list, get, cancel and delete; their log and artifacts.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -21,7 +21,7 @@ use crate::uploads::JobForm;
 
 const MAX_PAGE: usize = 1000;
 const DEFAULT_PAGE: usize = 100;
-/// How many pages of jobs one search looks at before it answers with what it has.
+/// How many pages of jobs a search scans before it returns what it has found.
 const SEARCHED_PAGES: usize = 20;
 
 /// Create a job
@@ -91,7 +91,7 @@ impl ListQuery {
     }
 }
 
-/// Reads the size of a page.
+/// Validates a page size.
 pub(crate) fn parse_limit(limit: Option<usize>) -> Result<usize, Problem> {
     match limit.unwrap_or(DEFAULT_PAGE) {
         limit @ 1..=MAX_PAGE => Ok(limit),
@@ -99,7 +99,7 @@ pub(crate) fn parse_limit(limit: Option<usize>) -> Result<usize, Problem> {
     }
 }
 
-/// Reads `key:value`.
+/// Parses `key:value`.
 pub(crate) fn parse_label(label: Option<String>) -> Result<Option<(String, String)>, Problem> {
     let Some(text) = label else { return Ok(None) };
     match text.split_once(':') {
@@ -146,7 +146,7 @@ pub(crate) async fn list(
     Ok(Json(JobListAnswer { jobs, next: page.next }))
 }
 
-/// The next page of jobs that hold a text. It may be short, even empty, and yet not be the last.
+/// The next page of jobs that contain a text. It may be short or even empty without being the last.
 async fn find(state: &AppState, filter: JobFilter, text: &str) -> Result<JobPage, Problem> {
     let mut found = Vec::new();
     let mut before = filter.before;
@@ -170,7 +170,7 @@ async fn find(state: &AppState, filter: JobFilter, text: &str) -> Result<JobPage
     Ok(JobPage { jobs: found, next: before })
 }
 
-/// Whether a job holds a text in lower case.
+/// Whether a job contains a text, which must be in lowercase.
 fn holds(view: &JobView, text: &str) -> bool {
     let has = |part: &str| part.to_lowercase().contains(text);
     let parts = [&view.name, &view.task, &view.reason];
@@ -284,7 +284,7 @@ pub(crate) async fn log(
 ) -> Result<Response, Problem> {
     let path = state.orchestrator.log(id).await?;
     let description = Description { media_type: "text/plain; charset=utf-8", save_as: None, tag: None };
-    // A job that waits has printed nothing yet.
+    // A job that has not started has no log file yet.
     if tokio::fs::try_exists(&path).await.unwrap_or(false) {
         return send_file(&path, description, &headers).await;
     }

@@ -1,4 +1,4 @@
-//! Keys: give out, list, take back; and the login of a person who has one.
+//! Keys: create, list and revoke. Also the login with a key, and the access log.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,4 +1,4 @@
-//! Login with an account elsewhere: to the provider, and back.
+//! Login with OpenID Connect: the redirect to the provider and the callback.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::problem::Problem;
 
 const COOKIE: &str = "caisson_login";
 const PROBLEM_COOKIE: &str = "caisson_login_problem";
-/// So much of why a login failed is told.
+/// How many characters of the reason for a failed login are kept.
 const MOST_TOLD: usize = 300;
-/// How long somebody may take at the provider.
+/// How long a user may take at the provider.
 const LASTS: Duration = Duration::from_secs(600);
 
 /// Log in with an account elsewhere
@@ -104,7 +104,7 @@ pub(crate) async fn finish(
             Ok(response)
         }
         Err(why) => {
-            // What is said here may be anybody's words; the access log has a line of it, among few.
+            // The text may come from anybody. The access log records the failure, rate limited.
             tracing::debug!(target: "caisson_access", why, "a login with an account elsewhere failed");
             let mut response = answer("/", problem_cookie(&why, transport))?;
             response.extensions_mut().insert(LoginOutcome::Failed);
@@ -113,7 +113,8 @@ pub(crate) async fn finish(
     }
 }
 
-/// Nothing that comes back is believed, or shown to anybody, unless this browser has begun the login: a link can say what it likes.
+/// Accepts nothing from the callback, and shows none of it, unless this browser began the login: a link can contain
+/// anything.
 fn begun_here(pending: Option<Pending>, word: Option<String>) -> Result<(Pending, String), String> {
     let word = word.unwrap_or_default();
     pending
@@ -122,7 +123,8 @@ fn begun_here(pending: Option<Pending>, word: Option<String>) -> Result<(Pending
         .ok_or_else(|| "the login was begun in another browser, or too long ago; begin anew".to_owned())
 }
 
-/// Why somebody is not logged in, for the page to show once. In a cookie, because an address could be anybody's.
+/// The reason for a failed login, which the page shows once. It is in a cookie, because anybody could craft a URL
+/// with it.
 fn problem_cookie(why: &str, transport: Transport) -> Option<HeaderValue> {
     let secure = if transport == Transport::Secret { "; Secure" } else { "" };
     let why: String = why.chars().take(MOST_TOLD).collect();
@@ -143,7 +145,7 @@ fn answer(place: &str, cookie: Option<HeaderValue>) -> Result<Response, Problem>
     Ok(response)
 }
 
-/// It comes back with a link from another site, so it must be sent along with one.
+/// `SameSite=Lax`: the callback is a cross-site navigation, and the browser must send the cookie with it.
 fn cookie(sealed: &str, lasts_s: u64, transport: Transport) -> Option<HeaderValue> {
     let secure = if transport == Transport::Secret { "; Secure" } else { "" };
     let text =

@@ -1,4 +1,4 @@
-//! Figures for Prometheus, and the counting of requests.
+//! Prometheus metrics, and the counting of requests.
 
 use std::str::FromStr;
 
@@ -13,7 +13,7 @@ use crate::extract::AppState;
 use crate::problem::Problem;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The route of a request that meets none.
+/// The route label of a request that matches no route.
 const NO_ROUTE: &str = "none";
 
 /// Figures for Prometheus
@@ -29,7 +29,7 @@ pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, P
     Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }
 
-/// Counts a request by the pattern of its route, never by its path: callers choose paths, we choose patterns.
+/// Middleware: counts requests by the pattern of the route, never by the path, which callers can choose freely.
 pub(crate) async fn count(
     State(orchestrator): State<Orchestrator>,
     request: Request,
@@ -40,7 +40,7 @@ pub(crate) async fn count(
     let span =
         job_of(request.uri().path()).map_or_else(Span::none, |job| tracing::info_span!("request", %job));
     let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str).to_owned();
-    // For a collector, where one is named.
+    // Exported to an OpenTelemetry collector, if one is configured.
     let traced = tracing::info_span!(
         target: "caisson_trace", "request", http.request.method = method, http.route = route,
         http.response.status_code = tracing::field::Empty
@@ -51,12 +51,12 @@ pub(crate) async fn count(
     response
 }
 
-/// The job that a path is about, so that every line that is logged for the request names it.
+/// The job in a path, so that every log line of the request names it.
 fn job_of(path: &str) -> Option<JobId> {
     path.split('/').find_map(|part| JobId::from_str(part).ok())
 }
 
-/// A caller may make methods up; these are all that we answer to.
+/// The method label. Callers can send arbitrary methods, so unknown ones share one label.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

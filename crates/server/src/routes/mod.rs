@@ -1,4 +1,5 @@
-//! The routes by subject. Each handler takes a request apart, asks the orchestrator, and writes the answer.
+//! The handlers by subject. Each one takes its input from the request, calls the orchestrator and builds the
+//! response.
 
 pub(crate) mod app;
 pub(crate) mod audit;

@@ -9,7 +9,7 @@ use orchestrator::ModelSurvey;
 use crate::extract::AppState;
 use crate::problem::Problem;
 
-/// How whoever looks for model servers introduces itself.
+/// The `User-Agent` prefix of a Caisson server that looks for model servers.
 const SEEKER: &str = "caisson-model/";
 
 /// The models of this server
@@ -21,7 +21,7 @@ const SEEKER: &str = "caisson-model/";
     responses((status = 200, description = "What there is", body = ModelSurvey))
 )]
 pub(crate) async fn list(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Problem> {
-    // A server that looks for local model servers must not ask another one, or itself, to look for them.
+    // A Caisson server that looks for local model servers must not make another one, or itself, do the same.
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     if agent.is_some_and(|agent| agent.starts_with(SEEKER)) {
         return Err(Problem::new(StatusCode::NOT_FOUND, "no_model_server", "this is no model server"));

@@ -1,4 +1,4 @@
-//! What a job has reached, or tried to.
+//! The network report of a job.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! Our own pages and the document they read. Everything is in the binary; nothing is loaded from elsewhere.
+//! The documentation pages and the OpenAPI document. Everything is in the binary; nothing is loaded from elsewhere.
 
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
@@ -17,7 +17,7 @@ const DESKTOP_SCRIPT: &str =
 const DESKTOP_STYLE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/desktop/dist/desktop.css"));
 
-/// Shows a file of ours.
+/// Serves an embedded file.
 fn show(media_type: &'static str, content: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(media_type)),
@@ -45,7 +45,6 @@ pub(crate) async fn document(State(state): State<AppState>) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], state.document).into_response()
 }
 
-/// A file that the pages load.
 pub(crate) struct Asset {
     pub(crate) path: &'static str,
     media_type: &'static str,
@@ -62,7 +61,7 @@ impl Asset {
     }
 }
 
-/// What the pages consist of.
+/// The files that the pages load.
 pub(crate) const ASSETS: &[Asset] = &[
     Asset::new("/assets/style.css", STYLE, include_str!("../assets/style.css")),
     Asset::new("/assets/docs.js", SCRIPT, include_str!("../assets/docs.js")),

@@ -1,4 +1,4 @@
-//! The ports of a sandbox: which are open, and connections to them over WebSockets.
+//! The open ports of a sandbox, and WebSocket connections to them.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::view_only::{Hands, NotAViewer, Viewer};
 use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
 
-/// The most bytes of one message.
+/// The size limit of a message to the client.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// What listens in a sandbox.
@@ -88,15 +88,15 @@ fn explain(error: OrchestratorError, port: u16) -> Problem {
     }
 }
 
-/// What a connection carries.
+/// How a connection is relayed.
 pub(crate) enum Way {
-    /// Bytes that nobody looks at.
+    /// Unchanged.
     Bytes,
-    /// A viewer of the desktop, who may act on it or only watch.
+    /// As the VNC connection of a desktop viewer, whose input is dropped while the viewer may only watch.
     Desktop(Passed),
 }
 
-/// Carries bytes between a WebSocket and a connection in a sandbox.
+/// Relays bytes between a WebSocket and a connection in a sandbox.
 pub(crate) async fn relay(
     mut port: PortStream,
     way: Way,
@@ -150,7 +150,7 @@ async fn inwards<T: AsyncWriteExt>(reader: &mut SocketReader, way: Way, mut port
                     port.flush().await
                 };
                 if written.await.is_err() {
-                    // What the other side has said before it closed is still on its way out.
+                    // Output that the peer sent before it closed may still be on its way to the client.
                     std::future::pending::<()>().await;
                 }
             }

@@ -1,4 +1,4 @@
-//! Bare sandboxes: make, list, look at, keep, end. What is inside is reached like the sandbox of a job.
+//! Bare sandboxes: create, list, get, extend and delete. Their insides are reached like those of a job's sandbox.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ pub(crate) async fn create(
     JsonBody(new): JsonBody<NewSandbox>,
 ) -> Result<Response, Problem> {
     let orchestrator = state.orchestrator;
-    // A caller that leaves must not stop it half way.
+    // If the caller disconnects, creating the sandbox must not stop halfway.
     let making = tokio::spawn(async move { orchestrator.create_sandbox(new, caller.submitter()).await });
     let sandbox = making.await.map_err(|_| Problem::internal("making the sandbox was broken off"))??;
     let location = HeaderValue::try_from(format!("/v1/sandboxes/{}", sandbox.view.job_id)).ok();

@@ -1,4 +1,4 @@
-//! Links for others: made, listed, revoked and opened here.
+//! Shared links: create, list, revoke and open.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::openapi::{BodyProblems, JobProblems, NewShareProblems, ShareProblems}
 use crate::origins;
 use crate::problem::Problem;
 
-/// What of the query goes along to a notebook.
+/// The query parameter that is passed on to a notebook.
 const TAKEOVER: &str = "takeover=";
 const DEFAULT_S: u64 = 3600;
 const MAX_S: u64 = 30 * 24 * 3600;
@@ -129,7 +129,7 @@ pub(crate) async fn share(
         return Err(Problem::invalid_field("for_s", format!("{lasts_s} is not between 1 and {MAX_S}")));
     }
     let rights = if matches!(view, View::Port(_)) { Rights::Use } else { new.rights };
-    // A login with an account elsewhere has an end, and what it lets others see ends with it.
+    // An OIDC login expires, and links created in it end with it.
     let ends_with = if new.this_login { Some(this_login(&lease, view)?) } else { lease.session_of_person() };
     let lasts_s = ends_with.map_or(lasts_s, |(_, left_s)| lasts_s.min(left_s));
     let until_ms = now_ms().saturating_add(i64::try_from(lasts_s).unwrap_or(i64::MAX).saturating_mul(1000));
@@ -155,7 +155,7 @@ pub(crate) async fn share(
     Ok((StatusCode::CREATED, Json(answer)).into_response())
 }
 
-/// The login of the page, which is what enters the origins of jobs by a link.
+/// The current login session and its remaining seconds. Only views on the origins of jobs can be limited to a login.
 fn this_login(lease: &Lease, view: View) -> Result<(&SessionId, u64), Problem> {
     if !matches!(view, View::Notebook | View::Port(_)) {
         return Err(Problem::invalid_field(
@@ -241,7 +241,7 @@ pub(crate) async fn open(
             let transport = arrival.transport(&state.settings);
             let names = origins::JobNames::new(&state.settings);
             let place = origins::entrance(&names, &share, &link, transport, &headers);
-            // Who has taken the sandbox over shows that at the notebook, too; what listens on a port has no use for it.
+            // A notebook also needs the takeover token. A server on a port has no use for it.
             let token =
                 uri.query().filter(|query| share.view == View::Notebook && query.starts_with(TAKEOVER));
             place.map(|place| token.iter().fold(place, |place, token| format!("{place}&{token}"))).ok_or_else(|| {
@@ -252,7 +252,7 @@ pub(crate) async fn open(
     };
     let place = HeaderValue::try_from(place).map_err(|_| Problem::internal("the link leads nowhere"))?;
     let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response();
-    // The seal itself says when it ends; the cookie may outlive it.
+    // The seal contains the expiry, so the cookie may outlive it.
     if let Some(cookie) = share.cookie(&link, MAX_S, arrival.transport(&state.settings)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }

@@ -1,4 +1,4 @@
-//! What a sandbox uses.
+//! Resource usage of a sandbox.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! A shell for a terminal in a browser, over a WebSocket. It stays when the browser goes, and can be come back to.
+//! A shell for a browser terminal, over a WebSocket. The shell survives the connection and can be resumed.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -16,7 +16,7 @@ use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
 use crate::websocket::{Goodbye, SocketReader, SocketWriter, Upgrade};
 
-/// What may stand in the address.
+/// The query parameters.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TerminalQuery {
@@ -83,7 +83,7 @@ pub(crate) async fn terminal(
     passed: Passed,
     upgrade: Upgrade,
 ) -> Response {
-    // Who only watches does nothing that the log of the job would have.
+    // A caller who may only watch does nothing that the job's log records.
     let state = if passed.check().is_ok() { AppState { orchestrator, ..state } } else { state };
     upgrade.start(move |writer, reader| converse(state, id, query, passed, writer, reader))
 }
@@ -101,7 +101,7 @@ async fn converse(
         Some(session) => {
             state.orchestrator.return_to_terminal(id, session, size).await.map_err(Problem::from)
         }
-        // A shell of one's own is more than watching.
+        // Opening a new shell is more than watching.
         None => match passed.check() {
             Ok(()) => state.orchestrator.open_terminal(id, size).await.map_err(Problem::from),
             Err(problem) => Err(problem),
@@ -126,7 +126,7 @@ async fn converse(
     writer.close(goodbye, reader).await;
 }
 
-/// Stays with the shell until one of the two sides ends; the shell is never hung up.
+/// Runs the session until the shell or the client ends. The shell is never hung up.
 async fn stay(
     shell: LiveExec,
     passed: &Passed,

@@ -1,7 +1,7 @@
-//! What the image of a sandbox has: tools that need something else are not offered.
+//! Detects what the image of a sandbox provides. Tools that need something else are not offered.
 //!
-//! Each sandbox is asked when its agent begins, beside something that must be done there anyway: an image may have been
-//! built anew since, and what a job does to its own sandbox is no other job's business.
+//! Each sandbox is probed when its agent starts, together with setup that has to run there anyway. The result is not
+//! cached: the image may have been rebuilt since, and one job must not affect another through its sandbox.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::super::{Driver, Stop};
 use super::host::AgentHost;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a sandbox is asked that does not answer to the end.
+/// How often to probe a sandbox whose answer is incomplete.
 const MOST_TRIES: usize = 2;
 
-/// Makes the other name of the folder for the agent's memory, and names what is there, a word each. The last word says that
-/// everything was looked at.
+/// Creates the link to the agent's memory folder, and prints one word for each thing that exists. The last word marks
+/// a complete answer.
 const SCRIPT: &str = r#"
 mkdir -p /workspace/.caisson && ln -sfn /workspace/.caisson /agent/context
 for program in python3 curl rg Xvnc icewm chromium; do command -v $program >/dev/null && echo $program; done
@@ -29,12 +29,12 @@ echo looked-at-everything
 const END: &str = "looked-at-everything";
 
 impl Driver {
-    /// What the image of the job has.
+    /// Probes the image of the job.
     pub(super) async fn abilities(&self) -> Result<BTreeSet<Ability>, Stop> {
         let host = AgentHost::new(self, &[]).await?;
         let mut report = String::new();
         for _ in 0..MOST_TRIES {
-            // The name is new each time: what it says may not be kept from an earlier sandbox.
+            // A new id each time, so that the guest cannot answer with the output of an earlier probe.
             let call = format!("probe-{}", uuid::Uuid::now_v7().simple());
             let order = ExecOrder {
                 call: call.clone(),
@@ -56,12 +56,11 @@ impl Driver {
     }
 }
 
-/// Whether a sandbox has said everything.
 fn is_whole(report: &str) -> bool {
     report.lines().next_back() == Some(END)
 }
 
-/// What the words of the script mean together.
+/// Maps the words that the script printed to abilities.
 fn abilities_of(report: &str) -> BTreeSet<Ability> {
     let words: BTreeSet<&str> = report.lines().map(str::trim).collect();
     let has = |needed: &[&str]| needed.iter().all(|word| words.contains(word));

@@ -1,4 +1,4 @@
-//! Runs code for the agent, in a live kernel where the image has one, else in a fresh process.
+//! Runs code for the agent: in a live kernel if the image has one, otherwise in a new process.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::code::{Language, program_of_code};
 use crate::event::{EventBody, NewEvent};
 use crate::kernels::KernelUse;
 
-/// Longer than the guest needs to end a process that ignores its signals, or to start a kernel.
+/// Longer than the guest needs to kill a process that ignores signals, or to start a kernel.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the log says of the end of a cell beside its result.
+/// What the log records about the end of a cell beside its result.
 #[derive(Debug, Default)]
 pub(in crate::driver) struct CellEnd {
     kernel: Option<KernelUse>,
@@ -61,14 +61,14 @@ impl AgentHost<'_> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what the guest says of the kernel that ran a cell, for the end of its call.
+    /// Keeps what the guest reports about the kernel that ran a cell, for the end event of its call.
     pub(super) fn keep_cell_end(&self, call: &str, outcome: &ExecOutcome) {
         let Some(kernel) = outcome.kernel.clone().and_then(KernelUse::of) else { return };
         let cell = CellEnd { kernel: Some(kernel), code: None, note: outcome.note.clone() };
         self.lock_cells().insert(call.to_owned(), cell);
     }
 
-    /// The end of a call, with what was kept for it.
+    /// Adds what was kept for this call to its end event.
     pub(super) fn with_cell_end(&self, mut event: NewEvent) -> NewEvent {
         if let (EventBody::CallEnded(end), Some(call)) = (&mut event.body, &event.call)
             && let Some(cell) = self.lock_cells().remove(&call.id)

@@ -1,4 +1,4 @@
-//! Between the log's events and the agent's.
+//! Conversion between the events of the log and those of the agent.
 
 use agent::{AgentEvent, Logged, Notice, NoticeCode, RequestKind, ToolEnd, ToolStatus};
 use sandbox::Ended;
@@ -8,14 +8,14 @@ use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
 use crate::kernels::LostKernel;
 use crate::request::Work;
 
-/// The longest reason of a call that failed.
+/// Maximum number of characters of the reason of a failed call.
 const MOST_REASON: usize = 200;
-/// How many calls a notice of a loss names.
+/// Maximum number of calls that a sandbox loss notice names.
 const MOST_NAMED: usize = 30;
 
-/// An event of the log as the agent sees it; `None` for those that do not concern it.
+/// An event of the log as the agent sees it; `None` if it does not concern the agent.
 pub(crate) fn logged(event: &Event) -> Option<Logged> {
-    // A further attempt is a cell that the driver ran again; the agent knows the result of the first.
+    // A further attempt is a cell that the driver replayed; the agent knows the result of the first attempt.
     let is_own = |call: &&CallRef| is_agent_call(&call.id) && call.attempt == 1;
     let call = || event.call.as_ref().filter(is_own).map(|call| call.id.clone());
     let agent_event = match &event.body {
@@ -32,7 +32,7 @@ pub(crate) fn logged(event: &Event) -> Option<Logged> {
         EventBody::PlanChanged { plan, by } => AgentEvent::PlanChanged { plan: plan.clone(), by: *by },
         EventBody::NoteKept { name, text } => AgentEvent::NoteKept { name: name.clone(), text: text.clone() },
         EventBody::MessageReceived { text } => AgentEvent::MessageReceived { text: text.clone() },
-        // Connections are asked about beside the agent's work, which goes on.
+        // Egress requests are independent of the agent's work, which goes on.
         EventBody::RequestOpened(request) if request.kind == RequestKind::Egress => return None,
         EventBody::RequestAnswered { id, .. } if id.starts_with("egress-") => return None,
         EventBody::RequestOpened(request) => AgentEvent::RequestOpened(request.clone()),
@@ -82,7 +82,7 @@ fn call_end(end: &ToolEnd) -> CallEnd {
         ToolStatus::Malformed => (CallStatus::Failed, Some("malformed_call")),
         ToolStatus::Interrupted => (CallStatus::Interrupted, Some("interrupted")),
     };
-    // The last line of what a process printed says how it ended; of everything else the first says most.
+    // For a process, the last line says how it ended; for everything else, the first line says the most.
     let line = if end.exit_code.is_some() { end.text.lines().last() } else { end.text.lines().next() };
     let reason = line.unwrap_or_default().trim_matches(['[', ']']).chars().take(MOST_REASON).collect();
     CallEnd {
@@ -99,7 +99,7 @@ fn call_end(end: &ToolEnd) -> CallEnd {
     }
 }
 
-/// The end of a call as the agent sees it. One that it has not ended itself has no result of its own.
+/// The end of a call as the agent sees it. A call that the agent did not end itself has no agent result.
 fn tool_end(end: &CallEnd) -> ToolEnd {
     if let Some(own) = end.result.clone().and_then(|result| serde_json::from_value(result).ok()) {
         return own;
@@ -113,7 +113,7 @@ fn tool_end(end: &CallEnd) -> ToolEnd {
     ToolEnd { status, text: format!("[{reason}]"), exit_code: end.exit_code, ..ToolEnd::default() }
 }
 
-/// What the agent is told when its sandbox was lost.
+/// The notice the agent gets when its sandbox is lost.
 pub(super) fn loss_notice(log: &[Event], ended: &Ended, kernels: &[LostKernel], replay: bool) -> Notice {
     let since = log.iter().rposition(|event| matches!(event.body, EventBody::Checkpoint { .. })).unwrap_or(0);
     let undone: Vec<String> = log[since..]

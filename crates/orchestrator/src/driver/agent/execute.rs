@@ -1,4 +1,4 @@
-//! Runs a process for the agent, or goes on with one, through breaks of the link and restarts of the server.
+//! Runs a process for the agent, or continues to follow one, across link failures and server restarts.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use super::host::AgentHost;
 use super::transcript::Transcript;
 use crate::event::{CallRef, Event, EventBody};
 
-/// How long a process may take to end after it was told to.
+/// How long a process may take to exit after it was killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Why following ended before the process did.
+/// Why following stopped before the process exited.
 enum Ending {
     Broken(ProtocolError),
     Stop(Stop),
@@ -30,7 +30,7 @@ enum Ending {
 }
 
 impl AgentHost<'_> {
-    /// Runs a process, or goes on with one, for at most the time to wait.
+    /// Runs a process, or follows one that is running, for at most `order.wait`.
     pub(in crate::driver) async fn run(&self, order: ExecOrder) -> Result<ExecReport, Stop> {
         let started = Instant::now();
         let expiry = self.driver.core.host_disk.sleep_awake(order.wait);
@@ -50,7 +50,7 @@ impl AgentHost<'_> {
             read_past(past, &mut transcript);
         }
         let before = match (&order.start, past) {
-            // What was hit earlier is not to be blamed on what begins now.
+            // Limit hits from before this process started must not be attributed to it.
             (Some(_), None) => self.driver.usage(self.blamed()).await,
             _ => self.blamed(),
         };
@@ -71,7 +71,8 @@ impl AgentHost<'_> {
                             let images = transcript.take_images();
                             let mut output = transcript.into_text();
                             if let Some(refused) = refused {
-                                // What the client has not shown, at the end where it is read.
+                                // Append the refused connections, which the process may not have printed itself, at
+                                // the end of the output.
                                 let gap = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
                                 output += &format!("{gap}{refused}\n");
                             }
@@ -90,7 +91,7 @@ impl AgentHost<'_> {
             };
             match ending {
                 Ending::Broken(ProtocolError::Refused(message)) => {
-                    // The guest does not know it: a process of an earlier sandbox.
+                    // The guest does not know the call: the process belonged to an earlier sandbox.
                     let end = ExecEnd { exit_code: None, problem: Some(message) };
                     let next_chunk = order.from_chunk;
                     return Ok(ExecReport { end: Some(end), next_chunk, ..ExecReport::default() });
@@ -114,7 +115,7 @@ impl AgentHost<'_> {
         }
     }
 
-    /// Runs something short that is not part of the job's story, without the job's own variables, and gives what it printed.
+    /// Runs a short command that is not logged, without the job's own environment variables, and returns its output.
     pub(super) async fn run_unlogged(&self, order: ExecOrder) -> Result<String, Stop> {
         let call = CallRef { id: order.call.clone(), attempt: order.key.attempt };
         let Some(start) = &order.start else { return Ok(String::new()) };
@@ -131,7 +132,7 @@ impl AgentHost<'_> {
                 }
             }
         };
-        // What cannot be asked is taken as not there: the job goes on with fewer tools.
+        // If the guest cannot answer, assume that nothing is there: the job continues with fewer tools.
         match timeout(order.wait, asking).await {
             Ok(Ok(text)) => Ok(String::from_utf8_lossy(&text).into_owned()),
             _ => Ok(String::new()),
@@ -193,7 +194,7 @@ impl AgentHost<'_> {
         }
     }
 
-    /// How it ended, with the limit that explains it where there is one.
+    /// How the process ended, and the resource limit that explains it, if any.
     async fn end_of(
         &self,
         outcome: &ExecOutcome,
@@ -213,7 +214,7 @@ impl AgentHost<'_> {
         ExecEnd { exit_code: end.exit_code, problem: end.reason }
     }
 
-    /// Lets the guest drop the output of a call that is in the log. Nobody waits for it.
+    /// Lets the guest drop the output of a call whose output is in the log. Runs in the background.
     fn forget(&self, client: &GuestClient, order: &ExecOrder) {
         let (client, key) = (client.clone(), order.key.clone());
         tokio::spawn(async move {
@@ -222,7 +223,7 @@ impl AgentHost<'_> {
     }
 }
 
-/// Starts a process, or follows it where the guest knows it: it is sent only where it has never been heard of.
+/// Starts a process, or follows it if the guest already knows the call.
 async fn begin(
     client: &GuestClient,
     exec: Option<&Exec>,
@@ -241,7 +242,7 @@ async fn begin(
     client.follow(key.clone(), from_chunk, Follow::Capped).await
 }
 
-/// Ends a process that must not go on, and takes in what it still says.
+/// Kills a process and records its remaining output.
 async fn kill(client: &GuestClient, key: &CallKey, sink: &mut OutputSink) {
     let killing = async {
         client.kill(key.clone()).await?;
@@ -258,7 +259,7 @@ async fn kill(client: &GuestClient, key: &CallKey, sink: &mut OutputSink) {
     let _ = sink.flush_all().await;
 }
 
-/// What the log has of a call that was in flight when the server died.
+/// Replays what the log already has of a call that was in flight when the server died.
 fn read_past(past: &[Event], transcript: &mut Transcript) {
     for event in past {
         match &event.body {

@@ -1,4 +1,4 @@
-//! The agent's host: the log, the sandbox and the clock of one job.
+//! The agent's host: gives it the log, the sandbox and the clock of one job.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -33,13 +33,13 @@ use crate::error::OrchestratorError;
 use crate::event::{Event, EventBody, Wish};
 use crate::recorder::Why;
 
-/// How long to wait before asking again after an operation that another link has begun.
+/// Pause before asking again about an operation that was started over another link.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Events that are read at a time.
+/// Events per page read from the store.
 const PAGE: usize = 512;
 
-/// What an agent works with.
+/// What the agent of one job works with.
 pub(in crate::driver) struct AgentHost<'a> {
     pub(super) driver: &'a Driver,
     memory: Memory,
@@ -48,15 +48,15 @@ pub(in crate::driver) struct AgentHost<'a> {
     worked_before: Duration,
     since: Instant,
     calls_done: Mutex<usize>,
-    /// Whether there is a desktop that programs can show themselves on.
+    /// Whether a desktop is running, so that programs can open windows.
     pub(super) has_desktop: AtomicBool,
     mcp: Option<Hub>,
-    /// What is known of cells that have ended and whose ends are not in the log yet, by call.
+    /// By call: what the guest reported about cells that have ended and whose end is not in the log yet.
     pub(super) cells: Mutex<HashMap<String, CellEnd>>,
 }
 
 impl<'a> AgentHost<'a> {
-    /// The host of a job whose log is this.
+    /// Creates the host of the job that this log belongs to.
     pub(in crate::driver) async fn new(driver: &'a Driver, log: &[Event]) -> Result<Self, OrchestratorError> {
         let past = open_outputs(driver.core.store.as_ref(), driver.recorder.job(), log).await?;
         let worked_ms = driver
@@ -79,7 +79,7 @@ impl<'a> AgentHost<'a> {
         })
     }
 
-    /// Starts the job's MCP servers, or finds them again, and waits for what they offer.
+    /// Starts the job's MCP servers, or reconnects to them, and waits for their tool lists.
     pub(super) async fn start_tools(&mut self, log: &[Event]) -> Result<(), Stop> {
         if self.driver.spec.mcp.is_empty() {
             return Ok(());
@@ -96,7 +96,7 @@ impl<'a> AgentHost<'a> {
         Ok(())
     }
 
-    /// Opens the link again whenever it breaks; returns when that cannot be done.
+    /// Reopens the link whenever it breaks; returns when that fails.
     async fn keep_link(&self) -> Stop {
         loop {
             match self.driver.guest().await {
@@ -106,12 +106,12 @@ impl<'a> AgentHost<'a> {
         }
     }
 
-    /// What the log has of a call that was in flight; handed out once.
+    /// What the log already has of a call that was in flight; returns it only once.
     pub(super) fn take_past(&self, call: &str) -> Option<Vec<Event>> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).remove(call)
     }
 
-    /// Figures of the sandbox that were already blamed on a call.
+    /// The resource usage that was already attributed to a call.
     pub(super) fn blamed(&self) -> sandbox::Usage {
         *self.blamed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +120,7 @@ impl<'a> AgentHost<'a> {
         *self.blamed.lock().unwrap_or_else(PoisonError::into_inner) = usage;
     }
 
-    /// Writes the files that tell of the agent's memory, here and in the sandbox.
+    /// Writes the memory files, both in the job's folder and in the sandbox.
     pub(super) async fn save_memory(&self, conversation: &Conversation) {
         self.memory.keep(conversation);
         let client = self.driver.guest.borrow().clone();
@@ -151,7 +151,7 @@ impl<'a> AgentHost<'a> {
         self.driver.checkpoint_if_due(done, usize::MAX).await
     }
 
-    /// Asks the guest until the link holds.
+    /// Sends a request to the guest, and repeats it on a new link if the link breaks.
     async fn ask<T, F>(&self, ask: impl Fn(protocol::GuestClient) -> F) -> Result<Result<T, String>, Stopped>
     where
         F: Future<Output = Result<T, ProtocolError>>,
@@ -255,7 +255,7 @@ impl Host for AgentHost<'_> {
             Ok(input) => input,
             Err(problem) => return Ok(Err(problem)),
         };
-        // What may have been typed is not typed again.
+        // Never type a text again that may have been typed.
         match input.write(text.as_bytes()).await {
             Ok(()) => Ok(Ok(Typed::Surely)),
             Err(ProtocolError::Refused(message)) => Ok(Err(message)),
@@ -301,7 +301,7 @@ impl Host for AgentHost<'_> {
 
     async fn keep_text(&self, text: String) -> Result<(String, context::Blob), Stopped> {
         let mut bytes = text.into_bytes();
-        // What lies beside the log is covered like what stands in it.
+        // Redact what is stored beside the log in the same way as the log.
         self.driver.recorder.redactor().cover(&mut bytes);
         let text = into_text(bytes);
         let blob = context::output::blob_of(&text);
@@ -375,7 +375,7 @@ impl Host for AgentHost<'_> {
     }
 }
 
-/// What an event says that a call has printed.
+/// The output of a call that an event contains.
 fn printed(body: &EventBody) -> Vec<u8> {
     match body {
         EventBody::CallOutput { text, base64: true, .. } => STANDARD.decode(text).unwrap_or_default(),
@@ -386,7 +386,7 @@ fn printed(body: &EventBody) -> Vec<u8> {
     }
 }
 
-/// Whether an event is of a call that needs the desktop.
+/// Whether an event starts a call that needs the desktop.
 fn uses_desktop(event: &Event) -> bool {
     matches!(&event.body, EventBody::CallStarted { tool, .. } if ["gui", "browser", "screenshot"].contains(&tool.as_str()))
 }

@@ -1,4 +1,4 @@
-//! `AGENTS.md`: instructions that lie in the workspace are read once, before the first turn.
+//! Reads the `AGENTS.md` files of the workspace once, before the first turn.
 
 use agent::{AgentEvent, Host, Notice, NoticeCode, Stopped};
 use base64::Engine as _;
@@ -11,15 +11,15 @@ use crate::event::{Event, EventBody};
 use crate::workspace_path::UNLISTED;
 
 const NAME: &str = "AGENTS.md";
-/// How deep it is looked for.
+/// How many folders deep to search.
 const DEPTH: u32 = 4;
 const MOST_ENTRIES: u32 = 5000;
-/// The most that is read of one file, and the most files.
+/// Bytes read per file, and number of files.
 const MOST_BYTES: u64 = 16 * 1024;
 const MOST_FILES: usize = 8;
 
 impl AgentHost<'_> {
-    /// Tells the agent what the workspace's instructions say, where that was not done before.
+    /// Passes the workspace's instructions to the agent, unless that was done before.
     pub(super) async fn read_instructions(&self, log: &[Event]) -> Result<(), Stop> {
         let is_done = log.iter().any(|event| match &event.body {
             EventBody::TurnStarted(_) => true,
@@ -51,7 +51,7 @@ impl AgentHost<'_> {
             .map(|entry| entry.path.as_str())
             .filter(|path| path.rsplit('/').next() == Some(NAME))
             .collect();
-        // The one at the top is for everything: a list that was cut may not have come to it.
+        // The file at the top applies to everything, but a truncated list may not contain it.
         if truncated && !files.contains(&NAME) {
             files.insert(0, NAME);
         }
@@ -78,9 +78,9 @@ impl AgentHost<'_> {
     }
 }
 
-/// What one file says, and for what; with a remark where it says more than is shown.
+/// The text of one file and the folder it applies to, with a remark if the file is longer than what is shown.
 fn section(path: &str, content: &str, is_base64: bool, size: u64) -> String {
-    // A text that was cut within a character comes as bytes.
+    // A text that was cut within a character arrives as base64.
     let decoded = is_base64.then(|| STANDARD.decode(content).unwrap_or_default());
     let content = match &decoded {
         Some(bytes) => String::from_utf8_lossy(bytes),

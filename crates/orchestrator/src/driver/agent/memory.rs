@@ -1,5 +1,5 @@
-//! `context.txt` (what the model last saw) and `memory.json` (what happened so far): in the job's folder, and for the
-//! agent itself in its sandbox. Both can be made again from the log, so they are written beside the work.
+//! `context.txt` (what the model last saw) and `memory.json` (the history so far), in the job's folder and, for the
+//! agent itself, in its sandbox. Both can be rebuilt from the log, so they are written in the background.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -12,20 +12,20 @@ use protocol::{FileOperation, GuestClient};
 use super::Shared;
 use crate::ids::JobId;
 
-/// Where the agent finds them.
+/// Folder in the workspace where the agent finds them.
 const FOLDER: &str = ".caisson";
-/// How often they are written while the agent works.
+/// Minimum time between two writes while the agent works.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long the sandbox may take to keep one.
+/// How long the guest may take to write one of them.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The guest takes files of this size in one message.
+/// Maximum size of a file that the guest accepts in one message.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 
-/// Writes the files of one job.
+/// Writes the memory files of one job.
 pub(super) struct Memory {
     folder: PathBuf,
     state: Shared<State>,
-    /// Held by who writes the files.
+    /// Held while the files are being written.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -45,7 +45,7 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what the model sees next; writes it where the last time is long enough ago.
+    /// Takes the next request to the model; writes the files if the last write is long enough ago.
     pub(super) fn show(
         &self,
         request: Arc<ModelRequest>,
@@ -58,7 +58,7 @@ impl Memory {
         if !is_due {
             return;
         }
-        // Taken here and not in the task: who writes later has newer things to say.
+        // Lock here and not in the task, so that a later writer has newer content.
         let Ok(turn) = Arc::clone(&self.writing).try_lock_owned() else { return };
         state.written = Some(Instant::now());
         state.memory = Some(text_of(conversation));
@@ -71,12 +71,12 @@ impl Memory {
         });
     }
 
-    /// Takes the history as it is now.
+    /// Takes the current history.
     pub(super) fn keep(&self, conversation: &Conversation) {
         self.lock().memory = Some(text_of(conversation));
     }
 
-    /// Writes both and waits for it.
+    /// Writes both files and waits until they are written.
     pub(super) async fn save(&self, client: Option<GuestClient>) {
         let _turn = self.writing.lock().await;
         let (request, memory) = {
@@ -122,7 +122,7 @@ async fn write(
         {
             let path = format!("{FOLDER}/{name}");
             let operation = FileOperation::Write { path, content, mode: None };
-            // A full disk or a lost sandbox is told elsewhere.
+            // A full disk or a lost sandbox is reported elsewhere.
             let _ = tokio::time::timeout(PATIENCE, client.file(None, operation)).await;
         }
     }

@@ -1,4 +1,5 @@
-//! Runs the agent of a task job: gives it a log, a computer and a clock, and does what its endings mean for the job.
+//! Runs the agent of a task job: connects it to the log, the sandbox and the clock, and maps how it ended to the
+//! job's outcome.
 
 mod abilities;
 mod code;
@@ -31,16 +32,17 @@ use crate::recorder::Why;
 use crate::request::Work;
 use crate::store::{CALLS, Kinds, OUTPUT, Store};
 
-/// What an agent is told of when its sandbox is lost.
+/// The events that a sandbox loss notice is based on.
 const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&["call_started", "checkpoint"]);
-/// Where a model is asked, and what ends that.
+/// The events that start a model request or end it.
 const TURNS: Kinds =
     Kinds::Only(&["turn_started", "model_answered", "answer_lost", "context_changed", "state_changed"]);
-/// Codes of a model whose server may be there no more.
+/// Error codes of a model whose server may no longer exist.
 const GONE: [&str; 2] = ["model_unreachable", "model_cut"];
 
 impl Driver {
-    /// Works until the agent is done. `None`: the task is done; otherwise why the job has failed.
+    /// Runs the agent until it is done. `None` means that the task succeeded; otherwise the reason why the job
+    /// failed.
     pub(super) async fn run_agent(&mut self) -> Result<Option<Why>, Stop> {
         self.settle_foreign_calls().await?;
         if self.is_cancelled() {
@@ -60,7 +62,7 @@ impl Driver {
         };
         self.count_cut_answer(model.as_ref()).await?;
         let log = self.recorder.follow_news().await?;
-        // Wanted soon, and a while in coming.
+        // Needed soon, and takes a while to load.
         context::tokens::prepare();
         let abilities = self.abilities().await?;
         let mut host = AgentHost::new(self, &log).await?;
@@ -100,7 +102,8 @@ impl Driver {
         result
     }
 
-    /// An answer that a server did not live to take in is paid for as far as that is known: what was asked.
+    /// Accounts for a model answer that was cut off by the end of an earlier server process. Only the cost of the
+    /// prompt is known.
     async fn count_cut_answer(&self, model: &dyn model::Model) -> Result<(), Stop> {
         let log = self.core.store.all_events(self.recorder.job(), TURNS, 0).await?;
         let Some(cut) = cut_answer(&log) else { return Ok(()) };
@@ -115,7 +118,7 @@ impl Driver {
         Ok(self.recorder.record(EventBody::AnswerLost(Box::new(lost))).await?)
     }
 
-    /// Calls that were stopped with the job have an end.
+    /// Records an end for calls that were aborted together with the job.
     async fn end_calls(&self, stop: &Stop) -> Result<(), Stop> {
         let (code, reason) = match stop {
             Stop::Cancelled => ("cancelled", "the job was cancelled"),
@@ -136,7 +139,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the process of a call that an earlier server began. Those of this one are ended already.
+    /// Kills the process of a call that an earlier server process started. Those of this process are already killed.
     async fn kill_left(&self, call: &CallRef) {
         let killing = async {
             let client = self.guest().await.ok()?;
@@ -145,7 +148,7 @@ impl Driver {
         let _ = tokio::time::timeout(self.core.settings().guest_answer_timeout, killing).await;
     }
 
-    /// Tells the agent which of its calls were undone with the sandbox.
+    /// The notice that tells the agent which of its calls were undone by the sandbox loss.
     pub(super) async fn tell_of_loss(
         &self,
         ended: &Ended,
@@ -160,7 +163,8 @@ impl Driver {
     }
 }
 
-/// The question whose answer nobody took in, because the server ended. Whatever else stops the work changes the job's state.
+/// The model request whose answer was never received because the server ended. Anything else that interrupts a
+/// request changes the job's state.
 fn cut_answer(log: &[Event]) -> Option<&agent::TurnStarted> {
     match &log.last()?.body {
         EventBody::TurnStarted(started) => Some(started),
@@ -168,7 +172,7 @@ fn cut_answer(log: &[Event]) -> Option<&agent::TurnStarted> {
     }
 }
 
-/// What the end of a run means for the job.
+/// Maps the end of an agent run to the job's outcome.
 fn ended_as(ended: Result<Ending, Stopped>) -> Result<Option<Why>, Stop> {
     match ended {
         Ok(Ending::Finished(finished)) if finished.is_done() => Ok(None),
@@ -191,7 +195,7 @@ fn ended_as(ended: Result<Ending, Stopped>) -> Result<Option<Why>, Stop> {
     }
 }
 
-/// What the outside is for the model: the policy, and the secrets that it has without seeing them.
+/// Describes the network to the model: the egress policy, and the secrets it can use without seeing them.
 fn outside_text(spec: &crate::request::JobSpec) -> String {
     let mut text = egress_text(&spec.egress);
     for (name, secret) in &spec.outward.secrets {
@@ -205,7 +209,7 @@ fn outside_text(spec: &crate::request::JobSpec) -> String {
     text
 }
 
-/// The egress policy in words for the model.
+/// Describes the egress policy to the model.
 fn egress_text(mode: &egress::Mode) -> String {
     let shown = serde_json::to_string(mode).unwrap_or_default();
     match shown.trim_matches('"') {
@@ -219,12 +223,12 @@ fn egress_text(mode: &egress::Mode) -> String {
     }
 }
 
-/// A stop as the agent carries it.
+/// Wraps a stop so that the agent can return it.
 pub(super) fn stopped(stop: impl Into<Stop>) -> Stopped {
     Stopped(Box::new(stop.into()))
 }
 
-/// The calls that have begun and not ended.
+/// The calls that have started and not ended.
 fn open_calls(log: &[Event]) -> Vec<CallRef> {
     let mut open: Vec<CallRef> = Vec::new();
     for event in log {
@@ -237,7 +241,7 @@ fn open_calls(log: &[Event]) -> Vec<CallRef> {
     open
 }
 
-/// The output of calls that have begun and not ended, by call; also that of their parts.
+/// The output events of calls that have started and not ended, by call; includes their sub-calls.
 pub(super) async fn open_outputs(
     store: &dyn Store,
     job: JobId,
@@ -260,7 +264,7 @@ pub(super) async fn open_outputs(
     Ok(outputs)
 }
 
-/// Shared by what writes in the background.
+/// State shared with background tasks.
 type Shared<T> = Arc<std::sync::Mutex<T>>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where the index of a job's history lives, and who makes vectors for it.
+//! Where the index of a job's history is stored, and which embeddings it uses.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::store::Store;
 
 /// In the job's folder; a cache that can be deleted.
 const FOLDER: &str = "recall";
-/// The setting that errors name.
+/// The config key that errors name.
 const SETTING: &str = "context.embeddings";
 
 impl Driver {
@@ -32,7 +32,7 @@ impl Driver {
     }
 }
 
-/// The outputs of a job that are too large for its log.
+/// Access to outputs of a job that are too large for its log.
 struct Outputs {
     store: Arc<dyn Store>,
     job: JobId,
@@ -46,7 +46,7 @@ impl WholeTexts for Outputs {
     }
 }
 
-/// Bytes that were stored as text.
+/// Decodes stored text; invalid UTF-8 is replaced.
 pub(super) fn into_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

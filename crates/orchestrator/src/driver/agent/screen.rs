@@ -1,4 +1,4 @@
-//! The desktop and the browser of a job, and pictures, for its agent.
+//! Desktop, browser and images for the agent of a job.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::host::AgentHost;
 use crate::browser::{self, BrowserInput};
 use crate::desktop::desktop_spec;
 
-/// Longer than any action may wait.
+/// Longer than the longest wait of any action.
 const PATIENCE: Duration = Duration::from_secs(660);
-/// How long the guest may take to keep a file.
+/// How long the guest may take to store a file.
 const FILE_PATIENCE: Duration = Duration::from_secs(60);
 
 impl AgentHost<'_> {
-    /// Does something on the desktop. A key that the guest knows gives its result again: nothing is done twice.
+    /// Performs an action on the desktop. For a key that the guest knows, it returns the earlier result: no action is
+    /// performed twice.
     pub(super) async fn act(
         &self,
         key: Option<CallKey>,
@@ -59,7 +60,6 @@ impl AgentHost<'_> {
         }
     }
 
-    /// Does something in the browser.
     pub(super) async fn browse_page(&self, action: Value) -> Result<Result<BrowserReport, String>, Stop> {
         let input: BrowserInput = match serde_json::from_value(action) {
             Ok(input) => input,
@@ -88,13 +88,13 @@ impl AgentHost<'_> {
         })
     }
 
-    /// Keeps a picture in the store.
+    /// Stores an image as a blob.
     pub(super) async fn keep_image(&self, image: model::Image) -> Result<Picture, Stop> {
         let digest = self.driver.recorder.put_blob(image.bytes.clone()).await?;
         Ok(Picture::of(&image, digest))
     }
 
-    /// Puts a file that is no text into the workspace.
+    /// Writes a binary file to the workspace.
     pub(super) async fn put_file(&self, path: &str, bytes: &[u8]) -> Result<Result<(), String>, Stop> {
         loop {
             let client = self.driver.guest().await?;

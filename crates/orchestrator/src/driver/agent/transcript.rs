@@ -1,17 +1,17 @@
-//! What a process has printed, as text: both streams in order, without what only terminals understand. All of it: what is
-//! too much for a prompt is cut by the agent, which keeps the whole.
+//! The output of a process as text: both streams in order, without terminal control sequences. It is complete; the
+//! agent truncates what is too long for a prompt and keeps the whole.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use protocol::{DisplayReader, OutputChunk, OutputStream};
 
-/// The most pictures of one call.
+/// Maximum number of images per call.
 const MOST_IMAGES: usize = 4;
-/// Bytes of the first and of the last part that are kept: more than the guest hands out of one process.
+/// How many bytes are kept from the start and from the end: more than the guest returns for one process.
 const HEAD_BYTES: usize = 16 * 1024 * 1024;
 const TAIL_BYTES: usize = 8 * 1024 * 1024;
 
-/// Output as it comes.
+/// Collects output as it arrives.
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
     head: Vec<u8>,
@@ -22,7 +22,7 @@ pub(super) struct Transcript {
 }
 
 impl Transcript {
-    /// Takes a piece in: text as it is, what a kernel shows as text and pictures.
+    /// Adds a chunk: text as it is, and the text and images that a kernel displays.
     pub(super) fn take_chunk(&mut self, chunk: &OutputChunk) {
         if chunk.stream != OutputStream::Display {
             return self.take(&chunk.bytes);
@@ -45,12 +45,10 @@ impl Transcript {
         }
     }
 
-    /// The pictures so far.
     pub(super) fn take_images(&mut self) -> Vec<model::Image> {
         std::mem::take(&mut self.images)
     }
 
-    /// Takes some in.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         let room = HEAD_BYTES.saturating_sub(self.head.len());
         let (first, rest) = bytes.split_at(bytes.len().min(room));
@@ -61,7 +59,7 @@ impl Transcript {
         }
     }
 
-    /// Bytes that nobody has.
+    /// Marks bytes that were not kept.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.take(dropped(bytes).as_bytes());
     }
@@ -72,7 +70,7 @@ impl Transcript {
         self.left_out += excess as u64;
     }
 
-    /// The text, with a line about what is left out of it.
+    /// The text, with a line that says how many bytes were left out.
     pub(super) fn into_text(mut self) -> String {
         self.shrink();
         if self.left_out > 0 {
@@ -83,12 +81,12 @@ impl Transcript {
     }
 }
 
-/// What stands for bytes that nobody has kept.
+/// The placeholder for bytes that were not kept.
 pub(super) fn dropped(bytes: u64) -> String {
     format!("\n[{bytes} bytes of the output were too much to keep]\n")
 }
 
-/// Text without what only terminals understand: colours, and lines that were written over.
+/// Removes terminal control sequences such as colors, and text that was overwritten.
 fn clean(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut plain = String::with_capacity(text.len());

@@ -1,27 +1,27 @@
-//! Which symbolic links of a workspace lead out of it. They are left out of the zip: wherever somebody unpacks it, such a link
-//! would lead to a file of that machine.
+//! Finds symbolic links of a workspace that point outside of it. They are left out of the zip: on the machine where
+//! somebody unpacks it, such a link would point to a local file.
 //!
-//! A link is followed through all other links of the workspace, as a file system would: the text of each alone does not tell. With
-//! `p/q/r/l -> ../../../s`, `p/q/r/l/../..` is outside, although its text stays inside.
+//! A link is resolved through all other links of the workspace, as a file system would do. The target alone is not
+//! enough: with `p/q/r/l -> ../../../s`, `p/q/r/l/../..` is outside, although its text stays inside.
 
 use std::collections::HashMap;
 
-/// What one path may take on its way; as in Linux.
+/// Maximum number of links to follow while resolving one path; as in Linux.
 const MAX_LINKS: usize = 40;
-/// What all links of a workspace together may take, in bytes of the paths that are looked up. Some 10 million steps.
+/// Maximum work for all links of a workspace together, in bytes of the paths that are looked up. Roughly 10 million
+/// steps.
 const MAX_WORK: usize = 1 << 30;
 
-/// Why a link is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeadsOut {
     Absolute,
     Escapes,
-    /// There are too many links, on too long paths, to look at all of them.
+    /// There are too many links with too long paths to check all of them.
     Unchecked,
 }
 
 impl LeadsOut {
-    /// For the manifest.
+    /// The reason code for the manifest.
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::Absolute => "absolute_link",
@@ -31,7 +31,7 @@ impl LeadsOut {
     }
 }
 
-/// The links of a workspace by their paths.
+/// The targets of the links, by path.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     targets: HashMap<String, String>,
@@ -43,19 +43,19 @@ impl Links {
         self.targets.insert(path.to_owned(), target.to_owned());
     }
 
-    /// Whether a link leads out of the workspace, and how. One that leads nowhere, or to itself, does not.
+    /// Whether and how a link leads out of the workspace. A dangling or circular link does not.
     pub(super) fn leads_out(&mut self, path: &str) -> Option<LeadsOut> {
         let target = self.targets.get(path)?;
         if target.starts_with('/') {
             return Some(LeadsOut::Absolute);
         }
-        // A stream that lies may put a link below another one.
+        // A malicious stream may put a link below another link.
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
         follow(&self.targets, &mut self.work, [parent, target])
     }
 }
 
-/// Follows a path from the root of the workspace, and another one from where that leads.
+/// Resolves a path from the root of the workspace, and then another path from there.
 fn follow(targets: &HashMap<String, String>, work: &mut usize, [first, then]: [&str; 2]) -> Option<LeadsOut> {
     let mut here = String::new();
     let mut left = vec![then.split('/'), first.split('/')];
@@ -143,7 +143,7 @@ mod tests {
             ("d/top/x", "../y"),
         ]);
         assert_eq!((links.leads_out("p/q/r/l"), links.leads_out("inside")), (None, None));
-        // The last one is below a link, where it stays inside by its text alone.
+        // The last link is below another link; judged by its text alone, it would stay inside.
         for path in ["outside", "through", "d/top/x"] {
             assert_eq!(links.leads_out(path), Some(LeadsOut::Escapes), "{path}");
         }

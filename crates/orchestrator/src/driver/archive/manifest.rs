@@ -1,4 +1,5 @@
-//! What a zip says of its files, within bounds: names come from the sandbox and are kept in memory until the zip is written.
+//! The manifest of a zip. Bounded, because names come from the sandbox and are kept in memory until the zip is
+//! written.
 
 use std::collections::HashSet;
 use std::io;
@@ -7,13 +8,13 @@ use serde::Serialize;
 
 use crate::outward::Download;
 
-/// What every name has in which something was covered.
+/// What every redacted name contains.
 const COVERED: &str = "********";
-/// So many files may be called the same once that is covered.
+/// Maximum number of files with the same name after redaction.
 const MOST_ALIKE: u32 = 1000;
-/// What all names and targets of one archive may take: they are kept in memory until it is written.
+/// Maximum size of all names and link targets of one archive, which are kept in memory until it is written.
 pub(super) const MAX_NAME_BYTES: usize = 64 * 1024 * 1024;
-/// The most names of what is left out, and what is told of each.
+/// Maximum number of left-out entries, and maximum length of the name of each.
 pub(super) const MAX_LEFT_OUT: usize = 1000;
 pub(super) const MAX_TOLD_BYTES: usize = 300;
 
@@ -22,14 +23,14 @@ pub(super) struct Manifest {
     pub(super) job: String,
     pub(super) files: Vec<ManifestFile>,
     pub(super) links: Vec<ManifestLink>,
-    /// What is in the workspace and not in the archive.
+    /// What is in the workspace but not in the archive.
     pub(super) left_out: Vec<LeftOut>,
-    /// What was downloaded where the proxy could read it.
+    /// Downloads that the egress proxy could inspect.
     pub(super) provenance: Vec<Download>,
-    /// Names in which something was covered; two of them may have become the same.
+    /// Redacted names that are taken; two different names may become the same.
     #[serde(skip)]
     pub(super) covered: HashSet<String>,
-    /// What names and targets have taken so far.
+    /// Bytes of names and link targets so far.
     #[serde(skip)]
     pub(super) name_bytes: usize,
 }
@@ -47,7 +48,7 @@ impl Manifest {
         }
     }
 
-    /// Whether there is nothing to say but whose it is.
+    /// Whether it contains nothing but the job id.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()
             && self.links.is_empty()
@@ -55,7 +56,7 @@ impl Manifest {
             && self.provenance.is_empty()
     }
 
-    /// Notes what is not in the archive; after a thousand the rest is left unsaid.
+    /// Notes an entry that is not in the archive; entries beyond the limit are not noted.
     pub(super) fn leave_out(&mut self, mut name: String, reason: &'static str) {
         if self.left_out.len() >= MAX_LEFT_OUT {
             return;
@@ -69,7 +70,7 @@ impl Manifest {
         self.left_out.push(LeftOut { path: name, reason, target: None });
     }
 
-    /// Counts what an entry takes in memory.
+    /// Counts the memory that an entry takes.
     pub(super) fn take_room(&mut self, bytes: usize) -> io::Result<()> {
         self.name_bytes = self.name_bytes.saturating_add(bytes);
         if self.name_bytes > MAX_NAME_BYTES {
@@ -81,7 +82,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Files whose names differ only in what is covered, or in what no letters stand for, get a number, as long as there are not too many of them.
+    /// Appends a number to names that become the same through redaction or through replacement of invalid UTF-8;
+    /// `None` if there are too many of them.
     pub(super) fn told_apart(&mut self, name: &str) -> Option<String> {
         if !name.contains(COVERED) && !name.contains(char::REPLACEMENT_CHARACTER) {
             return Some(name.to_owned());
@@ -94,13 +96,12 @@ impl Manifest {
     }
 }
 
-/// Something that is not in the archive.
 #[derive(Serialize)]
 pub(super) struct LeftOut {
     pub(super) path: String,
-    /// A stable word.
+    /// A stable reason code.
     pub(super) reason: &'static str,
-    /// Where a link points.
+    /// The target of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,
 }
@@ -117,7 +118,7 @@ pub(super) struct ManifestFile {
 pub(super) struct ManifestLink {
     pub(super) path: String,
     pub(super) target: String,
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     #[serde(skip)]
     pub(super) modified: Option<u64>,
 }

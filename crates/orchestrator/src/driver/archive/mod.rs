@@ -1,5 +1,5 @@
-//! Turns the tar stream of a workspace into a zip with a manifest. The stream comes from the sandbox and is treated
-//! as hostile: names are checked, links stay links and lead nowhere outside, sizes are bounded.
+//! Converts the tar stream of a workspace to a zip with a manifest. The stream comes from the sandbox and is treated
+//! as hostile: names are checked, links stay links and must not lead outside, sizes are bounded.
 
 mod links;
 mod manifest;
@@ -24,51 +24,51 @@ use crate::event::Artifact;
 use crate::outward::Provenance;
 use crate::tar_extension::Told;
 
-/// Where we put what belongs to us in the zip.
+/// The folder for our own files in the zip.
 const OWN_FOLDER: &str = ".caisson";
 const MANIFEST: &str = ".caisson/manifest.json";
 const NETWORK_LOG: &str = ".caisson/audit/network.jsonl";
 const FILE_LOG: &str = ".caisson/audit/files.jsonl";
 const LEARNED: &str = ".caisson/learned-egress.json";
-/// What a job cannot put in their place.
+/// Files of a job with these names are dropped.
 const OWN_FILES: [&str; 4] = [MANIFEST, NETWORK_LOG, FILE_LOG, LEARNED];
-/// The most entries of one archive.
+/// Maximum number of entries in one archive.
 const MAX_ENTRIES: u64 = 2_000_000;
-/// So much is read at a time.
+/// Read buffer size.
 const READ_BYTES: usize = 32 * 1024;
-/// What is smaller is not worth the packer's tables.
+/// Smaller files are not compressed: the overhead would exceed the gain.
 const SMALLEST_PACKED: u64 = 256;
-/// The longest name, and the longest target of a link; what the kernel takes in one call.
+/// Maximum length of a name and of a link target; the kernel's `PATH_MAX`.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Why something is left out: its name, or where it points, is longer than any path.
+/// Reason for leaving out: the name or the link target is longer than any valid path.
 const NAME_TOO_LONG: &str = "name_too_long";
-/// Too many names are the same where no letters stand for them, or once secrets are covered.
+/// Reason for leaving out: too many names become the same through replacement of invalid UTF-8 or through redaction.
 const NAME_NOT_UNIQUE: &str = "name_not_unique";
-/// Pipes, sockets and devices, and what could not be read or is larger than the sandbox's disk.
+/// Reason for leaving out: pipes, sockets and devices, and files that could not be read or are larger than the
+/// sandbox's disk.
 const NOT_PACKED: &str = "not_packed";
 
-/// What a zip says of itself beside its files.
+/// Metadata that goes into the zip beside the files.
 pub(super) struct About {
-    /// The job.
     pub(super) job: String,
-    /// Where the files come from.
+    /// What the zip is made from: the workspace or a checkpoint.
     pub(super) source: &'static str,
-    /// Where they were before.
+    /// Where downloaded files came from.
     pub(super) provenance: Provenance,
-    /// The list of connections, where there is one.
+    /// Path of the list of connections; the file may be missing.
     pub(super) network_log: PathBuf,
-    /// The list of files that were touched, where there is one.
+    /// Path of the list of files that were touched; the file may be missing.
     pub(super) file_log: PathBuf,
 }
 
-/// Writes `output.zip` from a tar stream: complete or not at all.
+/// Writes `output.zip` from a tar stream, completely or not at all.
 pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) -> io::Result<Artifact> {
     let partial = target.with_extension("zip.partial");
     removed_on_failure(&partial, || write_zip(tar, &partial, target, about))
 }
 
-/// What is not whole takes no room: the disk may be full.
+/// Removes the partial file if writing fails: the disk may be full.
 pub(super) fn removed_on_failure<T>(partial: &Path, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     write().inspect_err(|_| drop(std::fs::remove_file(partial)))
 }
@@ -94,7 +94,7 @@ fn write_zip(tar: impl TarSource, partial: &Path, target: &Path, about: &About) 
     archive.into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name, NOT_PACKED));
     add_links(&mut zip, &mut manifest)?;
     add_own(&mut zip, about)?;
-    // Never whole in memory: a job may have millions of files.
+    // Streamed, never built in memory: a job may have millions of files.
     let least_bytes = if manifest.is_empty() { 0 } else { SMALLEST_PACKED };
     zip.start_file(MANIFEST, options(0o644, least_bytes, None))?;
     let mut out = BufWriter::new(&mut zip);
@@ -116,7 +116,7 @@ fn write_zip(tar: impl TarSource, partial: &Path, target: &Path, about: &About) 
     })
 }
 
-/// Adds what belongs to us and is no part of the workspace.
+/// Adds our own files, which are not part of the workspace.
 fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &About) -> io::Result<()> {
     for (path, name) in [(&about.network_log, NETWORK_LOG), (&about.file_log, FILE_LOG)] {
         if let Ok(mut log) = File::open(path)
@@ -177,7 +177,7 @@ fn add_entry(
                 manifest.leave_out(name, NAME_TOO_LONG);
                 return Ok(());
             }
-            // Once more for the look at where they all lead.
+            // Counted twice, because checking where the links lead needs another copy.
             manifest.take_room(name.len() + 2 * target.len())?;
             manifest.links.push(ManifestLink { path: name, target, modified });
         }
@@ -198,7 +198,7 @@ fn add_links(zip: &mut ZipWriter<BufWriter<File>>, manifest: &mut Manifest) -> i
                 zip.add_symlink(&link.path, &link.target, options(0o777, 0, link.modified))?;
                 manifest.links.push(link);
             }
-            // Their names are counted already: all of them can be told.
+            // Their names are already counted, so all of them can be listed.
             Some(how) => {
                 let ManifestLink { path, target, .. } = link;
                 manifest.left_out.push(LeftOut { path, reason: how.reason(), target: Some(target) });
@@ -221,7 +221,7 @@ fn options(mode: u32, size: u64, modified_s: Option<u64>) -> SimpleFileOptions {
         .large_file(size > u64::from(u32::MAX) / 2)
 }
 
-/// Seconds since 1970 as a zip has them: in UTC, from 1980 on.
+/// Converts seconds since 1970 to the time format of zip: UTC, from 1980 on.
 fn zip_time(seconds: u64) -> Option<zip::DateTime> {
     let time = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()?;
     let year = u16::try_from(time.year()).ok()?;
@@ -248,7 +248,8 @@ fn copy_hashed(from: &mut impl Read, to: &mut impl Write, buffer: &mut [u8]) -> 
     }
 }
 
-/// A name that stays inside wherever the archive is unpacked; `None` for the root and for what leads out.
+/// A relative path that stays inside the folder where the archive is unpacked; `None` for the root and for anything
+/// that leads out.
 fn clean_name(name: &str) -> Option<String> {
     let mut clean = PathBuf::new();
     for part in Path::new(name).components() {
@@ -274,7 +275,7 @@ fn sync_folder(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a name in a zip is ours and not the job's.
+/// Whether a name in a zip belongs to our own files.
 pub(crate) fn is_own(name: &str) -> bool {
     name == OWN_FOLDER || OWN_FILES.contains(&name) || name == ".caisson/audit"
 }

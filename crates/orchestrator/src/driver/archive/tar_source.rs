@@ -1,4 +1,4 @@
-//! Where the tar stream of a workspace comes from: a task that sends it, or a file of ours.
+//! Sources of a workspace's tar stream: a task that sends it, or a saved file.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -9,18 +9,18 @@ use tokio::sync::mpsc;
 
 use super::{removed_on_failure, sync_folder};
 
-/// What an asynchronous task sends to the thread that writes.
+/// What an async task sends to the thread that writes the archive.
 pub(crate) enum Piece {
     /// Part of the archive.
     Bytes(Bytes),
-    /// All has come; these paths are not in it.
+    /// The stream is complete.
     End {
-        /// Paths in the workspace.
+        /// Paths in the workspace that are not in the archive.
         left_out: Vec<String>,
     },
 }
 
-/// Pieces that an asynchronous task sends, read by a thread. Without [`Piece::End`] the stream has broken off.
+/// Reads the pieces that an async task sends. Without [`Piece::End`], the stream was truncated.
 pub(crate) struct ChannelReader {
     receiver: mpsc::Receiver<Piece>,
     current: Bytes,
@@ -33,9 +33,9 @@ impl ChannelReader {
     }
 }
 
-/// A tar stream that knows at its end what it does not hold.
+/// A tar stream that knows at its end what was left out.
 pub(crate) trait TarSource: Read {
-    /// Reads to the end; what is not in the archive, or an error where it broke off.
+    /// Reads to the end. Returns what is not in the archive, or an error if the stream was truncated.
     fn finish(self) -> io::Result<Vec<String>>;
 }
 
@@ -62,14 +62,14 @@ impl Read for ChannelReader {
     }
 }
 
-/// Saves a tar stream compressed, complete or not at all; returns the size of the file.
+/// Saves a tar stream compressed, completely or not at all; returns the file size.
 pub(crate) fn save_tar(mut tar: impl TarSource, target: &Path) -> io::Result<u64> {
     let partial = target.with_extension("partial");
     removed_on_failure(&partial, || {
         let file = File::create(&partial)?;
         let mut out = BufWriter::new(&file);
         zstd::stream::copy_encode(&mut tar, &mut out, 1)?;
-        // Left to its end it would keep to itself that the disk is full.
+        // Dropping the writer would ignore the error of a full disk.
         out.flush()?;
         file.sync_all()?;
         let bytes = file.metadata()?.len();
@@ -79,12 +79,12 @@ pub(crate) fn save_tar(mut tar: impl TarSource, target: &Path) -> io::Result<u64
     })
 }
 
-/// Reads a saved tar stream.
+/// Opens a saved tar stream.
 pub(crate) fn open_tar(path: &Path) -> io::Result<SavedTar> {
     Ok(SavedTar(zstd::stream::read::Decoder::new(File::open(path)?)?))
 }
 
-/// A tar stream from a file of ours.
+/// A tar stream from a file that we saved.
 pub(crate) struct SavedTar(zstd::stream::read::Decoder<'static, BufReader<File>>);
 
 impl Read for SavedTar {

@@ -1,4 +1,4 @@
-//! Workspaces of all kinds, hostile ones too, and the zips that come of them.
+//! Zips made from all kinds of workspaces, including hostile ones.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! What is lost, who is told, and what runs again.
+//! Tests which cells are lost, which are refused, and which are replayed.
 
 use proptest::prelude::*;
 use sandbox::{EndedReason, SandboxId};
@@ -8,7 +8,7 @@ use super::*;
 use crate::deeds::PersonDeed;
 use crate::kernels::KernelUse;
 
-/// A log that is written as the tests go.
+/// A log that the tests build up.
 #[derive(Default)]
 struct Log(Vec<Event>);
 
@@ -27,7 +27,7 @@ impl Log {
         self.add(Some(call.clone()), EventBody::CallEnded(end));
     }
 
-    /// A cell of `python3` that ends well.
+    /// Runs a cell of `python3` successfully.
     fn run(&mut self, id: &str, step: Option<usize>, code: &str, life: u64) {
         let call = CallRef { id: id.into(), attempt: 1 };
         self.start(&call, step, code);
@@ -47,7 +47,7 @@ impl Log {
         KernelHistory::of(&self.0)
     }
 
-    /// Runs everything again that is to run again, and says what.
+    /// Replays everything that is to be replayed, and returns the calls.
     fn replay(&mut self, life: u64) -> Vec<String> {
         let mut ran = Vec::new();
         while let Some(replay) = self.history().next_replay() {
@@ -84,7 +84,7 @@ fn the_next_cell_of_the_job_and_the_next_of_the_api_are_told_once() {
     assert_eq!((lost.cells, lost.variables.join(" ").as_str(), failed), (2, "x y z", None));
     assert_eq!(history.untold(&Wanted::Name("python3"), true, false).unwrap().0, lost);
     assert_eq!(history.untold(&Wanted::Language("typescript"), false, false), None);
-    // Its cells are run again instead.
+    // Its cells are replayed instead.
     assert_eq!(history.untold(&PYTHON, false, true), None);
     let EventBody::SandboxLost { kernels, .. } = &log.0.last().unwrap().body else { panic!() };
     assert_eq!(kernels, &[lost]);
@@ -143,7 +143,7 @@ fn a_replay_goes_on_where_a_server_died_and_is_not_repeated() {
     assert_eq!((&again.call, again.is_begun), (&first.call, true));
     assert_eq!(log.replay(1), ["step-1.2", "turn-2-1.2"]);
     assert!(log.history().is_settled(false));
-    // Lost once more, all of it is run once more; so is what was lost in the middle.
+    // After another loss, everything is replayed again, including the replay that was interrupted.
     log.lose(1);
     let call = log.history().next_replay().unwrap().call;
     log.start(&call, Some(0), "x = 1");
@@ -170,7 +170,7 @@ fn a_replay_that_fails_ends_and_the_next_cell_is_told() {
     }
 }
 
-/// Something that happens to a kernel.
+/// An event in the life of a kernel.
 #[derive(Debug, Clone)]
 enum Happens {
     Cell,
@@ -180,7 +180,8 @@ enum Happens {
 }
 
 proptest! {
-    /// Whatever happens, a replay runs exactly the cells that the kernel had run since it was started, in their order.
+    /// Whatever happens, a replay runs exactly the cells that the kernel had run since it was started, in the same
+    /// order.
     #[test]
     fn a_replay_restores_what_the_kernel_had_run(happenings in prop::collection::vec(
         prop_oneof![

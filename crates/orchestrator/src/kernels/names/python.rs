@@ -1,17 +1,16 @@
-//! Top-level names of Python code.
+//! Finds the top-level names of Python code.
 
 use super::{MOST_NESTED, Names, leading_name, split_outside};
 
-/// Blocks whose body is at the top level too.
+/// Keywords of blocks whose body is also at the top level.
 const BLOCKS: [&str; 8] = ["if", "elif", "else", "try", "finally", "while", "for", "with"];
 
-/// One statement: how far it is indented, and its text without comments and strings.
+/// One statement: its indentation, and its text without comments and strings.
 struct Line {
     indent: usize,
     text: String,
 }
 
-/// Reads a cell.
 pub(super) fn read(code: &str, names: &mut Names) {
     // The body of a function or class is not at the top level.
     let mut inside: Option<usize> = None;
@@ -52,7 +51,7 @@ fn read_statement(statement: &str, names: &mut Names) {
     }
 }
 
-/// The head of a block, and the statement behind its colon.
+/// Reads the head of a block and the statement after its colon.
 fn read_block(statement: &str, names: &mut Names) {
     let mut parts = split_outside(statement, ':');
     let body = if parts.len() > 1 { parts.pop() } else { None };
@@ -71,7 +70,7 @@ fn read_block(statement: &str, names: &mut Names) {
 
 fn read_assignment(statement: &str, names: &mut Names) {
     for pair in split_outside(statement, '=').windows(2) {
-        // `==` has nothing between its signs; `<=`, `+=` and `:=` have another sign before it.
+        // `==` has nothing between its signs; `<=`, `+=` and `:=` have another sign before the `=`.
         let is_other = pair.iter().any(|part| part.is_empty())
             || pair[0].ends_with(['<', '>', '!', '+', '-', '*', '/', '%', '&', '|', '^', '@', ':']);
         if is_other {
@@ -81,7 +80,7 @@ fn read_assignment(statement: &str, names: &mut Names) {
     }
 }
 
-/// `a`, `a, b`, `(a, *b)`, `[a, b]`; attributes and items of something name nothing new.
+/// `a`, `a, b`, `(a, *b)`, `[a, b]`. Attributes and items define no new name.
 fn add_targets(target: &str, depth: usize, names: &mut Names) {
     if depth > MOST_NESTED {
         return;
@@ -97,13 +96,13 @@ fn add_targets(target: &str, depth: usize, names: &mut Names) {
     }
 }
 
-/// What stands behind a keyword.
+/// The text after a keyword.
 fn after<'a>(statement: &'a str, keyword: &str) -> Option<&'a str> {
     let rest = statement.strip_prefix(keyword)?;
     rest.starts_with(char::is_whitespace).then(|| rest.trim_start())
 }
 
-/// Statements: lines that brackets or a backslash continue are one, strings and comments are left out.
+/// Splits code into statements: joins lines continued by brackets or a backslash, and drops strings and comments.
 fn lines(code: &str) -> Vec<Line> {
     let mut found = Vec::new();
     let mut line = Line { indent: 0, text: String::new() };
@@ -146,10 +145,10 @@ fn lines(code: &str) -> Vec<Line> {
     found
 }
 
-/// What follows a string whose first quote was read.
+/// The text after a string whose opening quote has been read.
 fn after_string(text: &str, quote: char) -> &str {
     let two = String::from_iter([quote, quote]);
-    // Three quotes begin a string of several lines; two alone are an empty one.
+    // Three quotes start a multi-line string; two alone are an empty string.
     let (mut rest, is_triple) = text.strip_prefix(&two).map_or((text, false), |rest| (rest, true));
     let end = if is_triple { format!("{two}{quote}") } else { quote.to_string() };
     loop {
@@ -158,7 +157,7 @@ fn after_string(text: &str, quote: char) -> &str {
         }
         match rest.chars().next() {
             None => return "",
-            // A string that is not closed ends with its line.
+            // An unclosed string ends with its line.
             Some('\n') if !is_triple => return rest,
             Some('\\') => {
                 rest = &rest[1..];

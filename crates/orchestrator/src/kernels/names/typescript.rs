@@ -1,8 +1,7 @@
-//! Top-level names of TypeScript and JavaScript code.
+//! Finds the top-level names of TypeScript and JavaScript code.
 
 use super::{MOST_NESTED, Names, leading_name, split_outside};
 
-/// Reads a cell.
 pub(super) fn read(code: &str, names: &mut Names) {
     let plain = without_strings(code);
     for statement in statements(&plain) {
@@ -31,7 +30,7 @@ fn add_pattern(pattern: &str, depth: usize, names: &mut Names) {
     let pattern = pattern.trim().trim_start_matches("...");
     let Some(inner) = pattern.strip_prefix(['{', '[']) else {
         let name = leading_name(pattern);
-        // Not a part of a type, as `number` in `Map<string, number>`.
+        // Not part of a type, such as `number` in `Map<string, number>`.
         let is_end = |rest: &str| rest.is_empty() || rest.starts_with(['=', ':', '!']);
         if is_end(pattern[name.len()..].trim_start()) {
             names.add(name);
@@ -74,7 +73,7 @@ fn after<'a>(text: &'a str, keyword: &str) -> Option<&'a str> {
         .then(|| rest.trim_start())
 }
 
-/// Text between line ends and semicolons that stand outside of brackets. A line that ends with a comma or an operator goes on.
+/// Splits at line ends and semicolons outside of brackets. A line that ends with a comma or `=` continues.
 fn statements(code: &str) -> Vec<&str> {
     let (mut depth, mut start, mut found) = (0usize, 0, Vec::new());
     for (index, letter) in code.char_indices() {

@@ -1,4 +1,4 @@
-//! What a check of a log reads from the database, beside a server that may be using it.
+//! Reads from the database what the verification of a log needs, while a server may be using it.
 
 use std::path::Path;
 
@@ -19,13 +19,13 @@ use crate::store::{EventPage, Kinds, PAGE, WITHOUT_OUTPUT};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// Events of one read.
+/// Events per query.
 const BATCH: i64 = 1000;
-/// The longest payload that is ever unpacked.
+/// Maximum size of a decompressed payload.
 const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
 
-/// Checks the log of a job, what the database has computed from it, and the list of connections where one is given, in one view of
-/// the database.
+/// Verifies the log of a job, what the database derived from it, and the list of connections if given, in one
+/// consistent snapshot of the database.
 pub(super) fn check(
     connection: &Connection,
     job: JobId,
@@ -44,7 +44,7 @@ pub(super) fn check(
     let dropped = drops::of_job(&transaction, job, trusted)?;
     let may_lack = if dropped.is_some() { |kind: &str| !payloads::is_kept(kind) } else { |_: &str| false };
     let stored = heads::of_job(&transaction, job)?;
-    // Views of earlier versions may have been computed in another way.
+    // Earlier versions may have derived the view differently.
     let is_earlier = stored.last().is_some_and(|head| head.number == 0);
     let mut checker = Checker::new(job, stored, kept.to_vec(), trusted, may_lack);
     let mut network = network.map(NetworkCheck::new);
@@ -75,7 +75,7 @@ pub(super) fn check(
     Ok(audit.with_faults(faults).with_files(files.into_iter().collect()))
 }
 
-/// Reads the events of some kinds as they lie in the database.
+/// Reads the stored rows of some kinds of events.
 pub(super) fn each_row(
     connection: &Connection,
     job: JobId,
@@ -175,7 +175,7 @@ impl AuditReader {
         tombstones::all(&self.connection)
     }
 
-    /// The files beside the log whose digests the log of a job has; nothing while the job may still change them.
+    /// The files beside the log whose digests are in the job's log; `None` while the job may still change them.
     pub(crate) fn stored_files(&self, job: JobId) -> Result<Option<Vec<StoredFile>>> {
         if !read::view(&self.connection, job)?.state.is_over() {
             return Ok(None);
@@ -192,7 +192,7 @@ impl AuditReader {
         Ok(Some(stored.collect()))
     }
 
-    /// What people did to a job over the API, oldest first: the events that say who did it.
+    /// What users did to a job over the API, oldest first: the events with an actor.
     pub(crate) fn deeds(&self, job: JobId) -> Result<Vec<Event>> {
         let mut deeds = Vec::new();
         let mut after = 0;
@@ -211,7 +211,7 @@ impl AuditReader {
         heads::of_job(&self.connection, job)
     }
 
-    /// Checks a job. The list of connections was read before: a line is in the log first.
+    /// Verifies a job. The list of connections must be read before: lines are written to the log first.
     pub(crate) fn check(
         &self,
         job: JobId,

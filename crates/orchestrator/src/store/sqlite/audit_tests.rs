@@ -1,4 +1,4 @@
-//! A real database, changed behind the server's back: heads that were removed, and what was computed from the log.
+//! Tests with a real database that is tampered with: removed heads, and changes to derived data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,8 @@ fn assert_fault(folder: &Path, job: JobId, text: &str) {
     assert!(told.contains(text), "not {text:?} but {told:?}");
 }
 
-/// Writes a log anew as somebody with the database can: other times, another text in a note, and a chain that fits.
+/// Rewrites a log as someone with write access to the database could: shifted times, a different text in a note, and
+/// a matching chain.
 fn rewrite(folder: &Path, job: JobId, later_ms: i64) {
     let connection = Connection::open(database(folder)).unwrap();
     let id = job.to_string();
@@ -94,7 +95,7 @@ async fn a_finished_job_whose_heads_were_deleted_is_a_fault_and_stays_one() {
             assert!(report.jobs.iter().all(|it| it.job != second || it.faults.is_empty()), "{told}");
         };
         missing();
-        // The next server signs nothing of it, neither when it starts nor when something is added.
+        // The next server does not sign it, neither at its start nor when events are added.
         let store = SqliteStore::open(&database(folder.path())).unwrap();
         store.sign_heads().await.unwrap();
         missing();
@@ -104,7 +105,7 @@ async fn a_finished_job_whose_heads_were_deleted_is_a_fault_and_stays_one() {
     }
 }
 
-/// A job that goes on, with three heads, over its events 3, 4 and 5.
+/// An unfinished job with three heads, over its events 3, 4 and 5.
 async fn signed_thrice() -> (tempfile::TempDir, JobId) {
     let (folder, _, second) = folder().await;
     let store = SqliteStore::open(&database(folder.path())).unwrap();
@@ -139,7 +140,7 @@ async fn heads_are_missed_between_others_and_the_newest_by_one_that_was_kept() {
     );
 }
 
-/// A job that goes on may end with events that no head covers yet; old ones show that heads were removed.
+/// The last events of an unfinished job may not be covered by a head yet; if they are old, heads were removed.
 #[tokio::test]
 async fn a_job_that_goes_on_has_no_unsigned_events_older_than_the_newest_head() {
     let (folder, _, second) = folder().await;
@@ -187,7 +188,7 @@ async fn what_was_signed_in_a_transaction_that_failed_is_signed_again() {
     assert_eq!(audit_of(folder.path(), id).signed_until, 3);
 }
 
-/// A finished job with a step that was carried out and two connections, and the list of these.
+/// A finished job with one completed step and two connections, and the list of these.
 async fn worked() -> (tempfile::TempDir, SqliteStore, JobId) {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&database(folder.path())).unwrap();
@@ -287,7 +288,7 @@ async fn a_change_of_the_list_of_connections_is_found() {
         assert_eq!(audit.faults.is_empty(), audit.files[0].state != FileState::Changed, "{audit:?}");
         audit.files[0].state
     };
-    // Killed between the log and the list: the next server adds the line.
+    // The server was killed after writing the log and before writing the list: the next server adds the line.
     let first = lines.lines().next().unwrap().to_owned() + "\n";
     assert_eq!((state(&lines), state(&first)), (FileState::Sound, FileState::Behind));
     assert_eq!(store.ended_lately().await.unwrap(), [id]);
@@ -321,7 +322,7 @@ async fn heads_of_an_earlier_version_count_and_the_first_of_this_one_follows_the
         let sql = "UPDATE heads SET time_ms = ?2, signature = ?3 WHERE job = ?1";
         connection.execute(sql, params![job.to_string(), head.time_ms, head.signature]).unwrap();
     }
-    // As the version before has left it.
+    // As the previous version left it.
     connection
         .execute_batch(
             "DROP INDEX heads_by_time; ALTER TABLE heads DROP COLUMN number; ALTER TABLE heads DROP COLUMN previous;

@@ -1,4 +1,4 @@
-//! A copy of the database while a server writes to it, and what a copy holds.
+//! Copies the database while a server writes to it, and reads such copies.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{failed, open_for_reading};
 use crate::error::OrchestratorError;
 use crate::view::JobView;
 
-/// Copies a database as it is at one moment. Whoever writes to it is not held up. `target` must not exist.
+/// Copies a consistent snapshot of a database without blocking writers. `target` must not exist.
 pub(crate) fn copy_database(source: &Path, target: &Path) -> Result<(), OrchestratorError> {
     let target = target.to_string_lossy();
     open_for_reading(source)?
@@ -15,7 +15,7 @@ pub(crate) fn copy_database(source: &Path, target: &Path) -> Result<(), Orchestr
         .map_err(failed("copying the database"))
 }
 
-/// What a copy knows of its jobs, without their steps.
+/// The jobs in a copy, without their steps.
 pub(crate) fn jobs_in_copy(copy: &Path) -> Result<Vec<JobView>, OrchestratorError> {
     let connection = open_for_reading(copy)?;
     let headers: Vec<String> = connection
@@ -33,7 +33,7 @@ pub(crate) fn jobs_in_copy(copy: &Path) -> Result<Vec<JobView>, OrchestratorErro
         .collect()
 }
 
-/// Checks that a copy is a sound database.
+/// Checks that a copy is an intact database.
 pub(crate) fn check_copy(copy: &Path) -> Result<(), OrchestratorError> {
     let found: String = open_for_reading(copy)?
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))

@@ -1,5 +1,5 @@
-//! What the database has computed from a log (the job's row, its steps), compared with the log: folded again, or, where payloads were
-//! dropped, by the digest of the statement that says so.
+//! Verifies what the database derived from a log (the job's row and its steps), by deriving it again or, if payloads
+//! were dropped, by the digest in the signed statement.
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
@@ -16,13 +16,13 @@ use crate::view::JobView;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// Computes the view of a job from the rows of its log.
+/// Derives the view of a job from the rows of its log.
 pub(super) struct Fold {
     job: JobId,
     view: Option<JobView>,
-    /// The first event whose payload is there and cannot be decoded.
+    /// The first event whose payload exists but cannot be decoded.
     undecodable: Option<Sequence>,
-    /// Whether payloads are missing, so that the view is not all that it was.
+    /// Whether payloads are missing, which makes the view incomplete.
     lacks_payloads: bool,
 }
 
@@ -32,7 +32,7 @@ impl Fold {
     }
 
     pub(super) fn take(&mut self, row: &Row) {
-        // What calls print is most of a log, and no part of the view.
+        // Output is most of a log, and not part of the view.
         if matches!(OUTPUT, Kinds::Only(kinds) if kinds.contains(&row.kind.as_str())) {
             return;
         }
@@ -60,12 +60,12 @@ impl Fold {
         }
     }
 
-    /// Whether the job is over, by its log.
+    /// Whether the job is over, according to its log.
     pub(super) fn is_over(&self) -> bool {
         self.view.as_ref().is_some_and(|view| view.state.is_over())
     }
 
-    /// Compares what the database has with the log; what differs, for people.
+    /// Compares the stored data with the log, and describes the differences.
     pub(super) fn compare(
         &self,
         connection: &Connection,
@@ -83,7 +83,8 @@ impl Fold {
         let columns = Columns::of(connection, self.job)?;
         let mut faults = columns.compare(view);
         match dropped.map(|statement| &statement.derived) {
-            // What is missing without a statement is a fault already, and an earlier version has signed no digests.
+            // A payload that is missing without a statement is already a fault, and statements of earlier versions
+            // contain no digests.
             _ if !self.lacks_payloads => faults.extend(compare_views(connection, view)?),
             None | Some(None) => {}
             Some(Some(DerivedDigests { view: None, .. })) => faults.push(
@@ -102,7 +103,7 @@ impl Fold {
     }
 }
 
-/// The columns of a job's row that repeat what its log says.
+/// The columns of a job's row that duplicate the content of its log.
 struct Columns {
     kind: String,
     state: String,
@@ -143,7 +144,7 @@ impl Columns {
     }
 }
 
-/// Compares the stored view with the one that the log gives.
+/// Compares the stored view with the one derived from the log.
 fn compare_views(connection: &Connection, expected: &JobView) -> Result<Vec<String>> {
     let job = expected.job_id;
     let Ok(mut stored) = read::view(connection, job) else {
@@ -174,7 +175,7 @@ fn compare_views(connection: &Connection, expected: &JobView) -> Result<Vec<Stri
     Ok(faults)
 }
 
-/// What a statement about dropped payloads says of what was computed from them.
+/// The digests for a drop statement of what was derived from the payloads.
 pub(super) fn digests(connection: &Connection, job: JobId, is_sound: bool) -> Result<DerivedDigests> {
     let sequence = connection
         .prepare_cached("SELECT next_sequence - 1 FROM jobs WHERE id = ?1")
@@ -186,7 +187,7 @@ pub(super) fn digests(connection: &Connection, job: JobId, is_sound: bool) -> Re
     Ok(DerivedDigests { sequence, view, network_bytes: network.bytes(), network_sha256: network.sha256() })
 }
 
-/// The list of connections as the log has it.
+/// The list of connections according to the log.
 fn network_lines(connection: &Connection, job: JobId) -> Result<Weighed> {
     let mut lines = Weighed::default();
     each_row(connection, job, Kinds::Only(&["egress"]), |row| {
@@ -198,7 +199,7 @@ fn network_lines(connection: &Connection, job: JobId) -> Result<Weighed> {
     Ok(lines)
 }
 
-/// SHA-256 of what the database has computed from a log, as it lies there. Texts carry their length.
+/// SHA-256 of what the database derived from a log, as stored. Strings are length-prefixed.
 fn digest_of(connection: &Connection, job: JobId) -> Result<String> {
     let mut digest = Weighed::default();
     let mut add = |text: &str| {

@@ -1,4 +1,4 @@
-//! Signed statements, in the database, of which jobs retention has dropped the payloads.
+//! The signed statements about dropped payloads in the database.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -9,7 +9,7 @@ use crate::ids::JobId;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// Keeps a statement. One that is there already stays: what it has digests of cannot be computed a second time.
+/// Stores a statement. An existing one is kept: the digests in it cannot be computed a second time.
 pub(super) fn store(connection: &Connection, statement: &DropStatement) -> Result<()> {
     let DropStatement { job, time_ms, derived: Some(derived), key, signature } = statement else {
         return Ok(());
@@ -36,7 +36,7 @@ pub(super) fn store(connection: &Connection, statement: &DropStatement) -> Resul
         .map_err(failed("storing that payloads were dropped"))
 }
 
-/// The statement of a key that counts that the payloads of a job were dropped.
+/// The statement that a job's payloads were dropped, if a trusted key signed it.
 pub(super) fn of_job(
     connection: &Connection,
     job: JobId,
@@ -61,7 +61,7 @@ pub(super) fn of_job(
     Ok(found.filter(|statement| trusted.has(&statement.key) && statement.is_signed()))
 }
 
-/// The keys that statements name.
+/// The keys named in the statements.
 pub(super) fn keys(connection: &Connection) -> Result<Vec<String>> {
     if !has_table(connection, "drops")? {
         return Ok(Vec::new());

@@ -1,8 +1,9 @@
-//! Deleted rows do not stay in the files of the database.
+//! Erases deleted rows from the database files.
 //!
-//! SQLite overwrites them with zeros. Two places are left: the write-ahead log has older copies of their pages, and pages that were
-//! divided have remains in their free parts. So the log is emptied, and the database is written anew: a small one within seconds
-//! of a deletion, a large one once a day. A mark in the database says that this is still to be done.
+//! SQLite overwrites deleted rows with zeros, but remains are left in two places: the write-ahead log has older
+//! copies of the pages, and pages that were split have remains in their free space. So the log is truncated and the
+//! database is rewritten with `VACUUM`: a small database within seconds of a deletion, a large one once a day. A mark
+//! in the database says that this is still to be done.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +14,23 @@ use crate::error::OrchestratorError;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// How often something that did not work is tried again.
+/// Delay before retrying after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A database up to this size is written anew in a moment, and in memory.
+/// A database up to this size is rewritten quickly, and in memory.
 const SMALL_BYTES: i64 = 64 << 20;
 const REST_OF_SMALL: Duration = Duration::from_secs(10);
 const REST_OF_LARGE: Duration = Duration::from_secs(86_400);
-/// Where the mark is. Nothing else uses it; 1 where the database may have remains of deleted rows.
+/// The pragma that stores the mark, which nothing else uses. It is 1 if the database may have remains of deleted
+/// rows.
 const MARK: &str = "application_id";
 
-/// Has SQLite overwrite what is deleted.
+/// Makes SQLite overwrite deleted content.
 pub(super) fn prepare(connection: &Connection) -> Result<()> {
-    // The pragma answers with a row.
+    // The pragma returns a row.
     connection.query_row("PRAGMA secure_delete = ON", [], |_| Ok(())).map_err(failed("opening the database"))
 }
 
-/// Marks the database, in the transaction that deletes.
+/// Marks the database; called in the deleting transaction.
 pub(super) fn mark(connection: &Connection) -> Result<()> {
     connection.pragma_update(None, MARK, 1).map_err(failed("marking the database"))
 }
@@ -36,26 +38,26 @@ pub(super) fn mark(connection: &Connection) -> Result<()> {
 /// Erases what deletions have left, between transactions.
 #[derive(Debug, Default)]
 pub(super) struct Eraser {
-    /// Whether the log has to be emptied.
+    /// Whether the write-ahead log must be truncated.
     has_log: bool,
-    /// Whether the database has to be written anew.
+    /// Whether the database must be rewritten.
     has_remains: bool,
     tried: Option<Instant>,
     rewritten: Option<Instant>,
 }
 
 impl Eraser {
-    /// For what an earlier server has left.
+    /// Starts with what an earlier server has left.
     pub(super) fn at_start(connection: &Connection) -> Result<Self> {
         Ok(Self { has_log: true, has_remains: number(connection, MARK)? != 0, ..Self::default() })
     }
 
-    /// Something was deleted, and the deletion is committed.
+    /// Notes that a deletion was committed.
     pub(super) fn deleted(&mut self) {
         *self = Self { has_log: true, has_remains: true, tried: None, ..*self };
     }
 
-    /// Does what is due. What fails is tried again later.
+    /// Does what is due. Failures are retried later.
     pub(super) fn erase(&mut self, connection: &Connection) {
         let has_rested = |since: Option<Instant>, rest| since.is_none_or(|since| since.elapsed() >= rest);
         if !(self.has_log || self.has_remains) || !has_rested(self.tried, PAUSE) {
@@ -97,8 +99,8 @@ fn rewrite(connection: &Connection, in_memory: bool) -> Result<()> {
     rewritten
 }
 
-/// Moves the log into the database and truncates it; `false` where somebody reads an older state. A reader is not waited for,
-/// because nothing can be written meanwhile.
+/// Moves the write-ahead log into the database and truncates it; `false` if a reader uses an older snapshot. Does not
+/// wait for readers, because nothing could be written in the meantime.
 fn empty_log(connection: &Connection) -> Result<bool> {
     let emptying = || failed("emptying the log of the database");
     connection.busy_timeout(Duration::ZERO).map_err(emptying())?;
@@ -126,13 +128,13 @@ mod tests {
     use crate::ids::JobId;
     use crate::store::Store;
 
-    /// Whether a text is in any file of the database.
+    /// Whether any file of the database contains a text.
     fn is_in_files(folder: &Path, text: &str) -> bool {
         let files = fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap());
         files.into_iter().any(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
     }
 
-    /// A finished job that says a text in short and long events, between those of others.
+    /// A finished job with a text in short and long events, interleaved with events of another job.
     async fn job_that_says(store: &SqliteStore, text: &str) -> JobId {
         let id = job(store, 0).await;
         let other = job(store, 0).await;
@@ -152,7 +154,7 @@ mod tests {
         let one = job_that_says(&store, "the-first-secret").await;
         let other = job_that_says(&store, "another-secret").await;
         assert!(is_in_files(folder.path(), "the-first-secret"));
-        // Somebody who reads an older state, such as a backup, is not waited for; the next deletion tries again.
+        // A reader of an older snapshot, such as a backup, is not waited for; the next deletion tries again.
         let reader = Connection::open(folder.path().join("caisson.db")).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
         store.delete(one, Actor::named("ada")).await.unwrap();
@@ -169,7 +171,7 @@ mod tests {
         let store = SqliteStore::open(&path).unwrap();
         let id = job_that_says(&store, "the-first-secret").await;
         drop(store);
-        // Deleted and not overwritten.
+        // Deleted but not overwritten.
         let connection = Connection::open(&path).unwrap();
         connection.execute("DELETE FROM events WHERE job = ?1", [id.to_string()]).unwrap();
         mark(&connection).unwrap();
@@ -187,7 +189,7 @@ mod tests {
         let path = folder.path().join("caisson.db");
         let store = SqliteStore::open(&path).unwrap();
         let id = job_that_says(&store, "the-first-secret").await;
-        // The files as a server leaves them that is killed while somebody reads.
+        // The files of a server that was killed while there was a reader.
         let killed = tempfile::tempdir().unwrap();
         let reader = Connection::open(&path).unwrap();
         reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();

@@ -1,9 +1,9 @@
-//! Signed heads in the database: when they are made, and who may be left without one for how long.
+//! Signed heads in the database: when they are created, and for how long a log may go without one.
 //!
-//! The end of a job and the head over it are one transaction, so that a job that is over is never without, whenever a server is killed.
-//! Logs that grow are signed at intervals; and whenever any head is written, so are those of all logs that have waited for longer than
-//! [`MAX_UNSIGNED_MS`]. A check relies on both. What this cannot be true of is never signed afterwards: heads were removed there, and
-//! signing would hide it.
+//! The end of a job and the head over it are written in one transaction, so that a finished job always has a head, no
+//! matter when a server is killed. Growing logs are signed at intervals. Whenever a head is written, all logs that
+//! have waited for longer than [`MAX_UNSIGNED_MS`] are signed, too. The verification relies on both. A log that
+//! violates these rules is never signed afterwards: heads were removed there, and signing it would hide that.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,30 +21,29 @@ use crate::ids::{JobId, Sequence};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// So many events are signed even before their time has come.
+/// A log is signed early after this many events.
 const MOST_UNSIGNED: u64 = 1000;
-/// The columns of a head.
 const COLUMNS: &str = "sequence, hash, number, previous, time_ms, key, signature";
 
-/// Signs in the writing thread; knows which jobs have events that no head covers.
+/// Signs in the writer thread; knows which jobs have events that no head covers.
 pub(super) struct Signer {
     key: SigningKey,
     unsigned: HashMap<JobId, Unsigned>,
-    /// What was in `unsigned` before each change of the open transaction.
+    /// Previous values in `unsigned` for each change of the open transaction.
     changes: Vec<(JobId, Option<Unsigned>)>,
 }
 
-/// A log that no head covers to its end.
+/// A log whose end no head covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsigned {
     /// The newest event that a head covers.
     signed: Sequence,
-    /// When the one after it was written.
+    /// When the event after it was written.
     since_ms: i64,
 }
 
 impl Signer {
-    /// Makes the key where it is missing, and finds what was left unsigned.
+    /// Reads the key or creates it, and finds the logs that were left unsigned.
     pub(super) fn open(connection: &Connection, path: &Path) -> Result<Self> {
         let key = SigningKey::of(path.parent().unwrap_or(Path::new(".")))?;
         Ok(Self { key, unsigned: left_unsigned(connection)?, changes: Vec::new() })
@@ -58,12 +57,12 @@ impl Signer {
         self.changes.push((job, before));
     }
 
-    /// Where the open transaction stands.
+    /// A savepoint within the open transaction.
     pub(super) fn mark(&self) -> usize {
         self.changes.len()
     }
 
-    /// Forgets what was done after a mark: the transaction, or a part of it, is undone.
+    /// Reverts the changes after a savepoint, because the transaction or a part of it was rolled back.
     pub(super) fn undo_to(&mut self, mark: usize) {
         while self.changes.len() > mark
             && let Some((job, before)) = self.changes.pop()
@@ -75,7 +74,7 @@ impl Signer {
         }
     }
 
-    /// The transaction is committed.
+    /// Notes that the transaction was committed.
     pub(super) fn committed(&mut self) {
         self.changes.clear();
     }
@@ -85,14 +84,14 @@ impl Signer {
         self.key.sign_drop(job, derived)
     }
 
-    /// Signs that a job was deleted whose log ended so.
+    /// Signs that a job was deleted whose log ended with `last`.
     pub(super) fn sign_deletion(&mut self, job: JobId, last: (Sequence, &[u8]), by: &Actor) -> Tombstone {
         self.set(job, None);
         self.key.sign_deletion(job, last, by)
     }
 }
 
-/// The logs that a server which was killed has left unsigned. Those that it cannot have left so are told and stay as they are.
+/// The logs that a killed server may have left unsigned. Any other unsigned log is reported and not signed again.
 fn left_unsigned(connection: &Connection) -> Result<HashMap<JobId, Unsigned>> {
     let unsigned: Vec<(String, bool, u64, Option<i64>)> = connection
         .prepare(
@@ -124,7 +123,7 @@ fn left_unsigned(connection: &Connection) -> Result<HashMap<JobId, Unsigned>> {
     Ok(found)
 }
 
-/// When the newest head of all jobs was signed. Those of a clock that was ahead do not count.
+/// When the newest head of all jobs was signed. Times in the future, from a wrong clock, are ignored.
 pub(super) fn newest_ms(connection: &Connection) -> Result<i64> {
     connection
         .prepare_cached("SELECT COALESCE(MAX(time_ms), 0) FROM heads WHERE time_ms <= ?1")
@@ -132,7 +131,7 @@ pub(super) fn newest_ms(connection: &Connection) -> Result<i64> {
         .map_err(failed("reading signed heads"))
 }
 
-/// Takes notice of new events; signs where the job is over or much has come since the last head.
+/// Notes new events. Signs the log if the job is over or many events have been added since the last head.
 pub(super) fn note(
     context: &mut Context<'_>,
     job: JobId,
@@ -157,7 +156,7 @@ pub(super) fn note(
     Ok(())
 }
 
-/// Signs the end of a log; whether it could be. It cannot where the head before is not the one that this server knows of.
+/// Signs the end of a log. Returns `false` if the previous head is not the one that this server expects.
 fn sign(context: &mut Context<'_>, job: JobId, end: (Sequence, &[u8])) -> Result<bool> {
     let Some(Unsigned { signed, .. }) = context.signer.unsigned.get(&job).copied() else { return Ok(false) };
     context.signer.set(job, None);
@@ -192,7 +191,7 @@ fn sign(context: &mut Context<'_>, job: JobId, end: (Sequence, &[u8])) -> Result
     Ok(true)
 }
 
-/// Signs the end of every log that has grown since its last head; how many.
+/// Signs the end of every log that has grown since its last head; returns their number.
 pub(super) fn sign_all(context: &mut Context<'_>) -> Result<usize> {
     sign_where(context, |_| true)
 }
@@ -227,7 +226,6 @@ pub(super) fn of_job(connection: &Connection, job: JobId) -> Result<Vec<SignedHe
         .map_err(failed("reading signed heads"))
 }
 
-/// The newest head of a job.
 fn newest(connection: &Connection, job: JobId) -> Result<Option<SignedHead>> {
     connection
         .prepare_cached(&format!("SELECT {COLUMNS} FROM heads WHERE job = ?1 ORDER BY sequence DESC LIMIT 1"))
@@ -248,7 +246,8 @@ fn head(job: JobId, row: &Row<'_>) -> rusqlite::Result<SignedHead> {
     })
 }
 
-/// Jobs that are over and of which a head was signed not long before the newest of all: what was written last when a server was killed.
+/// Finished jobs with a head signed shortly before the newest of all, whose files a killed server may not have
+/// finished.
 pub(super) fn ended_lately(connection: &Connection) -> Result<Vec<JobId>> {
     let since_ms = newest_ms(connection)?.saturating_sub(MAX_UNSIGNED_MS);
     let ids: Vec<String> = connection
@@ -261,7 +260,7 @@ pub(super) fn ended_lately(connection: &Connection) -> Result<Vec<JobId>> {
     ids.iter().map(|id| parse_id(id)).collect()
 }
 
-/// The keys that the heads of a database name, and its statements about dropped payloads and deleted jobs.
+/// All keys named in the heads of a database, and in its statements about dropped payloads and deleted jobs.
 pub(crate) fn keys_of_heads(database: &Path) -> Result<Vec<String>> {
     let connection = super::open_for_reading(database)?;
     let mut keys: Vec<String> = connection

@@ -1,4 +1,4 @@
-//! A real database, changed behind the server's back.
+//! Tests with a real database that is tampered with.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::request::{JobDefaults, NewJob};
 use crate::state::JobState;
 use crate::store::{NewRecord, Store};
 
-/// As `caisson audit verify` does it.
+/// Verifies like `caisson audit verify`.
 pub(super) fn verify_audit(
     folder: &Path,
     job: Option<JobId>,
@@ -61,7 +61,7 @@ pub(super) async fn end(store: &SqliteStore, job: JobId) {
     store.append(job, Fence::Anybody, vec![over.into()]).await.unwrap();
 }
 
-/// A folder with one finished job of ten events (one of them long) and one of three that goes on.
+/// A folder with a finished job of ten events (one of them long) and an unfinished job of three.
 pub(super) async fn folder() -> (tempfile::TempDir, JobId, JobId) {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
@@ -91,7 +91,7 @@ async fn an_untouched_log_is_sound_and_signed_to_its_end() {
     let of = |job| report.jobs.iter().find(|it| it.job == job).unwrap();
     assert_eq!((of(first).events, of(first).heads, of(first).signed_until), (10, 1, 10));
     assert_eq!((of(second).events, of(second).signed_until), (3, 3));
-    // A server that starts again signs with the same key and signs nothing twice.
+    // A server that restarts signs with the same key and signs nothing twice.
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
     assert_eq!(store.sign_heads().await.unwrap(), 0);
     store.append(second, Fence::Anybody, vec![note("more")]).await.unwrap();
@@ -152,12 +152,13 @@ async fn every_change_of_a_row_is_found() {
     }
 }
 
-/// Whoever can write to the database can compute the chain anew and drop the heads; a head that was kept elsewhere tells.
+/// Someone who can write to the database can recompute the chain and remove the heads; a head that was kept elsewhere
+/// reveals that.
 #[tokio::test]
 async fn a_log_that_was_written_anew_is_found_by_a_head_that_was_kept_elsewhere() {
     let (folder, first, _) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
-    // The same job with the last two events taken away, as if they had never been.
+    // The same job without its last two events, as if they had never been there.
     change(folder.path(), "DELETE FROM events WHERE job = ?1 AND sequence > 8", first);
     change(
         folder.path(),
@@ -220,7 +221,7 @@ async fn a_deletion_by_the_server_is_told_from_a_removal_by_hand() {
     let report = verify_audit(folder.path(), None, &[]).unwrap();
     assert_eq!((report.is_sound, report.deleted, report.jobs.len()), (true, 1, 1));
     assert!(verify_audit(folder.path(), Some(second), &[]).unwrap().is_sound);
-    // What a deletion leaves is exported like heads, and counts where the database has lost its own.
+    // A deletion statement is exported like heads, and counts if the database has lost its own.
     let exported = crate::audit::export_heads(folder.path(), first).unwrap();
     assert_eq!((exported.heads.len(), exported.tombstones.len()), (0, 1));
     change(folder.path(), "DELETE FROM tombstones WHERE job = ?1", first);
@@ -253,14 +254,14 @@ async fn a_deletion_that_was_made_up_is_found() {
     ] {
         assert!(forge(&changed).contains("false signature"), "{changed:?}");
     }
-    // Signed by a key of one's own, and one of the server's about a log that was shorter than what was kept.
+    // Signed by another key, and signed by the server's key for a log shorter than what was kept.
     let elsewhere = tempfile::tempdir().unwrap();
     let other = SigningKey::of(elsewhere.path()).unwrap().sign_deletion(first, (10, &[1; 32]), &ada());
     assert!(forge(&other).contains("by a key that does not count"));
     let key = SigningKey::of(folder.path()).unwrap();
     assert!(forge(&key.sign_deletion(first, (9, &[1; 32]), &ada())).contains("the log ended with event 9"));
     assert!(forge(&key.sign_deletion(first, (10, &[1; 32]), &ada())).contains("was not what it was"));
-    // Also where no head was kept the statements are looked at.
+    // The statements are verified even if no head was kept.
     let connection = Connection::open(folder.path().join("caisson.db")).unwrap();
     let text = serde_json::to_string(&Tombstone { by: "bob".into(), ..own }).unwrap();
     connection.execute("UPDATE tombstones SET statement = ?1", [text]).unwrap();
@@ -295,7 +296,7 @@ async fn a_changed_zip_and_a_changed_list_of_files_are_found() {
     end(&store, id).await;
     let states = || look().jobs[0].files.iter().map(|file| file.state).collect::<Vec<_>>();
     assert_eq!((states(), look().is_sound), (vec![FileState::Sound, FileState::Sound], true));
-    // What retention drops does not take the digests along.
+    // Retention does not drop the digests.
     store.drop_payloads(id).await.unwrap();
     for (path, text) in &files {
         std::fs::write(path, text.to_uppercase()).unwrap();
@@ -315,14 +316,14 @@ async fn a_forged_head_is_refused() {
     let forged = SignedHead { hash: "11".repeat(32), ..kept[0].clone() };
     let report = verify_audit(folder.path(), Some(first), &[forged]).unwrap();
     assert!(faults(&report).contains("false signature"), "{}", faults(&report));
-    // One that another key has signed over other events.
+    // A head that another key signed over other events.
     let other = tempfile::tempdir().unwrap();
     let key = SigningKey::of(other.path()).unwrap();
     let report = verify_audit(folder.path(), Some(first), &[key.sign(first, (10, &[1; 32]), None)]).unwrap();
     assert!(faults(&report).contains("not what it was"), "{}", faults(&report));
 }
 
-/// Whoever can write to the database can compute the chain anew and sign it with a key of their own.
+/// Someone who can write to the database can recompute the chain and sign it with a key of their own.
 #[tokio::test]
 async fn a_log_that_was_written_anew_and_signed_by_another_key_is_found() {
     let (folder, first, second) = folder().await;
@@ -354,7 +355,8 @@ async fn a_log_that_was_written_anew_and_signed_by_another_key_is_found() {
     assert!(faults(&report).contains("by a key that does not count"), "{}", faults(&report));
     let sound = report.jobs.iter().find(|it| it.job == second).unwrap();
     assert!(sound.faults.is_empty(), "{}", faults(&report));
-    // Who can write to the whole folder can name their key there; not to who has kept the right one elsewhere.
+    // Someone who can write to the whole folder can add their key there; that does not help against a caller who has
+    // kept the right key elsewhere.
     std::fs::write(folder.path().join("audit.pub.old"), &key).unwrap();
     assert!(verify_audit(folder.path(), Some(first), &[]).unwrap().is_sound);
     let report = crate::audit::verify_audit(folder.path(), Some(first), &Kept::default(), &known).unwrap();
@@ -370,7 +372,7 @@ async fn dropped_payloads_leave_the_chain_whole() {
     let report = verify_audit(folder.path(), Some(first), &kept).unwrap();
     assert!(report.is_sound, "{}", faults(&report));
     assert_eq!((report.jobs[0].dropped_payloads, report.jobs[0].signed_until), (8, 10));
-    // What shows how the job went is never dropped.
+    // Payloads that show how the job went are never dropped.
     change(folder.path(), "UPDATE events SET payload = NULL WHERE job = ?1 AND sequence = 10", first);
     let report = verify_audit(folder.path(), Some(first), &kept).unwrap();
     assert!(faults(&report).contains("event 10: its payload was removed"), "{}", faults(&report));
@@ -391,7 +393,7 @@ async fn payloads_are_missed_although_the_database_says_that_they_were_dropped()
         assert!(faults(&report).contains("its payload was removed, and not by retention"), "{report:?}");
     };
     missed();
-    // Nor does the statement about another job help, nor one by a key of one's own.
+    // A statement about another job does not help, nor does one signed by another key.
     change(
         folder.path(),
         "INSERT INTO drops SELECT ?1, time_ms, key, signature, sequence, view, network_bytes, network_sha256 FROM drops",
@@ -410,7 +412,7 @@ async fn payloads_are_missed_although_the_database_says_that_they_were_dropped()
     );
     change(folder.path(), &sql, first);
     missed();
-    // A server that starts again signs nothing afterwards.
+    // A server that restarts does not sign it afterwards.
     change(folder.path(), "DELETE FROM drops WHERE job = ?1", first);
     drop(store);
     drop(SqliteStore::open(&folder.path().join("caisson.db")).unwrap());

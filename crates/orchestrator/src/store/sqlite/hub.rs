@@ -1,4 +1,4 @@
-//! Tells watchers that a job has new events.
+//! Notifies watchers about new events of a job.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,27 +7,27 @@ use tokio::sync::watch;
 
 use crate::ids::{JobId, Sequence};
 
-/// So many may be left behind.
+/// Up to this many unused entries are tolerated.
 const MANY: usize = 64;
 
-/// Who watches which job.
+/// The watchers of each job.
 #[derive(Default)]
 pub(super) struct Hub {
     jobs: Mutex<HashMap<JobId, watch::Sender<Sequence>>>,
 }
 
 impl Hub {
-    /// The newest durable sequence number of a job, as far as it was told since somebody watches; 0 before that.
+    /// The newest durable sequence number of a job, as reported since the first watcher subscribed; 0 before that.
     pub(super) fn watch(&self, job: JobId) -> watch::Receiver<Sequence> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing is ever told of a job that is over, so those who watched one are looked for here.
+        // A finished job gets no further events that would clean up its entry, so that is done here.
         if jobs.len() >= MANY && jobs.len() == jobs.capacity() {
             jobs.retain(|_, sender| sender.receiver_count() > 0);
         }
         jobs.entry(job).or_insert_with(|| watch::channel(0).0).subscribe()
     }
 
-    /// Tells the watchers of a job, and forgets a job that nobody watches any more.
+    /// Notifies the watchers of a job, and forgets the job if there are none left.
     pub(super) fn tell(&self, job: JobId, sequence: Sequence) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = jobs.get(&job)

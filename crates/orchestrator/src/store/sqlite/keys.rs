@@ -1,4 +1,4 @@
-//! Keys, what the jobs of one use, and the roles of people with accounts elsewhere.
+//! API keys, the usage of a key, and the roles of OIDC users.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::ids::JobId;
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
 const MINUTE_MS: i64 = 60_000;
-/// What was spent before this is of no account any more.
+/// Spending older than this no longer matters.
 const SPENDING_KEPT_MINUTES: i64 = 2 * 24 * 60;
 
 pub(super) fn put(context: &mut Context<'_>, digest: [u8; 32], key: &Key) -> Result<()> {
@@ -43,7 +43,7 @@ pub(super) fn all(connection: &Connection) -> Result<Vec<([u8; 32], Key)>> {
     rows.into_iter().map(|(digest, key)| Ok((digest, read::decode("a key", &key)?))).collect()
 }
 
-/// Whether a database has any; not where it is none, or one of before there were keys.
+/// Whether a database has any keys; `false` if there is no database or it predates keys.
 pub(crate) fn has_keys(database: &Path) -> bool {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let Ok(connection) = Connection::open_with_flags(database, flags) else { return false };
@@ -59,7 +59,7 @@ pub(super) fn submitter(connection: &Connection, job: JobId) -> Result<Option<Ke
         .ok_or(OrchestratorError::NoJob(job))
 }
 
-/// Adds to what a key has spent. It stays when the job is deleted.
+/// Adds to the spending of a key. It is kept when the job is deleted.
 pub(super) fn spend(context: &Context<'_>, id: &KeyId, time_ms: i64, nanodollars: u64) -> Result<()> {
     let minute = time_ms / MINUTE_MS;
     let amount = i64::try_from(nanodollars).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Jobs and events in one SQLite file: write-ahead log, full synchronisation, one writer with group commit.
+//! Jobs and events in one SQLite file: write-ahead log, `synchronous = FULL`, a single writer with group commit.
 
 mod audit;
 #[cfg(test)]
@@ -51,7 +51,7 @@ use crate::state::JobState;
 use crate::store::{EventPage, Kinds, Removable};
 use crate::view::JobView;
 
-/// What each version adds to the one before, from version 1.
+/// The migration scripts; each upgrades the schema by one version.
 const MIGRATIONS: [&str; 7] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
@@ -61,15 +61,14 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("schema_6.sql"),
     include_str!("schema_7.sql"),
 ];
-/// How long to wait for a lock that another program holds on the file.
+/// How long to wait for a lock that another process holds on the file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// For files that nobody else may read.
+/// For files that only the server may read.
 const OWN_MODE: u32 = 0o600;
-/// How many statements a connection keeps ready: more than there are.
+/// Capacity of the prepared statement cache: more than there are statements.
 const STATEMENTS_KEPT: usize = 64;
 
-/// Keeps jobs in an SQLite file.
 pub struct SqliteStore {
     writer: Writer,
     readers: Arc<Readers>,
@@ -83,19 +82,16 @@ struct Readers {
 }
 
 impl SqliteStore {
-    /// Opens the file, or makes it. The caller holds the lock on the folder, so leases of an earlier life of this
-    /// server are void and are cleared.
+    /// Opens the file or creates it. The caller holds the lock on the folder, so leases of an earlier server process
+    /// are void and are cleared.
     ///
     /// # Errors
-    /// The file cannot be opened or is of a newer version.
+    /// The file cannot be opened or has a newer version.
     pub fn open(path: &Path) -> Result<Self, OrchestratorError> {
         Self::open_measured(path, Arc::default())
     }
 
-    /// The same, and counts what is written.
-    ///
-    /// # Errors
-    /// As [`SqliteStore::open`].
+    /// Like [`SqliteStore::open`], and counts what is written.
     pub(crate) fn open_measured(path: &Path, metrics: Arc<Metrics>) -> Result<Self, OrchestratorError> {
         keep_private(path).map_err(OrchestratorError::io(format!("protecting {}", path.display())))?;
         let connection = Connection::open(path).map_err(failed("opening the database"))?;
@@ -158,8 +154,8 @@ impl Readers {
     }
 }
 
-/// What jobs are told and do is nobody else's to read, whatever the folder around it allows. SQLite gives the files beside this one
-/// its mode; those of an earlier version have another one.
+/// Makes the database readable by the server only, whatever the permissions of the folder. SQLite gives the files
+/// beside it the same mode, but those of an earlier version may have another one.
 fn keep_private(path: &Path) -> io::Result<()> {
     match OpenOptions::new().create_new(true).write(true).mode(OWN_MODE).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -183,8 +179,8 @@ fn open_for_reading(path: &Path) -> Result<Connection, OrchestratorError> {
     Ok(connection)
 }
 
-/// Statements are kept ready. Without the stability guarantee SQLite would look at what is bound to each `LIMIT ?` to choose a plan,
-/// and so read the statement's text again at every use.
+/// Configures the statement cache and the lock timeout. Without the query planner stability guarantee (QPSG), SQLite
+/// would look at the value bound to each `LIMIT ?` to choose a plan, and so parse the statement again at every use.
 fn prepare_for_use(connection: &Connection) -> Result<(), OrchestratorError> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
     connection
@@ -194,7 +190,7 @@ fn prepare_for_use(connection: &Connection) -> Result<(), OrchestratorError> {
         .map_err(failed("opening the database"))
 }
 
-/// How many of the migrations a database has seen.
+/// The number of migrations that were applied to a database.
 fn version(connection: &Connection) -> Result<i64, OrchestratorError> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("reading the version"))
 }
@@ -218,14 +214,14 @@ fn migrate(connection: &Connection) -> Result<(), OrchestratorError> {
     Ok(())
 }
 
-/// Whether there is a table: a database that no server has opened since a table was added has none of it.
+/// Whether a table exists. It is missing if no server has opened the database since the table was introduced.
 fn has_table(connection: &Connection, name: &str) -> Result<bool, OrchestratorError> {
     connection
         .query_row("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = ?1)", [name], |row| row.get(0))
         .map_err(failed("looking at the database"))
 }
 
-/// Turns an error of SQLite into ours.
+/// Converts an error of SQLite.
 fn failed(what: &str) -> impl FnOnce(rusqlite::Error) -> OrchestratorError {
     let what = what.to_owned();
     move |error| match error.sqlite_error_code() {
@@ -354,7 +350,7 @@ impl Store for SqliteStore {
     }
 
     async fn drop_payloads(&self, job: JobId) -> Result<(), OrchestratorError> {
-        // What is computed from the payloads can be compared with them for the last time.
+        // This is the last chance to compare the derived data with the payloads.
         let is_sound = self.verify(job).await?.faults.is_empty();
         if !is_sound {
             tracing::warn!(%job, "the check of the job finds faults; its payloads are dropped nevertheless");
@@ -457,7 +453,7 @@ impl Store for SqliteStore {
 
 #[cfg(test)]
 impl SqliteStore {
-    /// As if the disk was full: the database cannot grow.
+    /// Simulates a full disk: the database cannot grow.
     pub(crate) async fn set_full(&self, is_full: bool) {
         let pages = if is_full { 1 } else { 1_000_000 };
         let set = move |context: &mut writer::Context<'_>| {
@@ -490,7 +486,7 @@ mod tests {
         assert!(matches!(told(ffi::SQLITE_CONSTRAINT), OrchestratorError::Store { .. }));
     }
 
-    /// A disk that takes nothing is noticed by what is written, not by a statement that changes nothing.
+    /// A disk that cannot be written is only noticed by an actual write, not by a statement that changes nothing.
     #[tokio::test]
     async fn checking_the_database_writes_to_it() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Payloads that retention drops: the events stay in the chain, what they said is gone.
+//! Payloads that retention drops: the events stay in the chain, but their content is gone.
 
 use rusqlite::{Connection, params};
 
@@ -10,23 +10,23 @@ use crate::ids::JobId;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// What says how a job went, and not what was in it: these events keep their payload. The first one is what the job
-/// shall do, without which it cannot be shown or tried again.
+/// Events that show how a job went, but not what was in it. They keep their payload. The first one has the job's
+/// spec, without which the job can be neither shown nor retried.
 const KEPT_KINDS: [&str; 5] = ["job_created", "state_changed", "wished", "artifact_stored", "audit_stored"];
 
-/// Whether an event of this kind never loses its payload.
 pub(super) fn is_kept(kind: &str) -> bool {
     KEPT_KINDS.contains(&kind)
 }
 
-/// Jobs that ended before a moment and still have their payloads, oldest first, those that follow a job.
+/// Jobs that ended before a point in time and still have their payloads, oldest first, starting after `after`.
 pub(super) fn to_drop(
     connection: &Connection,
     ended_before_ms: i64,
     after: Option<JobId>,
     limit: usize,
 ) -> Result<Vec<JobId>> {
-    // The plus keeps SQLite on the order of the ids: by state it would sort all jobs for each page.
+    // The plus makes SQLite use the order of the ids; with an index on the state, it would sort all jobs for each
+    // page.
     let texts: Vec<String> = connection
         .prepare_cached(
             "SELECT id FROM jobs WHERE +state IN ('complete', 'failed', 'cancelled') AND payloads_dropped = 0
@@ -41,8 +41,8 @@ pub(super) fn to_drop(
     texts.iter().map(|text| parse_id(text)).collect()
 }
 
-/// Drops the payloads of a job, and signs that it did, with digests of what was computed from them where the check has found nothing
-/// wrong with it.
+/// Drops the payloads of a job and signs a statement about it. The statement contains digests of the derived data if
+/// the verification found no faults.
 pub(super) fn drop_of(context: &mut Context<'_>, job: JobId, is_sound: bool) -> Result<()> {
     let digests = derived::digests(context.connection, job, is_sound)?;
     let id = job.to_string();
@@ -51,7 +51,7 @@ pub(super) fn drop_of(context: &mut Context<'_>, job: JobId, is_sound: bool) -> 
         format!(
             "UPDATE events SET payload = NULL WHERE job = ?1 AND payload IS NOT NULL AND kind NOT IN ({kept})"
         ),
-        // Long payloads, and pictures that events speak of.
+        // Long payloads, and images that events refer to.
         format!(
             "DELETE FROM blobs WHERE job = ?1 AND digest NOT IN
              (SELECT digest FROM events WHERE job = ?1 AND kind IN ({kept}))"

@@ -1,4 +1,4 @@
-//! The reads.
+//! Read queries.
 
 use std::str::FromStr;
 
@@ -20,9 +20,9 @@ use crate::view::{JobView, StepView};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// A page of events ends after so many bytes, with at least one event.
+/// A page of events ends after this many bytes, but has at least one event.
 const MAX_PAGE_BYTES: usize = 8 * 1024 * 1024;
-/// The longest payload that is ever unpacked.
+/// Maximum size of a decompressed payload.
 const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
 
 fn undecodable(what: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> OrchestratorError {
@@ -46,17 +46,17 @@ fn opening(kind: &str) -> String {
     format!("{{\"kind\":\"{kind}\",\"data\":")
 }
 
-/// How a payload starts that says who did it. It stands in the payload so that the chain covers it; nothing but this makes it the first
-/// field, so nobody who is told of in an event can write it there.
+/// How a payload with an actor starts. The actor is part of the payload so that the hash chain covers it. Only this
+/// code writes it as the first field, so nothing that an event contains can forge it.
 const DONE_BY: &str = "{\"done_by\":";
 
-/// Who did it, as a payload says it.
+/// The actor of an event, as encoded in its payload.
 #[derive(Deserialize)]
 struct DoneBy {
     done_by: Actor,
 }
 
-/// The data of an event without its kind, which has a column of its own.
+/// Encodes the data of an event without its kind, which has its own column.
 pub(super) fn encode_payload(event: &Event) -> Result<String> {
     let whole = encode(&event.body)?;
     let data = whole.strip_prefix(&opening(event.body.kind())).and_then(|rest| rest.strip_suffix('}'));
@@ -172,7 +172,7 @@ pub(super) fn count_waiting(connection: &Connection) -> Result<usize> {
 }
 
 pub(super) fn count_by_state(connection: &Connection) -> Result<Vec<(JobState, u64)>> {
-    // All of them by one index alone, less the bare sandboxes, which are fewer.
+    // Count all jobs with an index alone, then subtract the bare sandboxes, which are fewer.
     let sql = "SELECT state, SUM(count) FROM (
                    SELECT state, COUNT(*) AS count FROM jobs GROUP BY state
                    UNION ALL SELECT state, -COUNT(*) FROM jobs WHERE kind = 'sandbox' GROUP BY state
@@ -212,7 +212,8 @@ pub(super) fn removable(
     after: Option<JobId>,
     limit: usize,
 ) -> Result<Vec<Removable>> {
-    // The plus keeps SQLite on the order of the ids: by state it would sort all jobs for each page.
+    // The plus makes SQLite use the order of the ids; with an index on the state, it would sort all jobs for each
+    // page.
     let rows: Vec<(String, bool, i64)> = connection
         .prepare_cached(
             "SELECT id, state = 'draft',
@@ -230,7 +231,7 @@ pub(super) fn removable(
     rows.into_iter().map(removable).collect()
 }
 
-/// What the ids of all later jobs are greater than.
+/// A text that sorts before the ids of all later jobs.
 pub(super) fn text_after(job: Option<JobId>) -> String {
     job.map(|job| job.to_string()).unwrap_or_default()
 }
@@ -268,7 +269,7 @@ impl RawEvent {
         }
     }
 
-    /// The event, and how many bytes its payload has.
+    /// The event, and the size of its payload.
     fn decode(mut self) -> Result<(Event, usize)> {
         let payload = match (self.payload.take(), self.packed.take()) {
             (Some(payload), _) => payload,
@@ -287,7 +288,7 @@ impl RawEvent {
     }
 }
 
-/// A page of events after a sequence number, up to a limit and a number of bytes.
+/// A page of events after a sequence number, bounded by a count and by size.
 pub(super) fn events(
     connection: &Connection,
     job: JobId,
@@ -317,7 +318,7 @@ pub(super) fn events(
     Ok(EventPage { events, is_last: false })
 }
 
-/// The kinds are names of ours, and few.
+/// The SQL condition for these kinds. No escaping needed: the names are constants of this crate.
 pub(super) fn condition(kinds: Kinds) -> String {
     let list = |kinds: &[&str]| kinds.iter().map(|kind| format!("'{kind}'")).collect::<Vec<_>>().join(", ");
     match kinds {
@@ -327,7 +328,7 @@ pub(super) fn condition(kinds: Kinds) -> String {
     }
 }
 
-/// Bytes by their digest in hexadecimal.
+/// The stored bytes with this digest (hexadecimal).
 pub(super) fn blob(connection: &Connection, job: JobId, digest: &str) -> Result<Option<Vec<u8>>> {
     let pair = |at: usize| digest.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
     let Some(digest) = (0..digest.len()).step_by(2).map(pair).collect::<Option<Vec<u8>>>() else {

@@ -1,5 +1,5 @@
-//! The room that a database takes. What is deleted leaves free pages; they are given back bit by bit, and all at once where a
-//! database of an earlier version has many.
+//! Disk space of the database. Deletions leave free pages; these are returned to the file system bit by bit, or all
+//! at once if a database of an earlier version has many.
 
 use rusqlite::Connection;
 
@@ -8,22 +8,23 @@ use crate::error::OrchestratorError;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// How `PRAGMA auto_vacuum` calls a database whose pages are given back when asked for.
+/// The value of `PRAGMA auto_vacuum` for a database that returns pages on request.
 const INCREMENTAL: i64 = 2;
-/// So many pages are given back at once: a few megabytes, so that others who write do not wait long.
+/// Pages returned per call: a few megabytes, so that other writers do not wait long.
 const PAGES_AT_ONCE: i64 = 1024;
-/// Free pages below this are left: they are used again soon.
+/// This many free pages are kept, because they are soon used again.
 const PAGES_KEPT: i64 = 4096;
-/// A database of an earlier version is written anew where at least this much of it is free, and more than half.
+/// A database of an earlier version is rewritten if at least this much of it is free, and more than half.
 const MUCH_BYTES: i64 = 64 << 20;
 
-/// Lets a database that is about to be made give pages back. One that is there already stays as it is.
+/// Configures a new database to return pages on request. Has no effect on an existing one.
 pub(super) fn prepare(connection: &Connection) -> Result<()> {
     connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(failed("opening the database"))
 }
 
-/// Writes a database of an earlier version anew where much of it is free; from then on it gives pages back by itself. Takes a while,
-/// so it is done before anybody waits. A disk without room for the copy is no reason not to start.
+/// Rewrites a database of an earlier version if much of it is free; from then on it returns pages on request. This
+/// takes a while, so it runs before the server accepts requests. If the disk has no room for the copy, the server
+/// starts anyway.
 pub(super) fn give_back_much(connection: &Connection) {
     let is_worth_it = || -> Result<bool> {
         let (pages, free) = (number(connection, "page_count")?, number(connection, "freelist_count")?);
@@ -48,13 +49,13 @@ pub(super) fn give_back_much(connection: &Connection) {
     }
 }
 
-/// Gives a bit of what is free back; whether there is more.
+/// Returns some free pages to the file system; `true` if there are more.
 pub(super) fn give_back_some(connection: &Connection) -> Result<bool> {
     let free = number(connection, "freelist_count")?;
     if free <= PAGES_KEPT || number(connection, "auto_vacuum")? != INCREMENTAL {
         return Ok(false);
     }
-    // Each row that it answers with is a page: one that is not read to its end stops early.
+    // The pragma frees one page per result row, so all rows must be read.
     connection
         .prepare(&format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})"))
         .and_then(|mut vacuum| {
@@ -66,7 +67,7 @@ pub(super) fn give_back_some(connection: &Connection) -> Result<bool> {
     Ok(number(connection, "freelist_count")? > PAGES_KEPT)
 }
 
-/// What is taken by what is kept.
+/// Size of the pages in use.
 pub(super) fn used_bytes(connection: &Connection) -> Result<u64> {
     let pages = number(connection, "page_count")? - number(connection, "freelist_count")?;
     Ok(u64::try_from(pages.saturating_mul(number(connection, "page_size")?)).unwrap_or(0))
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
     use crate::store::Store as _;
 
-    /// Fills a database and frees almost all of it again.
+    /// Fills a database and then frees almost all of it.
     fn waste(path: &Path, mebibytes: usize) {
         let connection = Connection::open(path).unwrap();
         let filler = vec![7_u8; 1 << 20];

@@ -1,4 +1,4 @@
-//! Logins that were ended before their time, and links that were shared.
+//! Logins that were ended early, and shared links.
 
 use rusqlite::{Connection, params};
 
@@ -10,7 +10,8 @@ use crate::error::OrchestratorError;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// What is over is kept so long: a clock that was ahead for a while must not bring a login back.
+/// How long entries are kept after their expiry: a clock that was ahead for a while must not make a login valid
+/// again.
 const KEPT_MS: i64 = 30 * 86_400_000;
 
 pub(super) fn end(context: &mut Context<'_>, id: &SessionId, until_ms: i64) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Signed statements, in the database, of the jobs that were deleted. They stay when everything else of a job goes.
+//! The signed statements about deleted jobs in the database. They remain when everything else of a job is deleted.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -12,7 +12,6 @@ type Result<T> = std::result::Result<T, OrchestratorError>;
 
 const TABLE: &str = "tombstones";
 
-/// Keeps a statement.
 pub(super) fn store(connection: &Connection, tombstone: &Tombstone) -> Result<()> {
     let statement = encode(tombstone)?;
     connection
@@ -24,7 +23,6 @@ pub(super) fn store(connection: &Connection, tombstone: &Tombstone) -> Result<()
         .map_err(failed("storing that a job was deleted"))
 }
 
-/// The statement about one job.
 pub(super) fn of_job(connection: &Connection, job: JobId) -> Result<Option<Tombstone>> {
     if !has_table(connection, TABLE)? {
         return Ok(None);
@@ -36,7 +34,7 @@ pub(super) fn of_job(connection: &Connection, job: JobId) -> Result<Option<Tombs
     text.map(|text| decode("a deletion", &text)).transpose()
 }
 
-/// All of them, oldest first.
+/// All deletion statements, oldest first.
 pub(super) fn all(connection: &Connection) -> Result<Vec<Tombstone>> {
     if !has_table(connection, TABLE)? {
         return Ok(Vec::new());

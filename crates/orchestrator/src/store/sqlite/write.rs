@@ -1,4 +1,4 @@
-//! The writes, each inside the writer's transaction.
+//! Write operations; each runs inside the writer's transaction.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -17,9 +17,9 @@ use crate::ids::{Generation, JobId};
 use crate::store::{Created, Link, NewRecord, digest};
 use crate::view::{Changed, JobView};
 
-/// The one owner there can be while the data folder is locked.
+/// The only possible owner, because the data folder is locked.
 const OWNER: &str = "this server";
-/// Payloads longer than this are compressed and stored aside.
+/// Larger payloads are compressed and stored in `blobs`.
 const MAX_INLINE_BYTES: usize = 8 * 1024;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
@@ -45,7 +45,7 @@ pub(super) fn create(context: &mut Context<'_>, record: NewRecord) -> Result<Cre
             .and_then(|mut insert| insert.execute(params![key, body_digest, id.to_string()]))
             .map_err(failed("storing the idempotency key"))?;
     }
-    // One time for all of it: the view must be the one that the log gives.
+    // One timestamp for everything: the view must equal the one derived from the log.
     let time_ms = now_ms();
     let mut view = JobView::new(id, time_ms, &spec);
     let mut cursor = Cursor { next_sequence: 1, head: Vec::new() };
@@ -132,7 +132,7 @@ pub(super) fn append(
     Ok(placed)
 }
 
-/// What models have cost for a job, in billionths of a dollar.
+/// Model cost of a job, in nanodollars.
 fn spent(view: &JobView) -> u64 {
     view.agent.as_ref().map_or(0, |agent| agent.spent.cost_nanodollars)
 }
@@ -150,16 +150,16 @@ fn store_steps(context: &Context<'_>, view: &JobView, range: std::ops::Range<usi
     Ok(())
 }
 
-/// A view without its steps, which have a table of their own.
+/// Encodes a view without its steps, which have their own table.
 fn header_of(view: &mut JobView) -> String {
-    // Not copied to be left out: there may be thousands.
+    // Taken out and put back, not cloned: there may be thousands.
     let steps = std::mem::take(&mut view.steps);
     let header = serde_json::to_string(view).unwrap_or_default();
     view.steps = steps;
     header
 }
 
-/// The name of a kind in the database.
+/// The name of a job kind in the database.
 pub(super) fn kind_name(kind: JobKind) -> &'static str {
     match kind {
         JobKind::Job => "job",
@@ -167,7 +167,7 @@ pub(super) fn kind_name(kind: JobKind) -> &'static str {
     }
 }
 
-/// The name of a wish in the database.
+/// The name of a control request in the database.
 pub(super) fn wish_name(wish: Wish) -> String {
     format!("{wish:?}").to_lowercase()
 }
@@ -206,7 +206,7 @@ pub(super) fn release(context: &mut Context<'_>, job: JobId, generation: Generat
         .map_err(failed("giving a job back"))
 }
 
-/// Removes all of a job but a signed statement of what its log was and who deleted it.
+/// Deletes everything of a job except a signed statement about the end of its log and who deleted it.
 pub(super) fn delete(context: &mut Context<'_>, job: JobId, by: &Actor) -> Result<()> {
     context.views.remove(&job);
     match Cursor::load(context, job) {
@@ -231,7 +231,7 @@ pub(super) fn delete(context: &mut Context<'_>, job: JobId, by: &Actor) -> Resul
         .map_err(failed("deleting a job"))
 }
 
-/// Writes what is there already: a statement that changes nothing would not notice a disk that takes nothing.
+/// Writes a value that is already there. A statement that changes nothing would not notice an unwritable disk.
 pub(super) fn check(context: &mut Context<'_>) -> Result<()> {
     context
         .connection
@@ -329,7 +329,7 @@ impl Cursor {
             .map_err(failed("storing the end of the log"))
     }
 
-    /// Saves what the events have made of the job, too.
+    /// Also saves the job's updated view.
     fn save_with(&self, context: &Context<'_>, view: &mut JobView) -> Result<()> {
         let header = header_of(view);
         context

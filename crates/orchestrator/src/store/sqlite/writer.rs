@@ -1,5 +1,5 @@
-//! The one thread that writes. Whatever waits when it is free goes into one transaction, so that a hundred callers
-//! share one synchronisation of the disk. Each piece of work can be undone alone: its failure is its own.
+//! The single writer thread. It combines all queued work into one transaction, so that a hundred callers share one
+//! fsync. Each piece of work can be rolled back separately: its failure does not affect the others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,49 +18,50 @@ use crate::metrics::Metrics;
 use crate::view::JobView;
 
 const BEGIN: &str = "BEGIN IMMEDIATE";
-/// The most pieces of work in one transaction.
+/// Maximum number of pieces of work per transaction.
 const MAX_GROUP: usize = 512;
-/// Views kept in memory; all are dropped when there are more.
+/// Maximum number of cached views; beyond that, all are dropped.
 const MAX_VIEWS: usize = 4096;
 
 /// What a piece of work may use.
 pub(super) struct Context<'a> {
     pub(super) connection: &'a Connection,
-    /// Views of jobs that were written to lately, as the open transaction sees them.
+    /// Views of recently written jobs, as of the open transaction.
     pub(super) views: &'a mut HashMap<JobId, JobView>,
-    /// Jobs with new events, to be told after the commit.
+    /// Jobs with new events, to be announced after the commit.
     pub(super) news: &'a mut Vec<(JobId, Sequence)>,
-    /// Signs the ends of logs.
     pub(super) signer: &'a mut Signer,
-    /// Whether a piece of work deleted what must not stay in the files of the database.
+    /// Whether a piece of work deleted content that must be erased from the database files.
     has_deleted: bool,
     undo: Undo,
-    /// What SQLite has ended the transaction for, where it has.
+    /// The error that made SQLite end the transaction, if any.
     ended_by: Option<OrchestratorError>,
 }
 
 impl Context<'_> {
-    /// To be called by what deletes: nothing of it shall stay in the files of the database.
+    /// Must be called by every deletion whose content must be erased from the database files.
     pub(super) fn mark_deletion(&mut self) -> Result<(), OrchestratorError> {
         self.has_deleted = true;
         erase::mark(self.connection)
     }
 }
 
-/// How the next piece of work is undone, should it fail.
+/// How to roll back the next piece of work if it fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Undo {
-    /// With the whole transaction: nothing else is in it. Most transactions have one piece of work.
+    /// Roll back the whole transaction, because it contains nothing else yet. Most transactions have only one piece
+    /// of work.
     Transaction,
-    /// To a savepoint.
+    /// Roll back to a savepoint.
     Savepoint,
 }
 
-/// Done inside the transaction, or not at all where none could be begun; gives back what to say when it has ended.
+/// Runs inside the transaction; gets `None` if the transaction could not be started. Returns a function that answers
+/// the caller after the commit.
 type Work = Box<dyn FnOnce(Option<&mut Context<'_>>) -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), OrchestratorError>) + Send>;
 
-/// Sends work to the writing thread.
+/// Sends work to the writer thread.
 pub(super) struct Writer {
     work: mpsc::Sender<Work>,
 }
@@ -80,7 +81,7 @@ impl Writer {
         Ok(Self { work })
     }
 
-    /// Does a piece of work; it is durable when this returns.
+    /// Runs a piece of work; it is durable when this returns.
     pub(super) async fn run<T, F>(&self, work: F) -> Result<T, OrchestratorError>
     where
         T: Send + 'static,
@@ -122,7 +123,7 @@ fn undone_on_failure<T>(
             context.news.truncate(told);
             context.views.clear();
             context.signer.undo_to(mark);
-            // A full disk may have ended the transaction already; then there is nothing to roll back.
+            // A full disk may have ended the transaction already, so that there is nothing to roll back.
             let undone = match context.connection.is_autocommit() {
                 true => Err(same(error)),
                 false => execute_all(context.connection, undo),
@@ -166,7 +167,8 @@ fn write_loop(
                 ended_by: None,
             };
             answers.push(first(Some(&mut context)));
-            // Once the transaction has ended, by a full disk, whatever came next would be written by itself and be told to have failed.
+            // Once a full disk has ended the transaction, further work would be committed on its own but reported as
+            // failed.
             while answers.len() < MAX_GROUP
                 && !connection.is_autocommit()
                 && let Ok(next) = queue.try_recv()
@@ -177,7 +179,7 @@ fn write_loop(
             begun = context.ended_by.map_or(Ok(()), Err);
         } else {
             answers.push(first(None));
-            // What waits would fail the same way, each after as long a wait.
+            // The queued work would fail in the same way, each after waiting for as long.
             while let Ok(next) = queue.try_recv() {
                 answers.push(next(None));
             }
@@ -226,7 +228,7 @@ fn answer_all(answers: Vec<Answer>, committed: &Result<(), OrchestratorError>) {
     }
 }
 
-/// An error for all that were in a transaction.
+/// Copies the error for every caller in a transaction.
 fn same(error: &OrchestratorError) -> OrchestratorError {
     error.passing().unwrap_or_else(|| OrchestratorError::Store {
         what: error.to_string(),
@@ -248,8 +250,8 @@ mod tests {
         inserted.map(drop).map_err(failed("inserting"))
     }
 
-    /// Does the first piece of work and then, in the same transaction as far as that is possible, the others; gives what
-    /// each was told, and what is in the table afterwards.
+    /// Runs the first piece of work and then, in the same transaction if possible, the others. Returns whether each
+    /// succeeded, and the resulting content of the table.
     async fn together(
         first: impl FnOnce(&mut Context<'_>) -> Done + Send + 'static,
         others: Vec<fn(&mut Context<'_>) -> Done>,
@@ -269,7 +271,7 @@ mod tests {
         let others = async {
             let others = others.into_iter().map(|work| writer.run(work));
             let (told, ()) = tokio::join!(futures::future::join_all(others), async {
-                // All of them have been sent when this comes to its turn.
+                // All of them have been sent when this future is polled.
                 go.send(()).unwrap();
             });
             told
@@ -284,7 +286,7 @@ mod tests {
         (told, writer.run(read).await.unwrap())
     }
 
-    /// Asked by SQLite whether to wait for a lock: only once all work is queued, and then not.
+    /// SQLite's busy handler: returns once all work is queued, and then refuses to wait for the lock.
     fn refuse_to_wait(_: i32) -> bool {
         let (asked, go) = &*LOCKED;
         *asked.lock().unwrap() += 1;
@@ -313,7 +315,7 @@ mod tests {
         other.execute_batch(BEGIN).unwrap();
         let writes = (0..20).map(|_| writer.run(|_| Ok(())));
         let (told, ()) = tokio::join!(futures::future::join_all(writes), async {
-            // All of them have been sent when this comes to its turn.
+            // All of them have been sent when this future is polled.
             GO.get().unwrap().send(()).unwrap();
         });
         assert!(told.iter().all(|told| matches!(told, Err(OrchestratorError::StoreBusy))), "{told:?}");
@@ -338,7 +340,7 @@ mod tests {
     async fn after_the_end_of_a_transaction_nothing_is_written_and_told_to_have_failed() {
         let ends = |context: &mut Context<'_>| {
             insert(context, 13)?;
-            // What SQLite does itself where the disk is full.
+            // SQLite does this by itself when the disk is full.
             execute(context.connection, "ROLLBACK")?;
             Err(OrchestratorError::DiskFull)
         };

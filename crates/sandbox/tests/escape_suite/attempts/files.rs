@@ -1,4 +1,4 @@
-//! Files and descriptors of the host, of the image, of the guest.
+//! Attempts on files and descriptors of the host, the image and the guest.
 
 use super::Attempt;
 use super::Where::{Everywhere, OwnRoot, OwnUser};
@@ -28,7 +28,8 @@ for path in [secret, state, "/.caisson/private", "/run/caisson"]:
     Attempt {
         name: "leave files where everybody may on the host",
         applies: Everywhere,
-        // Where they are the sandbox's own, the host is looked at afterwards.
+        // Where these directories belong to the sandbox itself, the writes succeed, and the suite checks the host
+        // afterwards.
         script: r#"
 for place in ["/etc", "/root", "/home", "/usr", "/var", "/opt", "/srv", "/boot", "/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/sys/fs/cgroup"]:
     attempt(lambda: open(f"{place}/{token}.left", "w"))

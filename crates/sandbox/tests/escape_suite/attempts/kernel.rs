@@ -1,4 +1,4 @@
-//! The kernel's files and its large interfaces.
+//! Attempts on the kernel's files and its large interfaces.
 
 use super::Attempt;
 use super::Where::{Everywhere, OwnRoot};
@@ -204,7 +204,7 @@ print(call("adjtimex", buffer))
     Attempt {
         name: "make calls of another processor's kind",
         applies: Everywhere,
-        // Not there, or the end of who makes it.
+        // The call does not exist, or it kills its caller.
         script: r#"
 child = os.fork()
 if child == 0:

@@ -1,7 +1,8 @@
-//! The attempts, as data: what is tried, in Python as the agent, and what a refusal looks like.
+//! The attempts, as data: a Python script that runs as the agent, and the accepted refusals.
 //!
-//! The backends run all of them (`escape.rs`, `escape_docker.rs`), and so does a job of the real server (`e2e`). A script prints one
-//! word for each thing that it tries: the name of the error, or `DONE` where it went through. [`PRELUDE`] is what it has at hand.
+//! All backends run all of them (`escape.rs`, `escape_docker.rs`), and so does a job of the real server (`e2e`). A
+//! script prints one word per attempt: the name of the error, or `DONE` if it succeeded. [`PRELUDE`] provides its
+//! helpers.
 #![allow(dead_code)]
 
 mod files;
@@ -11,33 +12,29 @@ mod network;
 mod privileges;
 mod processes;
 
-/// Where an attempt makes sense.
+/// In which sandboxes an attempt makes sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
-    /// In every sandbox.
     Everywhere,
-    /// Where the agent is not the server's own user. With Landlock alone and no other user to be, the kernel lets it
-    /// change the mode and the times of what that user owns: Landlock does not know these calls.
+    /// Where the agent is not the server's own user. With Landlock alone and no separate user, the kernel lets the
+    /// agent change the mode and the times of that user's files: Landlock does not cover these calls.
     OwnUser,
-    /// Where the sandbox has a root, processes and a network of its own: not with Landlock alone, where the host is seen
-    /// through a fence.
+    /// Where the sandbox has its own root, processes and network. Not with Landlock alone, where the agent sees the
+    /// host but may not access it.
     OwnRoot,
 }
 
-/// One way to try to get out.
+/// One way to try to escape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
-    /// What is tried.
     pub(crate) name: &'static str,
-    /// Where it makes sense.
     pub(crate) applies: Where,
-    /// How: Python.
+    /// The Python script.
     pub(crate) script: &'static str,
-    /// What a refusal looks like: every word that the script prints is one of these.
+    /// The accepted refusals: every word that the script prints must be one of these.
     pub(crate) refusals: &'static [&'static str],
 }
 
-/// All of them.
 pub(crate) fn all() -> Vec<Attempt> {
     [
         namespaces::ATTEMPTS,
@@ -50,8 +47,8 @@ pub(crate) fn all() -> Vec<Attempt> {
     .concat()
 }
 
-/// What every attempt may use. `refused` is printed where a fact shows the refusal; `outside`, `guest`, `secret`, `state`, `socket_path`,
-/// `abstract_name` and `port` are things of the host, which the caller puts before it.
+/// Helpers for every attempt. `refused` is printed if a fact shows the refusal. The caller prepends definitions of
+/// `outside`, `guest`, `secret`, `state`, `socket_path`, `abstract_name` and `port`, which are things of the host.
 pub(crate) const PRELUDE: &str = r#"
 import ctypes, errno, os, socket, stat, struct, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +81,7 @@ def holds(fact):
     return "REFUSED" if fact else "ESCAPED"
 "#;
 
-/// The numbers of the system calls that the scripts name, as Python.
+/// The numbers of the system calls that the scripts name, as Python code.
 pub(crate) fn system_calls() -> String {
     let pairs: Vec<String> = NUMBERS.iter().map(|(name, number)| format!("{name:?}: {number}")).collect();
     format!("SYSTEM_CALLS = {{{}}}\n", pairs.join(", "))

@@ -1,4 +1,4 @@
-//! Mounts, roots, devices, namespaces.
+//! Attempts with mounts, roots, devices and namespaces.
 
 use super::Attempt;
 use super::Where::{Everywhere, OwnRoot};

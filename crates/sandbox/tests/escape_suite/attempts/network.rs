@@ -1,4 +1,4 @@
-//! Sockets.
+//! Attempts with sockets.
 
 use super::Attempt;
 use super::Where::{Everywhere, OwnRoot};

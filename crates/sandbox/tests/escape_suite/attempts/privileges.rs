@@ -1,4 +1,4 @@
-//! Users, capabilities, programs with other people's rights.
+//! Attempts with users, capabilities and set-uid programs.
 
 use super::Attempt;
 use super::Where::{Everywhere, OwnRoot};
@@ -7,7 +7,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt {
         name: "become another user",
         applies: Everywhere,
-        // Where the agent is the only user there is, it is called 0 inside and has the rights of an ordinary user outside.
+        // If the agent is the only user, its id is 0 inside, and it has the rights of an ordinary user outside.
         script: r#"
 other = 0 if os.getuid() != 0 else 5
 for act in [lambda: os.setuid(other), lambda: os.setgid(other), lambda: os.setresuid(other, other, other), lambda: os.setgroups([other]),
@@ -74,8 +74,8 @@ os.unlink(token + ".setuid")
     Attempt {
         name: "find a place where such a program would count",
         applies: OwnRoot,
-        // Devices, and what is closed to the agent: it can put nothing there. An engine's root may have such programs, which
-        // no_new_privs makes harmless; nothing can be added to it.
+        // Skips devices, and directories that the agent cannot write to. An engine's root may have set-uid programs;
+        // no_new_privs makes them harmless, and the agent cannot add any.
         script: r#"
 for line in open("/proc/self/mounts"):
     path, options = line.split()[1], line.split()[3].split(",")

@@ -1,4 +1,4 @@
-//! Processes outside, and the guest.
+//! Attempts on processes outside and on the guest.
 
 use super::Attempt;
 use super::Where::{Everywhere, OwnRoot};

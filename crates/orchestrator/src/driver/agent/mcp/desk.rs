@@ -1,4 +1,4 @@
-//! What is known of one MCP server at this moment; its keeper writes it, the agent reads it.
+//! The current state of one MCP server; its keeper writes it, the agent reads it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,10 +6,9 @@ use std::time::Duration;
 use mcp::{Offer, OfferedTool, Session};
 use tokio::sync::watch;
 
-/// How many tools that are left out the model is told of.
+/// How many left-out tools the model is told about.
 const MOST_TOLD: usize = 3;
 
-/// One server, as it is now.
 pub(super) struct Desk {
     pub(super) name: String,
     pub(super) call_timeout: Duration,
@@ -19,7 +18,7 @@ pub(super) struct Desk {
 
 #[derive(Default)]
 struct State {
-    /// Whether the first try is over.
+    /// Whether the first connection attempt has finished.
     is_settled: bool,
     session: Option<Arc<Session>>,
     offer: Offer,
@@ -43,7 +42,7 @@ impl Desk {
         look(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Its tools can be used.
+    /// Makes the server's tools available.
     pub(super) fn open(&self, session: Arc<Session>, offer: Offer) {
         self.change(|state| {
             state.session = Some(session);
@@ -52,7 +51,8 @@ impl Desk {
         });
     }
 
-    /// Its tools cannot be used. They stay known, so that a call is told why and not that there is no such tool.
+    /// Makes the server's tools unavailable. They stay known, so that a call fails with the reason and not with "no
+    /// such tool".
     pub(super) fn shut(&self, why: String) {
         self.change(|state| {
             state.session = None;
@@ -64,7 +64,7 @@ impl Desk {
         self.look(|state| state.is_settled)
     }
 
-    /// The connection, or why there is none.
+    /// The session, or the reason why there is none.
     pub(super) fn session(&self) -> Result<Arc<Session>, String> {
         self.look(|state| match &state.session {
             Some(session) => Ok(Arc::clone(session)),
@@ -72,7 +72,7 @@ impl Desk {
         })
     }
 
-    /// The tools that can be used now.
+    /// The tools that are available now.
     pub(super) fn tools(&self) -> Vec<OfferedTool> {
         self.look(|state| match &state.session {
             Some(_) => state.offer.tools.clone(),
@@ -80,14 +80,14 @@ impl Desk {
         })
     }
 
-    /// The server's own name of a tool that it has, or had.
+    /// The server's own name of a tool that it offers or offered.
     pub(super) fn own_name(&self, public: &str) -> Option<String> {
         self.look(|state| {
             state.offer.tools.iter().find(|tool| tool.spec.name == public).map(|tool| tool.name.clone())
         })
     }
 
-    /// What the model must know.
+    /// What the model must know about missing or left-out tools.
     pub(super) fn notes(&self) -> Vec<String> {
         let name = &self.name;
         self.look(|state| {

@@ -1,5 +1,5 @@
-//! Keeps one MCP server of a job connected: starts it, finds it again after a restart of this server, lists its tools,
-//! starts it again when it dies, a few times with growing pauses. A server that does not answer stops nothing.
+//! Keeps one MCP server of a job connected: starts it, reconnects to it after a server restart, lists its tools, and
+//! restarts it a few times with growing delays if it dies. An MCP server that does not answer blocks nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,47 +19,46 @@ use crate::mcp_view::{McpChange, McpState};
 use crate::recorder::Recorder;
 use crate::request::JobSpec;
 
-/// How often a server is started again, and after which time of use that begins anew.
+/// How many times to restart a server, and how long it must have run for the count to start over.
 const MOST_RESTARTS: u32 = 5;
 const STEADY: Duration = Duration::from_secs(120);
-/// The pause before the first start again; each further one is twice as long.
+/// Delay before the first restart; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// How long the end of a process is waited for.
+/// How long to wait for a process to be killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the reason of a process's end may take to come after its pipe has closed.
+/// How long the exit status of a process may arrive after its pipe has closed.
 const FATE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How a server outside is reached.
+/// How to reach an MCP server outside of the sandbox.
 pub(super) struct WayOut {
     pub(super) proxy: Proxy,
     pub(super) upstream: Upstream,
     pub(super) headers: Headers,
 }
 
-/// Keeps one server.
 pub(super) struct Keeper {
     pub(super) desk: Arc<Desk>,
     pub(super) spec: ServerSpec,
     pub(super) guest: Guest,
     pub(super) recorder: Arc<Recorder>,
-    /// Whose variables a process has.
+    /// The job whose environment variables the process gets.
     pub(super) job: Arc<JobSpec>,
-    /// For a server outside.
+    /// Only for a server that is reached over HTTP.
     pub(super) way_out: Option<WayOut>,
-    /// The newest process that was begun.
+    /// Number of the process that was started last.
     pub(super) process: u32,
-    /// Whether that process was greeted and may still run.
+    /// Whether that process completed the MCP handshake and may still be running.
     pub(super) may_resume: bool,
 }
 
-/// A connection that was just made.
+/// A new connection.
 struct Connection {
     session: Arc<Session>,
     fate: Option<Fate>,
 }
 
 impl Keeper {
-    /// Keeps the server until the job's agent ends.
+    /// Runs until the job's agent ends.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         loop {
@@ -96,7 +95,7 @@ impl Keeper {
         }
     }
 
-    /// Connects to the server. The inner error is why it does not answer.
+    /// Connects to the server. The inner error says why the server does not answer.
     async fn connect(&mut self) -> Result<Result<Connection, String>, OrchestratorError> {
         if self.may_resume {
             self.may_resume = false;
@@ -107,10 +106,10 @@ impl Keeper {
         let limit = self.spec.start_timeout;
         match self.spec.reach.clone() {
             Reach::Stdio { command, environment } => {
-                // One that was begun and that nobody can speak to any more.
+                // Kill a process that was started earlier and that nobody can talk to any more.
                 self.end_process().await;
                 self.process += 1;
-                // What is begun is in the log before it is.
+                // Log the start before it happens.
                 self.tell(McpState::Starting, &Offer::default(), None).await?;
                 if !matches!(timeout(limit, reach(&mut self.guest)).await, Ok(Some(_))) {
                     return Ok(Err("the sandbox does not answer".into()));
@@ -143,7 +142,7 @@ impl Keeper {
         }
     }
 
-    /// The process that an earlier run of this server has started, where it still runs.
+    /// Connects to the process that an earlier run of this server started, if it is still running.
     async fn attach(&mut self) -> Option<Connection> {
         let limit = self.spec.start_timeout;
         let client = timeout(limit, reach(&mut self.guest)).await.ok()??;
@@ -154,7 +153,7 @@ impl Keeper {
         Some(Connection { session: Arc::new(Session::resume(lines, recovered)), fate: Some(fate) })
     }
 
-    /// Offers the server's tools for as long as it answers; why it does no more.
+    /// Offers the server's tools for as long as it answers; returns why it stopped.
     async fn hold(&mut self, connection: Connection) -> Result<String, OrchestratorError> {
         let Connection { session, fate } = connection;
         loop {
@@ -172,7 +171,7 @@ impl Keeper {
         }
     }
 
-    /// Ends what is left of the process, and lets the guest drop its output.
+    /// Kills the process if it is still running, and lets the guest drop its output.
     async fn end_process(&mut self) {
         if !matches!(self.spec.reach, Reach::Stdio { .. }) || self.process == 0 {
             return;
@@ -227,7 +226,7 @@ impl Keeper {
     }
 }
 
-/// Why the process is gone, where it is: its end may be told a moment after its pipe has closed.
+/// Why the process exited, if it did. The exit status may arrive a moment after the pipe has closed.
 async fn told(fate: &Fate) -> Option<String> {
     let mut fate = fate.clone();
     timeout(FATE_PATIENCE, fate.wait_for(Option::is_some)).await.ok()?.ok()?.clone()

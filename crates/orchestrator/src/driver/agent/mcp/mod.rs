@@ -1,4 +1,4 @@
-//! The MCP servers of a job: which it has, what they offer now, and calls of their tools.
+//! The MCP servers of a job: their current tools, and calls of these tools.
 
 mod desk;
 mod keeper;
@@ -23,21 +23,21 @@ use crate::agent_view::is_agent_call;
 use crate::event::{Event, EventBody};
 use crate::mcp_view::McpState;
 
-/// How much longer than a server's own time its first answer is waited for.
+/// How much longer than a server's own start timeout to wait for its first answer.
 const SETTLE_SLACK: Duration = Duration::from_secs(5);
 
-/// The MCP servers of one job. Dropped, nobody speaks to them any more; their processes go on.
+/// The MCP servers of one job. Dropping it closes the connections; the server processes keep running.
 pub(super) struct Hub {
     desks: Vec<Arc<Desk>>,
     version: Arc<watch::Sender<u64>>,
-    /// Calls that were begun before this run of the agent.
+    /// Calls that were started before this run of the agent.
     begun: BTreeSet<String>,
     patience: Duration,
     _keepers: JoinSet<()>,
 }
 
 impl Hub {
-    /// Starts the servers of a job whose log is this, or finds them again.
+    /// Starts the MCP servers of the job that this log belongs to, or reconnects to them.
     pub(super) fn start(driver: &Driver, log: &[Event]) -> Self {
         let settings = driver.core.settings();
         let version = Arc::new(watch::Sender::new(0));
@@ -92,7 +92,7 @@ impl Hub {
         Self { desks, version, begun, patience, _keepers: keepers }
     }
 
-    /// Waits until each server has answered or failed once: the first turn shall know what there is.
+    /// Waits until each server has connected or failed once, so that the first turn knows the tools.
     pub(super) async fn settle(&self) {
         let mut version = self.version.subscribe();
         let settling = async {
@@ -105,9 +105,9 @@ impl Hub {
         let _ = tokio::time::timeout(self.patience, settling).await;
     }
 
-    /// What there is now.
+    /// The tools that are available now.
     pub(super) fn tools(&self) -> ExtraTools {
-        // Read first: what changes meanwhile is seen the next time.
+        // Read the version first, so that a concurrent change is noticed the next time.
         let version = *self.version.borrow();
         let tool = |tool: mcp::OfferedTool| ExtraTool {
             spec: tool.spec,
@@ -121,8 +121,8 @@ impl Hub {
         }
     }
 
-    /// Calls a tool. A call that was begun before is never made again: its answer is looked for.
-    /// The error is what the model is told instead of an outcome.
+    /// Calls a tool. A call that was started before is never sent again; only its answer is looked for. The error is
+    /// what the model gets in place of an outcome.
     pub(super) async fn call(&self, tool: &str, input: Value, call: &str) -> Result<ToolOutcome, ToolEnd> {
         let found = self.desks.iter().find_map(|desk| Some((desk, desk.own_name(tool)?)));
         let was_begun = self.begun.contains(call);
@@ -162,7 +162,7 @@ fn interrupted(why: &str) -> ToolEnd {
     ToolEnd { status: ToolStatus::Interrupted, text, ..ToolEnd::default() }
 }
 
-/// The newest process of each server, and how it was last seen.
+/// The newest process of each server, and its last known state.
 fn last_processes(log: &[Event]) -> BTreeMap<&str, (u32, McpState)> {
     let mut known: HashMap<&str, (u32, McpState)> = HashMap::new();
     for event in log {
@@ -170,7 +170,7 @@ fn last_processes(log: &[Event]) -> BTreeMap<&str, (u32, McpState)> {
             EventBody::McpChanged(change) => {
                 known.insert(&change.server, (change.process, change.state));
             }
-            // What ran in a sandbox that is gone is gone.
+            // Processes of a lost sandbox are gone.
             EventBody::SandboxLost { .. } => {
                 known.values_mut().for_each(|(_, state)| *state = McpState::Failed);
             }

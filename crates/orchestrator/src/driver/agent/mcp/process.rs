@@ -1,5 +1,5 @@
-//! Carries lines between an MCP server that is a process in the sandbox and whoever speaks to it, through breaks of the
-//! link. The process itself goes on when nobody does.
+//! Carries lines between an MCP server process in the sandbox and its client, across link failures. The process keeps
+//! running when no client is connected.
 
 use std::sync::Arc;
 
@@ -10,27 +10,25 @@ use protocol::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// The longest line, and what is kept of standard error.
+/// Maximum length of a line, and how much of stderr is kept.
 const MOST_LINE_BYTES: usize = 16 * 1024 * 1024;
 const STDERR_BYTES: usize = 2000;
-/// Lines that wait on either side.
+/// Capacity of the channels for lines, in each direction.
 const WAITING: usize = 64;
 
-/// The guest of a job, through breaks of the link.
+/// The job's guest client; replaced whenever the link is reopened.
 pub(super) type Guest = watch::Receiver<Option<GuestClient>>;
 
-/// Why a process is gone, once it is.
+/// Why the process exited, once it has.
 pub(super) type Fate = watch::Receiver<Option<String>>;
 
-/// How to begin.
 pub(super) enum Beginning {
-    /// Start it.
     Start(Box<Exec>),
-    /// It runs; what it printed before this number is old.
+    /// Attach to a running process. Output chunks before this number are old.
     Attach(u64),
 }
 
-/// The guest, as soon as there is a link to it.
+/// Waits for a link to the guest; `None` if the job has ended.
 pub(super) async fn reach(guest: &mut Guest) -> Option<GuestClient> {
     loop {
         let client = guest.borrow_and_update().clone();
@@ -41,14 +39,13 @@ pub(super) async fn reach(guest: &mut Guest) -> Option<GuestClient> {
     }
 }
 
-/// Connects to a process.
 pub(super) fn connect(guest: &Guest, key: &CallKey, begin: Beginning) -> (Lines, Recovered, Fate) {
     let (outgoing, lines_out) = mpsc::channel(WAITING);
     let (lines_in, incoming) = mpsc::channel(WAITING);
     let (fate_sender, fate) = watch::channel(None);
-    // What is written before the process is there is lost.
+    // Input that is written before the process exists would be lost.
     let (started, is_started) = watch::channel(matches!(begin, Beginning::Attach(_)));
-    // Ids of requests differ from those of every other connection to the same process.
+    // Request ids must differ from those of every other connection to the same process.
     let prefix = format!("{}-", uuid::Uuid::now_v7().simple());
     let (lines, recovered) = Lines::new(prefix, outgoing, incoming);
     let is_old_before = match &begin {
@@ -88,13 +85,13 @@ impl Reader {
         };
         let told = tokio::select! {
             told = self.follow(&mut guest, &mut exec) => told,
-            // Nobody listens any more.
+            // The client has dropped its end.
             () = lines_in.closed() => return,
         };
         fate.send_replace(Some(told));
     }
 
-    /// Follows the process to its end.
+    /// Follows the process until it exits, and returns the reason.
     async fn follow(&mut self, guest: &mut Guest, exec: &mut Option<Box<Exec>>) -> String {
         loop {
             let Some(client) = reach(guest).await else { return "the job has ended".into() };
@@ -122,7 +119,7 @@ impl Reader {
             match follower.next().await? {
                 ExecUpdate::Event(ExecEvent::Ended(outcome)) => return Ok(outcome.end),
                 ExecUpdate::Event(ExecEvent::Gap { to_sequence, .. }) => {
-                    // The line that was under way has lost its middle.
+                    // The current line has lost its middle.
                     self.buffer.clear();
                     self.next = to_sequence;
                 }
@@ -149,7 +146,7 @@ impl Reader {
             self.buffer.extend_from_slice(piece);
             if piece.ends_with(b"\n") {
                 let line = Line { bytes: std::mem::take(&mut self.buffer), is_old };
-                // Whoever has stopped listening is noticed elsewhere.
+                // A dropped receiver is handled in `run`.
                 let _ = self.lines_in.send(line).await;
             }
         }
@@ -176,7 +173,7 @@ impl Reader {
     }
 }
 
-/// Writes lines to the process, one after another. A line whose fate is unknown is not written again.
+/// Writes lines to the process, one after another. Never writes a line again that may have been written.
 async fn write(
     mut guest: Guest,
     key: CallKey,
@@ -205,7 +202,7 @@ async fn write(
         };
         let result = tokio::select! {
             result = writing => result,
-            // A process that has ended reads nothing, and would be waited for without an end.
+            // A process that has exited never reads, so the write would never finish.
             _ = fate.wait_for(Option::is_some) => Err("the process has ended".into()),
         };
         let _ = written.send(result);
