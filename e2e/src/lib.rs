@@ -1,7 +1,8 @@
-//! Starts the real binary and speaks only HTTP with it. The tests are in `tests/`.
+//! End-to-end tests: start the real binary and talk to it over HTTP only. The tests are in `tests/`.
 //!
-//! [`Server`] is one running binary with a data folder of its own, [`Job`] a job on it, [`Sandbox`] a bare sandbox, [`Follower`] its events,
-//! [`Answer`] what came back over HTTP. [`source`] reads the repository for the house rules.
+//! [`Server`] is one running binary with its own data folder, [`Job`] a job on it, [`Sandbox`] a bare sandbox,
+//! [`Follower`] an event stream, [`Answer`] an HTTP response. [`source`] reads the repository for the rules in
+//! `tests/tidy.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "used by tests alone")]
 
 mod answer;

@@ -1,4 +1,4 @@
-//! The house rules, one test each. A failing rule lists where it is broken and says what to do.
+//! Repository rules, one test each. A failing test lists the violations and says how to fix them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,10 +7,10 @@ use std::path::Path;
 use e2e::source::{self, Depth, RustFile};
 use serde_json::Value;
 
-/// Packages of ours whose name is the folder's name with this before it.
+/// The package name of a crate is this prefix and the name of its folder.
 const PREFIX: &str = "caisson-";
 
-/// Who may import whom, by folder name. The binary and the benchmarks may import all.
+/// Which crate may depend on which, by folder name. The binary and the benchmarks may depend on all.
 const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("server", &["orchestrator", "protocol"]),
     ("orchestrator", &["agent", "sandbox", "egress", "context", "mcp", "model", "protocol"]),
@@ -30,7 +30,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("web", &[]),
 ];
 
-/// Crates that only some of ours may name, by folder name.
+/// Dependencies that only some of our crates may use, by folder name.
 const RESERVED: [(&str, &[&str]); 9] = [
     ("axum", &["server"]),
     ("tower-http", &["server"]),
@@ -56,7 +56,7 @@ fn rust_files() -> Vec<RustFile> {
     source::rust_files().unwrap()
 }
 
-/// Places in the code where a word stands, as `path:line`.
+/// Lines of the code that contain a word.
 fn places_of(file: &RustFile, code: &str, word: &str) -> Vec<usize> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word)
@@ -68,10 +68,10 @@ fn places_of(file: &RustFile, code: &str, word: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The line of a byte, counted in the whole file.
+/// The line number of a byte offset, in the whole file.
 fn line_of(file: &RustFile, code: &str, at: usize) -> usize {
     let line = code[..at].matches('\n').count() + 1;
-    // Test modules were cut out of `code`; they stand at the end, so that earlier lines keep their numbers.
+    // `code` lacks the test modules; they are at the end, so earlier line numbers are unaffected.
     line.min(file.text.lines().count())
 }
 
@@ -79,7 +79,7 @@ fn at(file: &RustFile, line: usize) -> String {
     format!("{}:{line}", file.path.display())
 }
 
-/// Our packages by folder name, each with the names of its dependencies that are built into the product.
+/// Our packages by folder name, each with the names of its non-dev dependencies.
 fn members() -> BTreeMap<String, Vec<String>> {
     let metadata = source::cargo_metadata(Depth::Members).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -149,7 +149,7 @@ fn sql_is_written_only_in_the_store() {
 fn routes_of_the_api_are_added_only_with_a_permission() {
     let is_elsewhere = |path: &Path| {
         let inside = path.strip_prefix("crates/server/src");
-        // What jobs serve is not the API, and has checks of its own.
+        // What jobs serve is not part of the API and has its own checks.
         inside.is_ok_and(|path| path != Path::new("router/routes.rs") && !path.starts_with("origins"))
     };
     let mut broken = Vec::new();
@@ -166,7 +166,7 @@ fn routes_of_the_api_are_added_only_with_a_permission() {
 fn the_environment_is_read_only_by_the_configuration() {
     let is_config = |path: &Path| {
         let rest = path.strip_prefix("crates/caisson/src");
-        // A program of its own, which runs before there is a server to configure.
+        // A separate program, which runs before there is a server to configure.
         let is_image_builder = path == Path::new("crates/image/src/main.rs");
         is_image_builder || rest.is_ok_and(|rest| rest.to_string_lossy().starts_with("config"))
     };
@@ -201,7 +201,7 @@ fn every_unsafe_block_says_why_it_is_sound() {
         for line in places_of(&file, &file.code, "unsafe") {
             let code = file.code.lines().nth(line - 1).unwrap_or_default();
             let is_block = code.contains("unsafe {") || code.contains("unsafe impl");
-            // The statement may have begun a few lines above the block.
+            // The statement may start a few lines above the block.
             let above = &lines[line.saturating_sub(8)..line];
             if is_block && !above.iter().any(|text| text.contains("// SAFETY:")) {
                 broken.push(at(&file, line));
@@ -289,7 +289,7 @@ fn every_dependency_is_declared_once_at_the_workspace() {
     let manifests = manifests.iter().filter(|path| path.file_name().is_some_and(|name| name == "Cargo.toml"));
     for path in manifests.filter(|path| path.components().count() > 1) {
         let manifest = read(path);
-        // What is a workspace of its own, as the fuzz targets are, has nowhere else to declare them.
+        // A package with its own workspace, such as the fuzz targets, has nowhere else to declare its dependencies.
         if manifest.contains_key("workspace") {
             continue;
         }
@@ -297,7 +297,7 @@ fn every_dependency_is_declared_once_at_the_workspace() {
             let Some(table) = manifest.get(section).and_then(toml::Value::as_table) else { continue };
             for (name, entry) in table {
                 used.insert(name.clone());
-                // A crate may name itself, to switch features on for its own tests.
+                // A crate may depend on itself to enable features for its own tests.
                 let is_itself = entry.get("path").and_then(toml::Value::as_str) == Some(".");
                 if !is_itself && entry.get("workspace").and_then(toml::Value::as_bool) != Some(true) {
                     broken.push(format!("{}: {name} has a version of its own", path.display()));
@@ -318,7 +318,7 @@ fn every_dependency_is_declared_once_at_the_workspace() {
 
 #[test]
 fn nothing_is_told_of_the_machine_that_it_was_written_on() {
-    // Put together here, so that this file does not break its own rule.
+    // Concatenated here, so that this file does not violate the rule.
     let words = [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat(), [".cargo/regi", "stry"].concat()];
     let mut broken = Vec::new();
     for path in source::tracked_files().unwrap() {
@@ -352,8 +352,8 @@ fn every_script_is_executable_and_stops_at_the_first_error() {
     assert_none(&broken, "Mend the script:");
 }
 
-/// Every promise of SECURITY.md names tests that hold it, and every test that it or the page on isolation names is there. Promises
-/// are the rows of tables whose last column is `Tests`.
+/// Every promise in SECURITY.md names the tests that check it, and every test named there or in docs/isolation.md
+/// exists. Promises are the rows of tables whose last column is `Tests`.
 #[test]
 fn every_promise_of_the_security_page_is_held_by_a_test() {
     let read = |path: &str| std::fs::read_to_string(source::root().join(path)).unwrap();
@@ -383,7 +383,7 @@ fn every_promise_of_the_security_page_is_held_by_a_test() {
                     broken.push(format!("no test holds: {line}"));
                 }
             }
-            // The line below the head of a table.
+            // The separator line below the table's header.
             None if line.starts_with("|---") => {}
             _ => is_promise = false,
         }

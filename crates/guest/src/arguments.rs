@@ -7,82 +7,79 @@ use crate::error::GuestError;
 use crate::shelter::{self, Shelter};
 use crate::sys::Agent;
 
-/// How the guest is called.
+/// The usage message.
 pub(crate) const USAGE: &str = "usage: caisson-guest serve (--listen-fd N | --listen PATH) (--state-fd N | --state DIRECTORY) \
     --workspace DIRECTORY [--home DIRECTORY] [--agent-uid N] [--agent-gid N] [--egress-port N | --egress-fd N] [--link-access user|group] \
     [--shelter DIRECTORY --readable PATH:... --devices PATH:...]\n       caisson-guest relay --socket PATH";
 
-/// Where links arrive.
+/// Where the guest accepts links.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
-    /// An inherited descriptor that listens already.
+    /// An inherited file descriptor that already listens.
     Descriptor(RawFd),
-    /// A socket to make.
+    /// A Unix socket to create.
     Path(PathBuf),
 }
 
-/// Who may connect to a socket that the guest makes.
+/// Who may connect to a socket that the guest creates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum LinkAccess {
     /// The guest's own user.
     #[default]
     User,
-    /// The group of the directory that the socket is in, too: a relay has a user id that nothing else has.
+    /// Also the group of the socket's directory, because a relay runs under a separate user ID.
     Group,
 }
 
-/// Where journal and output go.
+/// Where the guest keeps the journal and the output.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// An inherited descriptor of a directory that has no path here: what the guest runs cannot name it.
+    /// An inherited descriptor of a directory without a path in the sandbox, so that programs in the sandbox cannot
+    /// name it.
     Descriptor(RawFd),
-    /// A directory.
     Path(PathBuf),
 }
 
-/// What `serve` was told.
+/// The options of `serve`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Serve {
-    /// Where links arrive.
     pub(crate) listen: Listen,
-    /// Who may connect to a socket that is made.
+    /// Who may connect to a socket that the guest creates.
     pub(crate) link_access: LinkAccess,
-    /// Where journal and output go.
     pub(crate) state: State,
-    /// The directory of all file requests.
+    /// The root of all file requests.
     pub(crate) workspace: PathBuf,
-    /// The home of what runs here, where it shall be made ready.
+    /// The home directory to set up for the agent, if any.
     pub(crate) home: Option<PathBuf>,
-    /// Whom processes run as when the guest is root.
+    /// The user that processes run as if the guest is root.
     pub(crate) agent: Agent,
-    /// Where outgoing connections enter, if anywhere.
+    /// Where the guest accepts outgoing connections, if anywhere.
     pub(crate) egress: Option<Egress>,
-    /// Set where the sandbox has no namespaces.
+    /// Set if the sandbox has no namespaces.
     pub(crate) shelter: Option<Shelter>,
 }
 
-/// Where outgoing connections enter.
+/// Where the guest accepts outgoing connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Egress {
-    /// A port to listen on.
+    /// A TCP port to listen on.
     Port(u16),
-    /// An inherited descriptor that listens already.
+    /// An inherited file descriptor that already listens.
     Descriptor(RawFd),
 }
 
-/// What to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Be the guest.
+    /// Run as the guest.
     Serve(Serve),
-    /// Carry a link.
+    /// Forward a link.
     Relay {
         /// The guest's socket.
         socket: PathBuf,
     },
 }
 
-/// Reads the arguments after the program's name.
+/// Parses the arguments after the program name.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, GuestError> {
     let mut arguments = arguments.into_iter();
     let command = arguments.next().ok_or_else(|| GuestError::Usage(USAGE.to_owned()))?;

@@ -1,13 +1,13 @@
-//! Time limits of calls. The host may stop the whole sandbox for a while, the guest among it: that time does not count.
+//! Time limits of calls. The host may freeze the whole sandbox, including the guest; frozen time does not count.
 
 use std::time::{Duration, Instant};
 
-/// It is slept in pieces of this length: one that took much longer tells that the guest stood still.
+/// Sleep in pieces of this length. A piece that takes much longer shows that the guest was frozen.
 const PIECE: Duration = Duration::from_secs(2);
-/// How much longer a piece may take on a busy machine.
+/// How much longer than planned a piece may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Sleeps for so long, not counting the time in which the guest stood still.
+/// Sleeps for `left`, not counting the time during which the guest was frozen.
 pub(crate) async fn sleep(mut left: Duration) {
     while !left.is_zero() {
         let (piece, since) = (left.min(PIECE), Instant::now());
@@ -16,7 +16,7 @@ pub(crate) async fn sleep(mut left: Duration) {
     }
 }
 
-/// How much of the time that a piece has taken counts.
+/// How much of the time taken by a piece counts.
 fn counted(piece: Duration, taken: Duration) -> Duration {
     taken.min(piece + SLACK)
 }

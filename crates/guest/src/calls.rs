@@ -1,8 +1,8 @@
-//! The journal: every call by its key, what it was asked, what became of it.
+//! The journal: every call by its key, with its request and its result.
 //!
-//! A key never runs twice. The table in memory answers; in the state directory `journal.jsonl` has a line for each
-//! request and each result, `calls/<key>` output that is not short and what is too large for a line. A guest that starts anew begins
-//! an empty journal: its boot id tells the host.
+//! A key never runs twice. The guest answers from the table in memory. In the state directory, `journal.jsonl` has a
+//! line for each request and each result, and `calls/<key>` holds long output and results that are too large for a
+//! line. A guest that restarts begins with an empty journal; the host notices by the boot ID.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -27,32 +27,31 @@ use crate::spawn::Watched;
 
 /// Results of file operations up to this size stay in memory.
 const SMALL_RESULT_BYTES: usize = 1024;
-/// Requests beyond this size are not written down: their content is elsewhere.
+/// Larger requests are not written to the journal. The host has their content.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
-/// The journal's file is not written beyond this; the table in memory goes on.
+/// The journal file stops growing at this size. The table in memory continues.
 const MAX_JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Where a process stands.
+/// The state of a process call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Forked; its program does not run yet.
+    /// Forked, but the program does not run yet.
     Starting,
-    /// Its program runs.
+    /// The program runs.
     Running {
-        /// Process id, group and session.
+        /// Process ID, process group and session at once.
         pid: i32,
     },
     /// The main process has ended.
     Ended {
-        /// Its process id, where it had one.
+        /// The process ID, if the process was started.
         pid: Option<i32>,
-        /// The result.
         outcome: ExecOutcome,
     },
 }
 
 impl Phase {
-    /// The process id of a program that runs or ran.
+    /// The process ID, if the program was started.
     pub(crate) fn pid(&self) -> Option<i32> {
         match self {
             Self::Starting => None,
@@ -61,7 +60,7 @@ impl Phase {
         }
     }
 
-    /// The result of a call that has ended.
+    /// The result, if the call has ended.
     pub(crate) fn outcome(&self) -> Option<&ExecOutcome> {
         match self {
             Self::Ended { outcome, .. } => Some(outcome),
@@ -70,29 +69,26 @@ impl Phase {
     }
 }
 
-/// One process call.
+/// A call that runs a process or a kernel cell.
 pub(crate) struct ProcessCall {
-    /// What was asked, without the text for standard input.
+    /// The request, without standard input and environment.
     pub(crate) exec: Exec,
-    /// Where its result is written.
     log: Rc<JournalLog>,
-    /// Its output.
     pub(crate) store: RefCell<OutputStore>,
-    /// Changes at start and end.
+    /// Changes when the call starts and ends.
     pub(crate) phase: watch::Sender<Phase>,
-    /// The number after the newest chunk, for those that wait for more.
+    /// The number after the newest chunk, for followers that wait for more.
     pub(crate) printed: watch::Sender<u64>,
-    /// Those that it waits for.
+    /// The followers that the process must wait for.
     pub(crate) pace: Pace,
-    /// Set to end the call.
+    /// Set to `true` to end the call.
     pub(crate) kill_wish: watch::Sender<bool>,
-    /// Its standard input.
     pub(crate) input: Input,
-    /// The master of its terminal.
+    /// The master side of the terminal.
     pub(crate) terminal: RefCell<Option<Watched>>,
-    /// What should be known of how it ran.
+    /// A remark about how the call ran, reported in the result.
     pub(crate) note: RefCell<Option<String>>,
-    /// The kernel that was given it, where it is a cell.
+    /// The kernel that ran the call, if it is a cell.
     pub(crate) kernel: RefCell<Option<KernelRun>>,
 }
 
@@ -109,7 +105,7 @@ impl ProcessCall {
         }
     }
 
-    /// Marks the end and writes the result.
+    /// Marks the call as ended and writes its result to the journal.
     pub(crate) fn finish(&self, pid: Option<i32>, end: ExecEnd, duration: Duration, disk: DiskFree) {
         let outcome = {
             let mut store = self.store.borrow_mut();
@@ -132,18 +128,16 @@ impl ProcessCall {
     }
 }
 
-/// What is free on the workspace's disk.
+/// Free space on the workspace's disk.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DiskFree {
-    /// Bytes.
     pub(crate) bytes: u64,
-    /// Inodes.
     pub(crate) inodes: u64,
     /// Size of the disk.
     pub(crate) total_bytes: u64,
 }
 
-/// One journalled file operation.
+/// A journaled file operation.
 pub(crate) struct FileCall {
     key: CallKey,
     folder: PathBuf,
@@ -153,7 +147,7 @@ pub(crate) struct FileCall {
 }
 
 impl FileCall {
-    /// Keeps the result and tells those that wait. A large one goes to disk at once.
+    /// Stores the result and wakes the waiters. A large result goes to disk immediately.
     pub(crate) fn finish(&self, result: &FileResult) {
         let json = serde_json::to_vec(result).unwrap_or_default();
         let kept = if json.len() <= SMALL_RESULT_BYTES {
@@ -166,7 +160,7 @@ impl FileCall {
         self.is_done.send_replace(true);
     }
 
-    /// The result, once there is one.
+    /// Waits for the result.
     pub(crate) async fn result(&self) -> FileResult {
         let _ = self.is_done.subscribe().wait_for(|done| *done).await;
         self.result_now()
@@ -194,18 +188,15 @@ fn lost_result() -> FileResult {
     FileResult::Error(FileError { code: FileErrorCode::Other, message })
 }
 
-/// What a key stands for.
+/// What a key refers to.
 #[derive(Clone)]
 pub(crate) enum Call {
-    /// A process.
     Process(Rc<ProcessCall>),
-    /// A file operation.
     File(Rc<FileCall>),
-    /// An action on the desktop.
     Gui(Rc<GuiCall>),
 }
 
-/// The journal's file. A failing disk must not fail a call, so nobody is told.
+/// The journal file. Write errors are ignored, because a failing disk must not fail a call.
 struct JournalLog {
     file: RefCell<File>,
     written: Cell<u64>,
@@ -225,18 +216,18 @@ impl JournalLog {
     }
 }
 
-/// All calls of this guest's life.
+/// All calls since the guest started.
 pub(crate) struct Journal {
     folder: PathBuf,
     log: Rc<JournalLog>,
     calls: RefCell<HashMap<CallKey, Call>>,
     running: Cell<u32>,
-    /// What outputs may have in memory.
+    /// The memory budget for output.
     allowance: Allowance,
 }
 
 impl Journal {
-    /// Opens an empty journal in the state directory, making it where it is missing.
+    /// Opens an empty journal in the state directory. Creates the directory if it is missing.
     pub(crate) fn open(state: &Path) -> Result<Self, GuestError> {
         use std::os::unix::fs::DirBuilderExt;
         let folder = state.join("calls");
@@ -251,7 +242,8 @@ impl Journal {
         }
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state);
         made.map_err(GuestError::io(format!("making {}", state.display())))?;
-        // Folders come with the first call that needs one: most need none, and making one takes long on some file systems.
+        // The folder of a call is created only when needed: most calls need none, and creating one is slow on some
+        // file systems.
         let path = state.join("journal.jsonl");
         let file = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
         let file = file.map_err(GuestError::io(format!("opening the journal {}", path.display())))?;
@@ -260,12 +252,10 @@ impl Journal {
         Ok(Self { folder, log, calls: RefCell::default(), running: Cell::new(0), allowance })
     }
 
-    /// The call of a key.
     pub(crate) fn find(&self, key: &CallKey) -> Option<Call> {
         self.calls.borrow().get(key).cloned()
     }
 
-    /// What became of a call.
     pub(crate) fn status(&self, key: &CallKey) -> CallStatus {
         match self.find(key) {
             None => CallStatus::Unknown,
@@ -276,7 +266,7 @@ impl Journal {
         }
     }
 
-    /// Enters a process call; the key must be new.
+    /// Adds a process call. The key must be new.
     pub(crate) fn enter_process(
         &self,
         exec: Exec,
@@ -284,7 +274,7 @@ impl Journal {
         terminal: Option<Watched>,
     ) -> Rc<ProcessCall> {
         let folder = self.folder.join(exec.key.to_string());
-        // What was typed into it and its variables are the host's; the journal does without.
+        // Standard input and environment stay with the host and are not journaled.
         let exec = Exec { stdin: None, environment: BTreeMap::new(), ..exec };
         self.log.write(&exec.key, "request", &exec);
         let call = Rc::new(ProcessCall {
@@ -304,7 +294,7 @@ impl Journal {
         call
     }
 
-    /// Enters a file call; the key must be new.
+    /// Adds a file call. The key must be new.
     pub(crate) fn enter_file(&self, key: &CallKey, operation: &FileOperation) -> Rc<FileCall> {
         let is_small = match operation {
             FileOperation::Write { content, .. } => content.len() <= MAX_REQUEST_BYTES,
@@ -325,7 +315,7 @@ impl Journal {
         call
     }
 
-    /// Enters an action on the desktop; the key must be new.
+    /// Adds a desktop action. The key must be new.
     pub(crate) fn enter_gui(&self, key: &CallKey, action: &GuiAction) -> Rc<GuiCall> {
         self.log.write(key, "request", action);
         let call = Rc::new(GuiCall::new(key.clone(), self.folder.join(key.to_string())));
@@ -333,18 +323,18 @@ impl Journal {
         call
     }
 
-    /// Writes down what came of an action.
+    /// Journals the result of a desktop action.
     pub(crate) fn note_gui(&self, key: &CallKey, result: &GuiResult) {
         self.log.write(key, "result", result);
     }
 
-    /// Calls whose process runs.
+    /// The number of calls with a running process.
     pub(crate) fn running(&self) -> &Cell<u32> {
         &self.running
     }
 }
 
-/// Writes a file of a call, making its folder where needed.
+/// Writes a file of a call. Creates the call's folder if needed.
 pub(crate) fn write_file(folder: &Path, name: &str, content: &[u8]) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     std::fs::write(folder.join(name), content)

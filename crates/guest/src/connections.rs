@@ -1,8 +1,8 @@
-//! Connections of a sandbox that has no network namespace.
+//! Redirects the connections of a sandbox without a network namespace.
 //!
-//! The kernel stops every `connect` of what runs here and asks the guest. Whatever address was meant, the answer is the
-//! same: the socket is replaced by one that is connected to the entrance for outgoing connections. So nothing here can
-//! reach any other address, and nothing that a program says about an address has to be believed.
+//! The kernel suspends every `connect` in the sandbox and notifies the guest through seccomp. Whatever the
+//! destination, the guest replaces the socket with one that is connected to the egress port. Programs therefore
+//! cannot reach any other address, and the guest does not have to trust the addresses that they pass.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use tokio::task::spawn_local;
 
 use crate::notify::{self, Question};
 
-/// Answers for ever.
+/// Answers seccomp notifications until the listener fails.
 pub(crate) async fn answer(questions: AsyncFd<OwnedFd>, port: u16) {
     let questions = std::rc::Rc::new(questions);
     loop {
@@ -22,7 +22,7 @@ pub(crate) async fn answer(questions: AsyncFd<OwnedFd>, port: u16) {
             Ok(Ok(question)) => {
                 spawn_local(lead(std::rc::Rc::clone(&questions), question, port));
             }
-            // The process that asked is gone.
+            // The process that called `connect` is gone.
             Ok(Err(_)) => tokio::task::yield_now().await,
             Err(_would_block) => {}
         }
@@ -40,11 +40,11 @@ async fn lead(questions: std::rc::Rc<AsyncFd<OwnedFd>>, question: Question, port
         stream.set_nonblocking(flags & libc::O_NONBLOCK != 0)?;
         notify::replace(questions.get_ref(), &question, &stream, flags & libc::O_CLOEXEC != 0)
     });
-    // Nobody waits for an answer when the process is gone.
+    // An error means that the process is gone and nobody waits for a reply.
     let _ = notify::reply(questions.get_ref(), &question, placed.map_err(|_| libc::ECONNREFUSED));
 }
 
-/// The flags of the socket that shall be connected; those of a plain one where they cannot be read.
+/// The flags of the socket being connected, or those of a plain socket if they cannot be read.
 fn flags(question: &Question) -> i32 {
     let path = format!("/proc/{}/fdinfo/{}", question.thread, question.descriptor);
     let text = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The entrance for outgoing connections: each becomes a stream on the newest link. What it may reach is decided
-//! outside; nothing of the proxy protocol is understood here.
+//! The egress listener: forwards each outgoing connection on a stream of the newest link. The host decides which
+//! destinations are allowed; the guest does not parse the proxy protocol.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use tokio::time::{Instant, timeout_at};
 use crate::guest::Guest;
 use crate::ports::COPY_BYTES;
 
-/// Connections at once, and the part of the guest's descriptors that they may take: what the guest needs for calls must not be
-/// used up by who connects. Others wait in the backlog.
+/// The most concurrent connections, and the fraction of the guest's file descriptors that they may use. Connecting
+/// programs must not exhaust the descriptors that the guest needs for calls. Further connections wait in the backlog.
 const MAX_CONNECTIONS: usize = 512;
 const PART_OF_DESCRIPTORS: u64 = 4;
 /// How long a connection waits for a link.
 const LINK_PATIENCE: Duration = Duration::from_secs(30);
-/// What a client is told when there is none.
+/// The response to a client if there is no link.
 const SERVER_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
     The server that carries this sandbox's outgoing connections is away. Try again in a moment.\n";
 
-/// Accepts connections for ever.
+/// Accepts connections until the guest exits.
 pub(crate) async fn accept(guest: Rc<Guest>, listener: TcpListener) {
     let slots = Arc::new(Semaphore::new(most_connections()));
     loop {
@@ -62,7 +62,7 @@ async fn carry(guest: &Guest, mut connection: TcpStream) {
     }
 }
 
-/// Answers in a way that survives the close: unread input would turn it into a reset.
+/// Sends the response so that it survives the close: unread input would turn the close into a reset.
 async fn say_away(connection: &mut TcpStream) {
     let mut request = [0u8; 4096];
     let patience = Instant::now() + Duration::from_secs(1);

@@ -1,7 +1,8 @@
-//! Where children are forked when they have the guest's own user id.
+//! Forks children if they run under the guest's own user ID.
 //!
-//! One thread enters a Landlock domain at the start and forks all children from then on. They share its domain, so one
-//! call can signal what another has started; the rest of the guest is outside, so none of them can signal or trace it.
+//! One thread enters a Landlock domain at startup and forks all children. The children share its domain, so one call
+//! can signal processes of another call. The rest of the guest is outside the domain, so no child can signal or trace
+//! it.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -14,7 +15,7 @@ use crate::shelter::Shelter;
 use crate::sys::{self, ChildPlan};
 use crate::{domain, notify};
 
-/// Small: a fork recurses nowhere.
+/// A small stack is enough, because forking does not recurse.
 const STACK_BYTES: usize = 128 * 1024;
 
 struct Order {
@@ -26,18 +27,18 @@ struct Order {
 
 /// Forks children.
 pub(crate) enum Forker {
-    /// In the calling thread: children get another user id.
+    /// On the calling thread, because children get a different user ID.
     Here,
-    /// In the thread that is fenced in.
+    /// On the thread inside the Landlock domain.
     Fenced(Fence),
 }
 
-/// The way to the thread that is fenced in.
+/// A handle of the thread inside the Landlock domain.
 pub(crate) struct Fence(mpsc::Sender<Order>);
 
 impl Forker {
-    /// Makes the thread. A kernel without Landlock has no fence; then the user namespace and the guest's being the first
-    /// process must do.
+    /// Starts the thread. Without Landlock support in the kernel, there is no domain; isolation then relies on the
+    /// user namespace and on the guest being PID 1.
     pub(crate) fn fenced() -> Result<Self, GuestError> {
         let (fence, entered) = start(sys::fence_thread)?;
         if let Err(error) = entered {
@@ -46,8 +47,8 @@ impl Forker {
         Ok(Self::Fenced(fence))
     }
 
-    /// Makes the thread where there are no namespaces: without its domain nothing may run. Gives also where the kernel
-    /// asks before something connects.
+    /// Starts the thread for a sandbox without namespaces. Fails without Landlock, because nothing may run outside
+    /// its domain. Also returns the seccomp listener that reports `connect` calls.
     pub(crate) fn sheltered(shelter: &Shelter) -> Result<(Self, OwnedFd), GuestError> {
         let shelter = shelter.clone();
         let (fence, entered) = start(move || {
@@ -58,7 +59,7 @@ impl Forker {
         Ok((Self::Fenced(fence), questions))
     }
 
-    /// Forks; the descriptors stay open until this returns.
+    /// Forks a child. The caller must keep the descriptors open until this returns.
     pub(crate) fn fork(&self, plan: ChildPlan, stdio: [RawFd; 3], report: RawFd) -> io::Result<Pid> {
         match self {
             Self::Here => sys::fork_and_exec(&plan, stdio, report),
@@ -72,7 +73,7 @@ impl Forker {
     }
 }
 
-/// Starts the thread, which first does `prepare`.
+/// Starts the thread, which runs `prepare` first.
 fn start<T: Send + 'static>(
     prepare: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<(Fence, io::Result<T>), GuestError> {

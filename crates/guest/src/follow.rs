@@ -10,10 +10,10 @@ use crate::calls::ProcessCall;
 use crate::output::{Cursor, Next, Reach};
 use crate::pace::Paced;
 
-/// The least time between two counts.
+/// The shortest interval between two progress events.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Follows a call until its end or until the follower goes.
+/// Follows a call until the call ends or the follower disconnects.
 pub(crate) async fn follow(
     stream: &mut MessageStream,
     call: Rc<ProcessCall>,
@@ -23,7 +23,8 @@ pub(crate) async fn follow(
     let mut phases = call.phase.subscribe();
     let mut printed = call.printed.subscribe();
     let mut cursor = Cursor::at(from_sequence);
-    // One that begins in the middle is not waited for before it has got something: where it is in bytes is known then.
+    // A follower that starts in the middle slows down the call only after its first chunk, when its byte position is
+    // known.
     let mut paced: Option<Paced> = None;
     let mut is_announced = false;
     let mut next_progress = Instant::now() + PROGRESS_INTERVAL;
@@ -34,7 +35,7 @@ pub(crate) async fn follow(
         {
             paced = Some(Paced::new(Rc::clone(&call), cursor.position()));
         }
-        // Both are looked at before the store, so that no change is missed.
+        // Read both before the store, so that no change is missed.
         printed.borrow_and_update();
         let phase = phases.borrow_and_update().clone();
         if !is_announced && let Some(pid) = phase.pid() {
@@ -76,7 +77,8 @@ async fn send_progress(stream: &mut MessageStream, call: &ProcessCall) -> Result
     stream.send(&progress).await
 }
 
-/// Sends what is within reach; says whether there was anything. Returns now and then, so that the caller sees the end.
+/// Sends the chunks within reach. Returns whether there were any. Returns from time to time even if there are more,
+/// so that the caller can notice the end of the call.
 async fn send_ready(
     stream: &mut MessageStream,
     call: &ProcessCall,
@@ -93,7 +95,7 @@ async fn send_ready(
                 stream.send(&ExecEvent::Gap { from_sequence, to_sequence, bytes }).await?;
             }
             Next::Nothing => {
-                // It has all there is, whatever was counted and could not be kept.
+                // The follower has everything there is, even if some counted bytes could not be kept.
                 paced.iter().for_each(|paced| paced.is_at(call.store.borrow().end()));
                 return Ok(sent > 0);
             }

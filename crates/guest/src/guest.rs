@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state that all requests share.
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
@@ -17,36 +17,32 @@ use crate::reap::Reaper;
 use crate::services::Services;
 use crate::spawn::Spawner;
 
-/// The guest's state; lives on one thread.
+/// The guest's state. Lives on one thread.
 pub(crate) struct Guest {
-    /// Changes with each life of the guest.
+    /// Changes whenever the guest starts.
     pub(crate) boot_id: String,
-    /// All calls.
     pub(crate) journal: Journal,
-    /// Makes processes.
+    /// Starts processes.
     pub(crate) spawner: Spawner,
-    /// Waits for them.
+    /// Waits for processes to exit.
     pub(crate) reaper: Reaper,
-    /// The directory that all file requests stay in.
+    /// The directory that all file requests are confined to.
     pub(crate) workspace: Arc<Workspace>,
-    /// Threads that touch files.
+    /// The threads that access files.
     pub(crate) workers: Workers,
-    /// Kernels for code.
     pub(crate) kernels: Kernels,
-    /// The newest link that was greeted.
+    /// The newest link that completed its handshake.
     pub(crate) newest_link: watch::Sender<Option<Link>>,
-    /// The desktop.
     pub(crate) desktop: Desktop,
-    /// Programs that are kept running.
     pub(crate) services: Services,
-    /// Something was asked for and done.
+    /// Notified after the guest has served a request.
     pub(crate) asked: Notify,
-    /// Open outgoing connections.
+    /// Number of open outgoing connections.
     pub(crate) egress_connections: Cell<u32>,
 }
 
 impl Guest {
-    /// What is free on the workspace's disk.
+    /// Free space on the workspace's disk.
     pub(crate) fn disk_free(&self) -> DiskFree {
         rustix::fs::fstatvfs(self.workspace.as_fd()).map_or_else(
             |_| DiskFree::default(),
@@ -58,7 +54,7 @@ impl Guest {
         )
     }
 
-    /// Figures for the host.
+    /// Statistics for the host.
     pub(crate) fn stats(&self) -> GuestStats {
         let disk = self.disk_free();
         GuestStats {

@@ -1,4 +1,5 @@
-//! Folders that programs expect in a home and do not make: `npx` fails where the one of npm's global packages is missing.
+//! Creates folders in the home directory that programs need but do not create: `npx` fails if the folder of npm's
+//! global packages is missing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,12 +10,12 @@ use rustix::io::Errno;
 
 use crate::sys::{self, Agent};
 
-/// Each with the folders above it; npm's prefix and the first entry of `PATH` lead here.
+/// Each folder with its parents. npm's prefix and the first entry of `PATH` point here.
 const FOLDERS: [[&str; 2]; 2] = [[".local", "bin"], [".local", "lib"]];
 
-/// Makes them as the agent, whose home it is. One that is missing or closed is no reason not to start.
+/// Creates the folders as the agent. Ignores errors: a missing or inaccessible home must not prevent the start.
 pub(crate) fn make_ready(home: &Path, agent: Option<Agent>) {
-    // The host's own image has them, and a thread costs more than a look.
+    // The default image already has the folders, and checking is cheaper than starting a thread.
     if FOLDERS.iter().all(|folders| open_folder(home, folders, |_, _| Ok(())).is_ok()) {
         return;
     }
@@ -22,12 +23,12 @@ pub(crate) fn make_ready(home: &Path, agent: Option<Agent>) {
         agent.map_or(Ok(()), sys::set_file_ids)?;
         FOLDERS.iter().try_for_each(|folders| open_folder(home, folders, make))
     };
-    // A thread of its own: it stays the agent's until it ends.
+    // Use a separate thread, because it keeps the agent's IDs until it ends.
     std::thread::scope(|scope| drop(scope.spawn(make_all).join()));
 }
 
-/// Opens the last of these folders, each of which `prepare` sees first. Follows no link: a guest that starts again in a home that
-/// was used must not be led out of it.
+/// Opens the last of these folders. Calls `prepare` on each folder first. Follows no symbolic links: in a home that
+/// was used before, a link must not lead the guest outside.
 fn open_folder(
     home: &Path,
     folders: &[&str],

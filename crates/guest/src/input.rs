@@ -1,4 +1,4 @@
-//! Standard input of a call: several writers take turns, none blocks the guest.
+//! Standard input of a call. Several writers take turns, and none of them blocks the guest.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,15 +9,15 @@ use tokio::sync::Mutex;
 use crate::spawn::Watched;
 use crate::sys::Terminal;
 
-/// What a terminal takes for the end of input at the start of a line.
+/// The end-of-file character of a terminal. Has an effect at the start of a line.
 const END_OF_TRANSMISSION: &[u8] = b"\x04";
 
-/// Why input was not taken.
+/// Why input was not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InputRefusal {
-    /// It was closed, or the call never had one.
+    /// Standard input was closed, or the call never had one.
     Closed,
-    /// The process reads no more.
+    /// The process no longer reads.
     Gone,
 }
 
@@ -28,12 +28,12 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Input that is written to a pipe or to the master of a terminal.
+    /// Input that goes to a pipe or to the master side of a terminal.
     pub(crate) fn new(writer: Watched, terminal: Terminal) -> Self {
         Self { writer: Mutex::new(Some((writer, terminal))) }
     }
 
-    /// Writes all; waits while the process does not read.
+    /// Writes all bytes. Waits while the process does not read.
     pub(crate) async fn write(&self, bytes: &[u8]) -> Result<(), InputRefusal> {
         let mut writer = self.writer.lock().await;
         let Some((fd, _)) = &*writer else { return Err(InputRefusal::Closed) };
@@ -44,7 +44,8 @@ impl Input {
         Ok(())
     }
 
-    /// Closes: the process reads its end. A terminal stays open for signals typed as characters.
+    /// Closes standard input, so that the process reads end of file. A terminal stays open for signals sent as
+    /// characters.
     pub(crate) async fn close(&self) {
         let mut writer = self.writer.lock().await;
         match &*writer {
@@ -56,7 +57,7 @@ impl Input {
         }
     }
 
-    /// Drops the writing end where nobody is in the middle of writing.
+    /// Drops the writing end unless a write is in progress.
     pub(crate) fn abandon(&self) {
         if let Ok(mut writer) = self.writer.try_lock() {
             *writer = None;

@@ -1,7 +1,7 @@
 //! Ends a call with all its processes.
 //!
-//! The tree of a call is its process group, its session, and every descendant of a member, found by walking `/proc`.
-//! A process that was seen once stays a member when it is handed to another parent.
+//! The process tree of a call consists of its process group, its session and all descendants of these processes,
+//! found in `/proc`. A process seen once stays a member even if another process adopts it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::sys;
 
-/// How long killed processes may take to end: each needs a CPU for that. Together with the grace and the wait for the exit
-/// status it must stay below what the host waits for the end of a killed call.
+/// How long killed processes may take to exit, for which each needs CPU time. Together with the grace period and the
+/// wait for the exit status, this must stay below the host's timeout for the end of a killed call.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// One process as `/proc` shows it.
+/// A process as shown by `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     pid: i32,
@@ -22,28 +22,29 @@ struct Process {
     parent: i32,
     group: i32,
     session: i32,
-    /// Tells a process from a later one with the same number.
+    /// Start time, to detect a reused process ID.
     started: u64,
 }
 
-/// The processes of one call.
+/// The process tree of one call.
 pub(crate) struct Tree {
     root: i32,
     known: HashMap<i32, u64>,
 }
 
 impl Tree {
-    /// The tree of a process that leads its own session.
+    /// The tree of a session leader.
     pub(crate) fn of(root: i32) -> Self {
         Self { root, known: HashMap::new() }
     }
 
-    /// Ends the tree: SIGTERM, the grace, SIGKILL. Returns when all its processes have ended, or after [`KILL_PATIENCE`].
+    /// Ends the tree with SIGTERM, then SIGKILL after the grace period. Returns when all processes have ended, or
+    /// after [`KILL_PATIENCE`].
     pub(crate) async fn end(mut self, grace: Duration) {
         let deadline = Instant::now() + grace;
         self.look();
         self.signal(libc::SIGTERM);
-        // A stopped process would not hear it.
+        // A stopped process handles SIGTERM only after it continues.
         self.signal(libc::SIGCONT);
         let mut pause = Duration::from_millis(2);
         while self.is_alive() {
@@ -55,7 +56,7 @@ impl Tree {
             pause = (pause * 2).min(Duration::from_millis(50));
             self.look();
         }
-        // Each round kills all that is there, so only a fork bomb needs more than two.
+        // Each round kills all current members, so only a fork bomb needs more than two rounds.
         let deadline = Instant::now() + KILL_PATIENCE;
         while self.is_alive() && Instant::now() < deadline {
             self.signal(libc::SIGKILL);
@@ -80,7 +81,7 @@ impl Tree {
     }
 }
 
-/// Which of the living processes belong to the tree of `root`.
+/// The living processes that belong to the tree of `root`.
 fn members(root: i32, known: &HashMap<i32, u64>, processes: &[Process]) -> HashMap<i32, u64> {
     let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
     for process in processes {
@@ -116,12 +117,12 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// How many processes there are in the sandbox, which has a pid namespace of its own.
+/// The number of processes in the sandbox, which has a separate PID namespace.
 pub(crate) fn count_processes() -> u32 {
     u32::try_from(pids().count()).unwrap_or(u32::MAX)
 }
 
-/// How many processes there are below this one, and it.
+/// The number of descendants of this process, including itself.
 pub(crate) fn count_descendants() -> u32 {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let all = processes();
@@ -138,7 +139,7 @@ pub(crate) fn count_descendants() -> u32 {
 }
 
 fn parse(stat: &[u8]) -> Option<Process> {
-    // The name may hold anything, brackets and spaces too; the last bracket ends it.
+    // The name can contain anything, including parentheses and spaces. The last closing parenthesis ends it.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let pid = std::str::from_utf8(stat.split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
     let mut fields = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?.split(' ');

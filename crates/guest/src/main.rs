@@ -1,9 +1,10 @@
-//! The daemon inside every sandbox: processes, files, ports, the egress entrance and the call journal, served on one
-//! link. As the sandbox's first process it also reaps what others leave behind.
+//! The daemon inside every sandbox. It serves processes, files, ports, outgoing connections and the call journal over
+//! one link. As PID 1 of the sandbox, it also reaps orphaned processes.
 //!
-//! One thread runs the event loop; three more, made at the start, touch files and the X server with the agent's rights;
-//! where the agent has the guest's own user id a fifth forks. No thread is made later: a job that has used up its processes must not be able
-//! to stop the guest.
+//! One thread runs the event loop. Two more access files with the agent's permissions. If the agent has the guest's
+//! own user ID, another thread forks the children. All of these start with the guest, because a job that has
+//! exhausted its process limit must not be able to stop the guest. Only the thread for the X server starts later,
+//! when the desktop is first used.
 
 mod arguments;
 mod awake;
@@ -61,7 +62,7 @@ fn run() -> Result<(), GuestError> {
     }
 }
 
-/// The error with its causes.
+/// Formats an error with its causes.
 fn describe(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

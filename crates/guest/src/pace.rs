@@ -1,4 +1,5 @@
-//! Followers that a process waits for: while one of them is far behind, nothing more is read of what the process prints.
+//! Backpressure: while a follower that needs all output is far behind, the guest stops reading the output of the
+//! process.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,32 +9,32 @@ use tokio::sync::watch;
 
 use crate::calls::ProcessCall;
 
-/// How far a follower may be behind before the process waits: in bytes half of what the store keeps of the newest output, and in
-/// pieces, however small they are, a fifth, so that nothing is given up before the follower has it.
+/// How far a follower may fall behind before the process must wait. In bytes, this is half of the stored tail. In
+/// chunks, however small they are, it is a fifth, so that the store drops nothing before the follower has it.
 const MOST_BEHIND: Position = Position { bytes: 4 * 1024 * 1024, sequence: 64 * 1024 };
 
-/// A place in the output of a call.
+/// A position in the output of a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// So many bytes come before it.
+    /// Number of bytes before it.
     pub(crate) bytes: u64,
-    /// So many pieces come before it.
+    /// Number of chunks before it.
     pub(crate) sequence: u64,
 }
 
 impl Position {
-    /// Whether another one is far ahead of this.
+    /// Whether `other` is far ahead of this position.
     fn is_far_behind(self, other: Self) -> bool {
         other.bytes.saturating_sub(self.bytes) > MOST_BEHIND.bytes
             || other.sequence.saturating_sub(self.sequence) > MOST_BEHIND.sequence
     }
 }
 
-/// The followers of one call that it waits for.
+/// The followers that a call must wait for.
 pub(crate) struct Pace {
-    /// How far each of them is.
+    /// The position of each follower.
     followers: RefCell<BTreeMap<u64, Position>>,
-    /// Changes when one of them has got on, or has gone.
+    /// Changes when a follower advances or disconnects.
     got_on: watch::Sender<u64>,
 }
 
@@ -42,7 +43,7 @@ impl Pace {
         Self { followers: RefCell::default(), got_on: watch::Sender::new(0) }
     }
 
-    /// Whether a follower is so far behind the end of the output that the process waits.
+    /// Whether a follower is so far behind the end of the output that the process must wait.
     fn is_behind(&self, printed: Position) -> bool {
         self.followers.borrow().values().any(|follower| follower.is_far_behind(printed))
     }
@@ -52,14 +53,14 @@ impl Pace {
     }
 }
 
-/// One follower; a call waits for it as long as it lives.
+/// A registered follower. The call waits for it until it is dropped.
 pub(crate) struct Paced {
     call: Rc<ProcessCall>,
     number: u64,
 }
 
 impl Paced {
-    /// A follower that is here.
+    /// Registers a follower at a position.
     pub(crate) fn new(call: Rc<ProcessCall>, position: Position) -> Self {
         let number = {
             let mut followers = call.pace.followers.borrow_mut();
@@ -70,7 +71,7 @@ impl Paced {
         Self { call, number }
     }
 
-    /// It has come here by now.
+    /// Updates the follower's position.
     pub(crate) fn is_at(&self, position: Position) {
         self.call.pace.followers.borrow_mut().insert(self.number, position);
         self.call.pace.tell();
@@ -84,7 +85,7 @@ impl Drop for Paced {
     }
 }
 
-/// Waits while a follower is far behind. What a process prints after its call has ended is for nobody.
+/// Waits while a follower is far behind. Returns once the call has ended, because its later output is discarded.
 pub(crate) async fn wait_for_followers(call: &ProcessCall) {
     if call.pace.followers.borrow().is_empty() {
         return;
@@ -92,7 +93,7 @@ pub(crate) async fn wait_for_followers(call: &ProcessCall) {
     let mut got_on = call.pace.got_on.subscribe();
     let mut phases = call.phase.subscribe();
     loop {
-        // Both are looked at before the store, so that no change is missed.
+        // Read both before the store, so that no change is missed.
         got_on.borrow_and_update();
         let has_ended = phases.borrow_and_update().outcome().is_some();
         if has_ended || !call.pace.is_behind(call.store.borrow().end()) {

@@ -1,4 +1,4 @@
-//! Streams to ports inside the sandbox.
+//! Connections to ports inside the sandbox, and the list of listening ports.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 
 use crate::serve::answer;
 
-/// Bytes on their way in one direction.
+/// Size of the copy buffer for each direction.
 pub(crate) const COPY_BYTES: usize = 16 * 1024;
 
-/// Connects to a port on loopback and copies both ways until both have ended.
+/// Connects to a port on loopback and copies in both directions until both have ended.
 pub(crate) async fn connect(mut stream: MessageStream, port: u16) -> Result<(), ProtocolError> {
     let mut connection = match dial(port).await {
         Ok(connection) => connection,
@@ -31,7 +31,7 @@ pub(crate) async fn connect(mut stream: MessageStream, port: u16) -> Result<(), 
     Ok(())
 }
 
-/// Connects to a port on loopback, of either family.
+/// Connects to a port on the IPv4 or the IPv6 loopback address.
 pub(crate) async fn dial(port: u16) -> io::Result<TcpStream> {
     match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
         Ok(connection) => Ok(connection),
@@ -39,22 +39,22 @@ pub(crate) async fn dial(port: u16) -> io::Result<TcpStream> {
     }
 }
 
-/// The kernel's tables of connections, and the state of a socket that listens.
+/// The kernel's tables of TCP sockets, and the state code of a listening socket.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 const LISTENING: &str = "0A";
 
-/// The ports that something listens on.
+/// Returns the TCP ports that have a listener.
 pub(crate) fn listening() -> Vec<u16> {
     let mut ports = BTreeSet::new();
     for table in TABLES {
-        // A kernel without IPv6 has no such table.
+        // A kernel without IPv6 lacks the second table.
         let text = std::fs::read_to_string(table).unwrap_or_default();
         ports.extend(text.lines().skip(1).filter_map(listening_port));
     }
     ports.into_iter().collect()
 }
 
-/// The port of a line of such a table: `0: 0100007F:1F90 00000000:0000 0A ...`.
+/// Parses a line of such a table: `0: 0100007F:1F90 00000000:0000 0A ...`.
 fn listening_port(line: &str) -> Option<u16> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let local = fields.next()?;

@@ -1,4 +1,4 @@
-//! Runs one call from fork to result: output, timeout, kill, end.
+//! Runs one process call from fork to result: output, timeout, kill and end.
 
 use std::cell::RefCell;
 use std::io;
@@ -23,26 +23,27 @@ use crate::pace::wait_for_followers;
 use crate::spawn::{self, Spawned, Watched};
 use crate::sys::{self, REPORT_BYTES, StartFailure, Terminal};
 
-/// Reads before others get their turn.
+/// How many reads to do before yielding to other tasks.
 const READS_IN_A_ROW: u32 = 16;
-/// Bytes of one read; several chunks where a process prints fast.
+/// Bytes per read. A read spans several chunks if a process prints fast.
 const READ_BYTES: usize = 128 * 1024;
-/// How long the output of a terminal is read after the process has ended, where another process has the terminal open.
+/// How long to keep reading from a terminal after the process has ended, if another process has the terminal open.
 const TERMINAL_DRAIN: Duration = Duration::from_millis(500);
-/// More than the kernel holds of a terminal's output. So a process that keeps opening the terminal cannot keep the drain going forever.
+/// More than the kernel buffers of a terminal's output. The limit ensures that a process that keeps reopening the
+/// terminal cannot prolong the drain forever.
 const TERMINAL_BUFFERS: usize = 1024 * 1024;
-/// How long output waits for space on the host's disk, and how often it is looked for.
+/// How long output waits for space on the host's disk, and how often to check.
 const SPACE_PATIENCE: Duration = Duration::from_secs(120);
 const SPACE_PAUSE: Duration = Duration::from_millis(100);
-/// How long a killed process may take to be reaped.
+/// How long to wait until a killed process has been reaped.
 const REAP_PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// One buffer for all calls: nothing is awaited between filling and emptying it.
+    /// One buffer for all calls. No code awaits between filling and emptying it.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// Starts a call whose key is new. Returns at once; the call goes on by itself.
+/// Starts a call whose key is new. Returns immediately; the call runs in a separate task.
 pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
     if let Program::Cell(cell) = &exec.program {
         let cell = cell.clone();
@@ -75,7 +76,7 @@ struct Running {
     started: Instant,
 }
 
-/// What came first.
+/// The event that happened first.
 enum First {
     Exit(Option<WaitStatus>),
     TimedOut,
@@ -106,7 +107,7 @@ impl Running {
         running.set(running.get().saturating_sub(1));
     }
 
-    /// From the fork to the end of the main process.
+    /// Runs from the fork to the end of the main process.
     async fn live(
         &self,
         pid: i32,
@@ -126,7 +127,7 @@ impl Running {
         let mut kill_wish = self.call.kill_wish.subscribe();
         let kill = async move { drop(kill_wish.wait_for(|wish| *wish).await) };
         tokio::pin!(kill);
-        // Something hostile may stop the child before its program runs, so this waits for the end as well.
+        // A hostile process may stop the child before its program runs, so also wait for the other events here.
         let mut first = tokio::select! {
             biased;
             failure = read_report(report) => match failure {
@@ -164,7 +165,7 @@ impl Running {
         (Some(pid), end)
     }
 
-    /// Writes the given input in its own task and closes it, unless more may come.
+    /// Writes the initial standard input in a separate task. Closes the input afterwards unless it stays open.
     fn feed(&self, stdin: Option<String>) {
         let call = Rc::clone(&self.call);
         if stdin.is_none() && call.exec.keep_stdin_open {
@@ -190,7 +191,7 @@ impl Running {
         });
     }
 
-    /// Takes what the main process has printed before its end, and no more: something in the background may go on.
+    /// Reads what the main process printed before its end, but no more: a background process may continue to print.
     async fn drain(&self, outputs: &[(OutputStream, Watched)], mut pumps: Vec<JoinHandle<()>>) {
         for (stream, fd) in outputs {
             if *stream == OutputStream::Terminal {
@@ -219,8 +220,8 @@ impl Running {
         wait_for_space(&self.call).await;
     }
 
-    /// Reads a terminal that no process has open to its end. The kernel passes output on a little later, but reports the
-    /// end only after all of it.
+    /// Reads a terminal that no process has open until its end. The kernel delivers the output with a delay, but
+    /// reports the end only after all of it.
     async fn drain_hung_up(&self, terminal: &OwnedFd) {
         let mut left = TERMINAL_BUFFERS;
         while left > 0 && is_hung_up(terminal) {
@@ -235,15 +236,15 @@ impl Running {
     }
 }
 
-/// Whether no process has the other side of a terminal open.
+/// Whether no process has the slave side of a terminal open.
 fn is_hung_up(terminal: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(terminal, PollFlags::empty())];
     let now = Timespec::default();
     poll(&mut polled, Some(&now)).is_ok() && polled.iter().any(|fd| fd.revents().contains(PollFlags::HUP))
 }
 
-/// While the host's disk is full nothing is read: the process waits at its full pipe and nothing is lost. Not for ever,
-/// though: a call must come to its end.
+/// Waits while the host's disk is full. Nothing is read meanwhile, so the process blocks on its full pipe and no
+/// output is lost. The wait is limited, because a call must end eventually.
 pub(crate) async fn wait_for_space(call: &ProcessCall) {
     let patience = Instant::now() + SPACE_PATIENCE;
     while call.store.borrow_mut().is_waiting_for_space() && Instant::now() < patience {
@@ -257,7 +258,7 @@ fn describe(status: Option<WaitStatus>) -> ExecEnd {
     code.or_else(signal).unwrap_or(ExecEnd::Killed)
 }
 
-/// Why the program did not start, or `None` when it runs.
+/// Returns why the program did not start, or `None` if it runs.
 pub(crate) async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailure> {
     let mut bytes = [0u8; REPORT_BYTES];
     loop {
@@ -271,8 +272,8 @@ pub(crate) async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailur
     }
 }
 
-/// Reads a stream of a call until its last writer is gone; after the call's end what comes is read and dropped, so that
-/// a process in the background is neither ended nor stopped by a pipe that nobody reads.
+/// Reads a stream of a call until its last writer has closed it. After the end of the call, discards the output, so
+/// that a background process neither dies from SIGPIPE nor blocks on a full pipe.
 async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: Watched) {
     let mut reads = 0;
     loop {
@@ -282,7 +283,7 @@ async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: Watched) {
         match guard.try_io(|fd| read_some(&call, stream, fd.get_ref(), usize::MAX)) {
             Ok(Ok(0)) => return,
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A terminal without slaves answers with an error.
+            // Reading from a terminal whose slave side is closed fails.
             Ok(Err(_)) => return,
             Ok(Ok(_)) | Err(_) => {}
         }

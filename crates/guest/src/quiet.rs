@@ -1,4 +1,5 @@
-//! A guest that nobody has asked for anything for a moment gives memory back: many sandboxes wait most of the time.
+//! Returns memory to the kernel when the guest has been idle for a moment, because many sandboxes are idle most of
+//! the time.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,11 +8,11 @@ use tokio::time::timeout;
 
 use crate::guest::Guest;
 
-/// How long it must be quiet. Longer than a short job waits for its next request: what is given back too early has to be
-/// mapped again.
+/// The idle time. It is longer than the pause between the requests of a short job, because memory returned too early
+/// has to be mapped again.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Watches for ever. Whoever has served a request notifies `asked`.
+/// Runs until the guest exits. The guest notifies `asked` after each request that it serves.
 pub(crate) async fn watch(guest: Rc<Guest>) {
     loop {
         guest.asked.notified().await;

@@ -1,6 +1,7 @@
-//! `caisson-guest relay`: carries a link over standard input and output, where an engine's exec is the only way in.
+//! `caisson-guest relay`: forwards a link over standard input and output, for container engines whose only access is
+//! `exec`.
 //!
-//! It may be started together with the guest, so it waits a while for the guest to listen.
+//! The relay may start together with the guest, so it waits a while for the guest to listen.
 
 use std::io;
 use std::net::Shutdown;
@@ -10,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::GuestError;
 
-/// Bytes on their way in one direction.
+/// Size of the copy buffer for each direction.
 const COPY_BYTES: usize = 64 * 1024;
-/// How long a guest may take to listen, and how often it is tried.
+/// How long to wait for the guest to listen, and how often to retry.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Copies standard input to the socket and the socket to standard output, until the guest closes.
+/// Copies standard input to the socket and the socket to standard output until the guest closes the connection.
 pub(crate) fn relay(socket: &Path) -> Result<(), GuestError> {
     let doing = || format!("connecting to {}", socket.display());
     let stream = connect(socket).map_err(GuestError::io(doing()))?;
@@ -40,12 +41,12 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// No socket yet, or nobody listens at it yet.
+/// Whether the socket does not exist yet or has no listener yet.
 fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Passes each piece on at once: a link waits for answers.
+/// Flushes each piece immediately, because the other side waits for replies.
 fn copy(from: &mut impl io::Read, to: &mut impl io::Write) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BYTES];
     loop {

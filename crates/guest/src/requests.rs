@@ -16,14 +16,14 @@ use crate::input::InputRefusal;
 use crate::serve::answer;
 use crate::{process, sys, terminal};
 
-/// Calls whose process runs, at once.
+/// The most calls with a running process.
 const MAX_RUNNING_CALLS: u32 = 512;
 
 fn refused(message: impl Into<String>) -> Reply {
     Reply::Refused { message: message.into() }
 }
 
-/// The process call of a key, or why there is none.
+/// Finds the process call with this key.
 fn find(guest: &Guest, key: &CallKey) -> Result<Rc<ProcessCall>, Box<Reply>> {
     match guest.journal.find(key) {
         Some(Call::Process(call)) => Ok(call),
@@ -37,7 +37,7 @@ fn find(guest: &Guest, key: &CallKey) -> Result<Rc<ProcessCall>, Box<Reply>> {
     }
 }
 
-/// The process id of a call whose program runs.
+/// The process ID of a call whose program is running.
 fn running_pid(call: &ProcessCall) -> Result<i32, Box<Reply>> {
     match &*call.phase.borrow() {
         Phase::Running { pid } => Ok(*pid),
@@ -46,7 +46,7 @@ fn running_pid(call: &ProcessCall) -> Result<i32, Box<Reply>> {
     }
 }
 
-/// Starts a call, or follows it where its key is known.
+/// Starts a call, or follows it if its key is known.
 pub(crate) async fn exec(
     guest: &Rc<Guest>,
     mut stream: MessageStream,
@@ -85,7 +85,6 @@ fn not_started(why: String) -> ExecOutcome {
     }
 }
 
-/// Follows a known call.
 pub(crate) async fn resume(
     guest: &Guest,
     mut stream: MessageStream,
@@ -102,7 +101,7 @@ pub(crate) async fn resume(
     }
 }
 
-/// Takes standard input from a stream.
+/// Copies standard input from a stream to a call.
 pub(crate) async fn input(
     guest: &Guest,
     mut stream: MessageStream,
@@ -146,7 +145,7 @@ async fn copy_input(
                 call.input.close().await;
                 return Ok(Ok(()));
             }
-            // Gone without closing the input: someone may type more later.
+            // The client left without closing the input. Another client may continue to write.
             Incoming::Closed => return Ok(Ok(())),
             _ => return Err(ProtocolError::Unexpected("something else where input was expected".into())),
         }
@@ -168,7 +167,7 @@ pub(crate) fn signal(guest: &Guest, key: &CallKey, signal: i32) -> Reply {
     }
 }
 
-/// Ends a call with all its processes; answers when it has ended.
+/// Ends a call with all its processes. Returns when the call has ended.
 pub(crate) async fn kill(guest: &Guest, key: &CallKey) -> Reply {
     let call = match find(guest, key) {
         Ok(call) => call,
@@ -179,7 +178,7 @@ pub(crate) async fn kill(guest: &Guest, key: &CallKey) -> Reply {
     Reply::Done
 }
 
-/// Changes the size of a call's terminal.
+/// Resizes a call's terminal.
 pub(crate) fn resize(guest: &Guest, key: &CallKey, size: TerminalSize) -> Reply {
     let call = match find(guest, key) {
         Ok(call) => call,
@@ -195,7 +194,7 @@ pub(crate) fn resize(guest: &Guest, key: &CallKey, size: TerminalSize) -> Reply 
     }
 }
 
-/// Drops a call's output; its key and result stay.
+/// Drops a call's output. Keeps its key and result.
 pub(crate) fn forget(guest: &Guest, key: &CallKey) -> Reply {
     match guest.journal.find(key) {
         None => refused(format!("call {key} is unknown")),
@@ -214,7 +213,7 @@ pub(crate) fn forget(guest: &Guest, key: &CallKey) -> Reply {
     }
 }
 
-/// Does a file operation, once where it has a key. With a key it is carried out even when the link breaks meanwhile.
+/// Performs a file operation. With a key, it is performed only once, and it completes even if the link breaks.
 pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: FileOperation) -> Reply {
     let Some(key) = key else {
         return Reply::File(files::operate(guest, operation).await);

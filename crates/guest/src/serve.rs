@@ -1,4 +1,4 @@
-//! Accepts links, greets, and hands each stream to whom it concerns. The newest link wins.
+//! Accepts links, performs the handshake and dispatches streams. A new link replaces the previous one.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::files::pack::PackOrder;
 use crate::guest::Guest;
 use crate::{desktop, files, ports, requests, services};
 
-/// How long a new link may take to greet, and a stream to say what it wants.
+/// How long a new link may take to send its handshake, and a stream to send its request.
 const GREETING_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a refused link may stay to read why.
+/// How long a rejected link stays open, so that the other side can read the reason.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(5);
-/// Links that have not greeted yet.
+/// The most links whose handshake is pending.
 const MAX_UNGREETED: usize = 8;
-/// Requests being received at once: each may take the size of the longest message.
+/// The most requests being received at once. Each may have the maximum message size.
 const MAX_ARRIVING: usize = 16;
 
-/// Accepts links for ever.
+/// Accepts links until the guest exits.
 pub(crate) async fn accept(guest: Rc<Guest>, listener: UnixListener) {
     let ungreeted = Arc::new(Semaphore::new(MAX_UNGREETED));
     loop {
@@ -35,7 +35,7 @@ pub(crate) async fn accept(guest: Rc<Guest>, listener: UnixListener) {
             Ok((stream, _)) => {
                 spawn_local(serve_link(Rc::clone(&guest), Link::start(stream, Side::Guest), permit));
             }
-            // Out of descriptors: wait for some to be freed.
+            // Probably out of file descriptors: wait until some are closed.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
@@ -47,7 +47,8 @@ async fn serve_link(
     permit: OwnedSemaphorePermit,
 ) {
     if !matches!(timeout(GREETING_PATIENCE, greet(&guest, &mut streams)).await, Ok(true)) {
-        // The other side reads why and leaves. Closed at once, its next write would fail before it has read the answer.
+        // Let the other side read the reason and disconnect. If this side closed immediately, the other side's next
+        // write would fail before it has read the reply.
         let _ = timeout(FAREWELL_PATIENCE, link.closed()).await;
         link.close();
         return;
@@ -65,7 +66,7 @@ async fn serve_link(
     }
 }
 
-/// Answers the first stream, which must greet; says whether the two sides can speak.
+/// Serves the first stream, which must start with a handshake. Returns whether both sides have a version in common.
 async fn greet(guest: &Guest, streams: &mut IncomingStreams) -> bool {
     let Some(mut stream) = streams.next().await else { return false };
     let Ok(Request::Hello(hello)) = stream.receive_message::<Request>().await else {
@@ -87,7 +88,7 @@ fn welcome(guest: &Guest) -> Reply {
     })
 }
 
-/// Sends the one answer of a stream and closes it.
+/// Sends the only reply of a stream and closes the stream.
 pub(crate) async fn answer(stream: &mut MessageStream, reply: &Reply) -> Result<(), ProtocolError> {
     stream.send(reply).await?;
     stream.close().await
@@ -98,7 +99,7 @@ async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: Owned
     drop(permit);
     match request {
         Ok(request) => {
-            // A broken stream concerns nobody but its other end.
+            // A broken stream matters only to its other end.
             let _ = Box::pin(dispatch(&guest, stream, request)).await;
         }
         Err(ProtocolError::Decode(error)) => {
@@ -110,7 +111,7 @@ async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: Owned
     guest.asked.notify_one();
 }
 
-/// The key of a request that has one.
+/// The call key of a request, if it has one.
 fn key_of(request: &Request) -> Option<&CallKey> {
     match request {
         Request::Exec { exec, .. } => Some(&exec.key),
@@ -140,7 +141,7 @@ async fn dispatch(
         Request::Hello(_) => welcome(guest),
         Request::Ping => Reply::Done,
         Request::Stats => Reply::Stats(guest.stats()),
-        // The host's ports are nobody's business, and there are no others.
+        // Do not reveal the host's ports. Without namespaces, there are no others.
         Request::Ports if guest.spawner.shelter.is_some() => Reply::Ports { ports: Vec::new() },
         Request::Ports => Reply::Ports { ports: ports::listening() },
         Request::Exec { exec, follow } => return requests::exec(guest, stream, exec, follow).await,

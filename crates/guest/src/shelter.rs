@@ -1,32 +1,34 @@
-//! A sandbox without namespaces, seen from its guest: where things lie, and how what runs there is shut in.
+//! A sandbox without namespaces, from the guest's point of view: where its files are, and what its programs may
+//! access.
 //!
-//! Programs are told paths as in every other sandbox (`/workspace`, `/home/agent`) and find them elsewhere, because
-//! nothing can be mounted here. So the guest translates what it is told: working directories and variables.
+//! Programs are configured with the same paths as in any other sandbox (`/workspace`, `/home/agent`), but the files
+//! are elsewhere, because nothing can be mounted. The guest therefore translates working directories and environment
+//! variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Paths as the host speaks of them, and the directory of the tree that takes their place.
+/// Paths used by the host, and the directories of the tree that replace them.
 const PLACES: [(&str, &str); 3] =
     [("/workspace", "workspace"), ("/app", "workspace"), ("/home/agent", "home")];
-/// The authorities that every sandbox trusts, and the file of the tree that may take their place.
+/// The CA bundle that every sandbox trusts, and the file of the tree that may replace it.
 const AUTHORITIES: (&str, &str) = ("/etc/ssl/certs/ca-certificates.crt", "ca-certificates.crt");
-/// The same for Java; it is named inside of options.
+/// The same for Java. The path appears inside of options.
 const JAVA_STORE: (&str, &str) = ("/etc/ssl/certs/java/cacerts", "cacerts");
 
-/// Where things lie, and what may be reached beside.
+/// The directory tree of the sandbox, and the paths outside of it that its programs may access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shelter {
-    /// All that may be written.
+    /// The only directory tree that programs may write.
     pub(crate) tree: PathBuf,
-    /// Files and directories of the host that may be read and executed.
+    /// Files and directories of the host that programs may read and execute.
     pub(crate) readable: Vec<PathBuf>,
-    /// Devices that may be read and written.
+    /// Devices that programs may read and write.
     pub(crate) devices: Vec<PathBuf>,
 }
 
 impl Shelter {
-    /// A path as it is here: `/workspace/a` lies in the tree, `/usr` where it always is.
+    /// Translates a path: `/workspace/a` is in the tree, `/usr` stays the same.
     pub(crate) fn translate(&self, path: &str) -> String {
         let place = PLACES.iter().find_map(|(name, place)| {
             let rest = path.strip_prefix(name)?;
@@ -36,7 +38,8 @@ impl Shelter {
         place.unwrap_or_else(|| path.to_owned())
     }
 
-    /// Variables with paths as they are here, also in lists of paths, and those that lead programs to the tree.
+    /// Translates paths in environment variables, including lists of paths, and adds the variables that point
+    /// programs to the tree.
     pub(crate) fn translate_variables(
         &self,
         variables: &BTreeMap<String, String>,
@@ -47,7 +50,7 @@ impl Shelter {
         let translate = |value: &String| match value.as_str() {
             value if value == bundle && has_own => own.to_string_lossy().into_owned(),
             value if value.contains(JAVA_STORE.0) => value.replace(JAVA_STORE.0, &java),
-            // Anything but paths keeps its colons: no part of it begins like a place.
+            // Values other than paths survive the split and join: none of their parts starts with a known path.
             value => value.split(':').map(|part| self.translate(part)).collect::<Vec<_>>().join(":"),
         };
         let mut here: BTreeMap<_, _> =
@@ -60,7 +63,7 @@ impl Shelter {
     }
 }
 
-/// Reads a list of paths, separated by colons.
+/// Parses a list of paths separated by colons.
 pub(crate) fn paths(text: &str) -> Vec<PathBuf> {
     text.split(':').filter(|path| !path.is_empty()).map(|path| Path::new(path).to_path_buf()).collect()
 }

@@ -1,6 +1,6 @@
-//! Turns a request into a running process: program, environment, descriptors.
+//! Turns a request into a running process: program, environment and file descriptors.
 //!
-//! Whatever fails here, or in the child before its program runs, is a text for people.
+//! Errors here, or in the child before its program runs, are messages for the user.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -20,44 +20,43 @@ use crate::shelter::Shelter;
 use crate::sys::{self, Agent, ChildPlan, Stage, StartFailure, Terminal};
 use crate::terminal;
 
-/// Room in an output pipe: fewer wake-ups for a process that prints much.
+/// Capacity of an output pipe. A larger pipe needs fewer wake-ups if a process prints much.
 const OUTPUT_PIPE_BYTES: usize = 256 * 1024;
-/// Where programs are looked for when the environment has no `PATH`.
+/// The search path if the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A descriptor that the event loop watches.
+/// A file descriptor registered with the event loop.
 pub(crate) type Watched = Rc<AsyncFd<OwnedFd>>;
 
-/// A process that was forked; whether its program runs is told by `report`.
+/// A forked process. `report` tells whether its program has started.
 pub(crate) struct Spawned {
-    /// Also its process group and session.
+    /// Process ID, process group and session at once.
     pub(crate) pid: Pid,
-    /// Where its standard input is written, a terminal's master for one with a terminal.
+    /// The writer for standard input. If the process has a terminal, this is the terminal's master side.
     pub(crate) input: Option<Watched>,
-    /// Where its output is read.
+    /// The readers for its output.
     pub(crate) outputs: Vec<(OutputStream, Watched)>,
-    /// The master of its terminal.
+    /// The master side of its terminal.
     pub(crate) terminal: Option<Watched>,
-    /// Closes when the program runs; else see [`explain`].
+    /// Closes when the program runs. Otherwise it carries the failure; see [`explain`].
     pub(crate) report: AsyncFd<OwnedFd>,
 }
 
-/// What stays the same for all processes.
+/// The settings that are the same for all processes.
 pub(crate) struct Spawner {
-    /// Whom to become.
+    /// The user that children run as; `None` for the guest's own user.
     pub(crate) agent: Option<Agent>,
-    /// Where children are forked.
     pub(crate) forker: Forker,
-    /// Working directory of those that name none.
+    /// The default working directory.
     pub(crate) directory: String,
-    /// `/dev/null`, above descriptor 2.
+    /// `/dev/null`, with a descriptor above 2.
     pub(crate) null: OwnedFd,
-    /// Set where there are no namespaces: paths are translated.
+    /// Set if the sandbox has no namespaces. Paths are then translated.
     pub(crate) shelter: Option<Shelter>,
 }
 
 impl Spawner {
-    /// Forks; the error is a text for people.
+    /// Forks a child. The error is a message for the user.
     pub(crate) fn spawn(&self, exec: &Exec) -> Result<Spawned, String> {
         let plan = self.plan(exec)?;
         self.spawn_plan(exec, plan).map_err(|error| explain_fork(&error))
@@ -116,10 +115,10 @@ impl Spawner {
     }
 }
 
-/// A pipe whose reading end never blocks us and whose writing end is an ordinary one for the process.
+/// Creates a pipe with a nonblocking reading end for the guest and an ordinary writing end for the process.
 fn output_pipe() -> io::Result<(Watched, OwnedFd)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    // Refused when the user has too many pages in pipes; then it keeps its usual size.
+    // Fails if the user has too many pages in pipes. The pipe then keeps its default size.
     let _ = rustix::pipe::fcntl_setpipe_size(&reader, OUTPUT_PIPE_BYTES);
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((Rc::new(sys::watched(reader)?), writer))
@@ -131,7 +130,7 @@ fn input_pipe() -> io::Result<(OwnedFd, Watched)> {
     Ok((reader, Rc::new(sys::watched(writer)?)))
 }
 
-/// Small images have no bash.
+/// Small images lack bash.
 fn shell_name() -> &'static str {
     if Path::new("/bin/bash").exists() { "bash" } else { "sh" }
 }
@@ -152,7 +151,7 @@ fn candidates(name: &str, environment: &BTreeMap<String, String>) -> Vec<String>
         .collect()
 }
 
-/// Whether a program could be started by its name.
+/// Whether a program with this name can be started.
 pub(crate) fn is_installed(name: &str, environment: &BTreeMap<String, String>) -> bool {
     let is_program = |path: &String| {
         std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -190,7 +189,7 @@ fn explain_fork(error: &io::Error) -> String {
     }
 }
 
-/// The kernel says of a program whose loader is missing what it says of one that is itself missing.
+/// For a program whose loader is missing, the kernel returns the same error as for a missing program.
 fn explain_missing(exec: &Exec, program: &str) -> String {
     let is_shell = matches!(exec.program, Program::Shell(_));
     let path = if is_shell { format!("/bin/{}", shell_name()) } else { program.to_owned() };
@@ -205,7 +204,7 @@ fn explain_missing(exec: &Exec, program: &str) -> String {
     format!("`{program}` was not found")
 }
 
-/// Says for people why a program did not start.
+/// Explains to the user why a program did not start.
 pub(crate) fn explain(exec: &Exec, default_directory: &str, failure: &StartFailure) -> String {
     let directory = exec.directory.as_deref().unwrap_or(default_directory);
     let program = match &exec.program {

@@ -1,4 +1,4 @@
-//! Prepares the process and starts everything that runs for ever.
+//! Prepares the process and starts all long-running tasks.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -27,7 +27,7 @@ use crate::spawn::Spawner;
 use crate::sys;
 use crate::{connections, egress, home, kernels, quiet, serve};
 
-/// Is the guest until the process is killed.
+/// Runs the guest until the process is killed.
 pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
     sys::harden_process();
     sys::close_others(inherited(&options));
@@ -41,7 +41,7 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
     let journal = Journal::open(&state)?;
     private(&state, options.link_access)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    // Before the threads: they must not take these signals.
+    // Block these signals before threads start, so that no thread receives them.
     let signals = sys::child_signals().map_err(GuestError::io("listening for ended children"))?;
     let workspace = Arc::new(Workspace::open(&options.workspace)?);
     if let Some(home) = &options.home {
@@ -70,7 +70,7 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
         egress_connections: Cell::new(0),
     });
     let entrance = options.egress.map(open_entrance).transpose()?;
-    // Last: whoever can dial finds everything ready.
+    // Listen last: a client that connects finds everything ready.
     let listener = listen(options.listen, options.link_access)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -79,11 +79,11 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
     LocalSet::new().block_on(&runtime, run(guest, listener, signals, Outward { entrance, questions }))
 }
 
-/// The ways of outgoing connections.
+/// The sources of outgoing connections.
 struct Outward {
-    /// Where they enter.
+    /// The listener of the egress proxy port.
     entrance: Option<std::net::TcpListener>,
-    /// Where the kernel asks about them.
+    /// The seccomp listener for `connect` calls.
     questions: Option<OwnedFd>,
 }
 
@@ -106,7 +106,7 @@ async fn run(
             TcpListener::from_std(entrance).map_err(GuestError::io("listening for outgoing connections"))?;
         spawn_local(egress::accept(Rc::clone(&guest), entrance));
     }
-    // Without namespaces the socket's name would be the whole host's.
+    // Without namespaces, the name of the abstract socket would be visible on the whole host.
     if guest.spawner.shelter.is_none()
         && let Ok(door) = kernels::door::open()
     {
@@ -134,21 +134,21 @@ fn inherited(options: &Serve) -> Vec<RawFd> {
     listen.into_iter().chain(state).chain(egress).collect()
 }
 
-/// A path to the state directory that this process, and no other, can follow.
+/// Returns a path to the state directory that only this process can resolve.
 fn open_state(state: &State) -> Result<PathBuf, GuestError> {
     match state {
         State::Path(path) => Ok(path.clone()),
         State::Descriptor(fd) => {
             let directory =
                 sys::inherit(*fd).map_err(GuestError::io(format!("taking over descriptor {fd}")))?;
-            // Kept open for the life of the process: the directory is reached only through it.
+            // Keep the descriptor open for the life of the process: the directory is reachable only through it.
             std::mem::forget(directory);
             Ok(format!("/proc/self/fd/{fd}").into())
         }
     }
 }
 
-/// Opens `/dev/null` for whichever of 0, 1 and 2 is closed, and once more above them.
+/// Opens `/dev/null` for each of the descriptors 0, 1 and 2 that is closed, and once more above them.
 fn fill_standard_descriptors() -> Result<OwnedFd, GuestError> {
     loop {
         let opened = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -156,7 +156,7 @@ fn fill_standard_descriptors() -> Result<OwnedFd, GuestError> {
         if null.as_raw_fd() > 2 {
             return Ok(null);
         }
-        // Kept open for the life of the process.
+        // Keep it open for the life of the process.
         std::mem::forget(null);
     }
 }
@@ -188,7 +188,7 @@ fn listen(listen: Listen, access: LinkAccess) -> Result<std::os::unix::net::Unix
     Ok(listener)
 }
 
-/// Binds a socket that only the guest's own user can reach, or the group of its directory too.
+/// Binds a socket that only the guest's own user can reach, or also the group of its directory.
 fn bind(path: &Path, access: LinkAccess) -> std::io::Result<std::os::unix::net::UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -204,11 +204,11 @@ fn bind(path: &Path, access: LinkAccess) -> std::io::Result<std::os::unix::net::
     listener
 }
 
-/// Shuts everyone else out of the state directory.
+/// Denies other users access to the state directory.
 fn private(state: &Path, access: LinkAccess) -> Result<(), GuestError> {
     let doing = || format!("closing {} to others", state.display());
     let found = std::fs::metadata(state).map_err(GuestError::io(doing()))?.permissions().mode();
-    // The group's right to pass leads to the socket; what else is in there is closed to it.
+    // The group may keep the execute permission, which leads to the socket, but must not list or write the directory.
     let closed = match access {
         LinkAccess::User => 0o077,
         LinkAccess::Group => 0o067,

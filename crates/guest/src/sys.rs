@@ -1,7 +1,7 @@
-//! The calls that Rust cannot check: fork and exec, file system ids of a thread, the signal descriptor.
+//! Unsafe system calls: fork and exec, filesystem IDs of a thread, the signal descriptor.
 //!
-//! Between fork and exec the child touches only memory that was prepared before and makes only raw system calls:
-//! other threads of the guest may have held locks at the moment of the fork.
+//! Between fork and exec, the child touches only memory prepared before the fork and makes only raw system calls,
+//! because other threads of the guest may have held locks at the time of the fork.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -12,48 +12,44 @@ use std::ptr;
 use rustix::process::Pid;
 use tokio::io::unix::AsyncFd;
 
-/// The user that everything in the sandbox runs as.
+/// The user that all programs in the sandbox run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Agent {
-    /// User id.
     pub(crate) uid: u32,
-    /// Group id.
     pub(crate) gid: u32,
 }
 
 /// Whether a child gets a controlling terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Terminal {
-    /// Its standard input is a terminal and becomes the controlling one.
+    /// Standard input is a terminal and becomes the controlling terminal.
     Controlling,
-    /// It has pipes.
+    /// The child has pipes.
     None,
 }
 
-/// What failed in a child before its program ran.
+/// The step that failed in a child before its program ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Setting up descriptors, session or user.
+    /// Setting up file descriptors, session or user.
     Setup,
-    /// Entering the working directory.
+    /// Changing to the working directory.
     Directory,
-    /// Starting the program.
+    /// Executing the program.
     Program,
 }
 
 /// Why a child could not start its program.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
-    /// Where.
     pub(crate) stage: Stage,
-    /// Why.
     pub(crate) error: io::Error,
 }
 
-/// Bytes of a failure report on the report pipe.
+/// Size of a failure report on the report pipe.
 pub(crate) const REPORT_BYTES: usize = 5;
 
-/// Reads a report; an empty one means that the program runs.
+/// Decodes a report. An empty one means that the program runs.
 pub(crate) fn decode_report(report: &[u8]) -> Option<StartFailure> {
     let [stage, errno @ ..] = report else { return None };
     let stage = match stage {
@@ -69,20 +65,19 @@ pub(crate) fn decode_report(report: &[u8]) -> Option<StartFailure> {
 pub(crate) struct ChildPlan {
     /// Paths to try, in order.
     pub(crate) programs: Vec<CString>,
-    /// With the program's own name first.
+    /// Starts with the program's own name.
     pub(crate) arguments: Vec<CString>,
-    /// As `NAME=value`.
+    /// Entries of the form `NAME=value`.
     pub(crate) environment: Vec<CString>,
-    /// Working directory.
     pub(crate) directory: CString,
     /// Whether descriptor 0 becomes the controlling terminal.
     pub(crate) terminal: Terminal,
-    /// Whom to become.
+    /// The user to switch to, if any.
     pub(crate) agent: Option<Agent>,
 }
 
-/// Forks and runs the plan in the child. A failure in the child is written to `report`, which closes when the program
-/// runs. Never waits for the child: something hostile may stop it at any point.
+/// Forks a child that executes the plan. The child writes a failure to `report`, which closes when the program runs.
+/// Never waits for the child, because a hostile process may stop it at any time.
 ///
 /// All descriptors must be above 2.
 pub(crate) fn fork_and_exec(plan: &ChildPlan, stdio: [RawFd; 3], report: RawFd) -> io::Result<Pid> {
@@ -99,7 +94,7 @@ pub(crate) fn fork_and_exec(plan: &ChildPlan, stdio: [RawFd; 3], report: RawFd) 
         terminal: plan.terminal,
         agent: plan.agent,
     };
-    // SAFETY: a fork without shared memory; the child runs only `child`, which never returns.
+    // SAFETY: the fork shares no memory; the child runs only `child`, which never returns.
     let pid = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0usize, 0usize, 0usize, 0usize)
     };
@@ -128,7 +123,7 @@ struct Prepared<'a> {
     agent: Option<Agent>,
 }
 
-/// Where the report pipe is in the child.
+/// The descriptor of the report pipe in the child.
 const REPORT_FD: RawFd = 3;
 
 fn child(prepared: &Prepared<'_>) -> ! {
@@ -138,7 +133,7 @@ fn child(prepared: &Prepared<'_>) -> ! {
     };
     let errno = errno.to_ne_bytes();
     let report = [stage, errno[0], errno[1], errno[2], errno[3]];
-    // SAFETY: writes a live buffer; then the process ends without running any destructor.
+    // SAFETY: writes a live buffer; then the process exits without running destructors.
     unsafe {
         libc::write(REPORT_FD, report.as_ptr().cast(), report.len());
         libc::_exit(127)
@@ -151,14 +146,14 @@ fn become_program(prepared: &Prepared<'_>) -> Result<std::convert::Infallible, (
     if let Some(agent) = prepared.agent {
         become_agent(agent).map_err(|errno| (1, errno))?;
     }
-    // SAFETY: plain calls with numbers and a live string.
+    // SAFETY: the calls take only integers and a live string.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         check(libc::syscall(libc::SYS_chdir, prepared.directory.as_ptr())).map_err(|errno| (2, errno))?;
     }
     let mut worst = libc::ENOENT;
     for program in prepared.programs {
-        // SAFETY: the strings and both arrays live in the parent's memory, of which this process has a copy.
+        // SAFETY: the strings and both arrays are in the child's copy of the parent's memory.
         unsafe { libc::syscall(libc::SYS_execve, *program, prepared.arguments, prepared.environment) };
         match last_errno() {
             libc::ENOENT | libc::ENOTDIR => {}
@@ -171,7 +166,7 @@ fn become_program(prepared: &Prepared<'_>) -> Result<std::convert::Infallible, (
 
 /// Moves the descriptors into place and closes all others.
 fn descriptors(prepared: &Prepared<'_>) -> Result<(), i32> {
-    // SAFETY: plain calls with numbers.
+    // SAFETY: the calls take only integers.
     unsafe {
         check(libc::syscall(libc::SYS_setsid))?;
         for (target, source) in (0..).zip(prepared.stdio) {
@@ -180,7 +175,8 @@ fn descriptors(prepared: &Prepared<'_>) -> Result<(), i32> {
         if prepared.report != REPORT_FD {
             check(libc::syscall(libc::SYS_dup3, prepared.report, REPORT_FD, libc::O_CLOEXEC))?;
         }
-        // Not only at exec: a stopped child must not keep the link or the journal open.
+        // Do not leave this to close-on-exec: a child that is stopped before exec must not keep the link or the
+        // journal open.
         libc::syscall(libc::SYS_close_range, REPORT_FD + 1, u32::MAX, 0);
         if prepared.terminal == Terminal::Controlling {
             check(libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0))?;
@@ -189,10 +185,11 @@ fn descriptors(prepared: &Prepared<'_>) -> Result<(), i32> {
     Ok(())
 }
 
-/// Signals as a new program expects them, and a place before the guest when memory runs out.
+/// Resets signal handling to what programs expect, and makes the child a likelier victim of the OOM
+/// killer than the guest.
 fn defaults() {
     const PREFERRED_VICTIM: &[u8] = b"500";
-    // SAFETY: the sets and strings are live; the handlers are the kernel's own.
+    // SAFETY: the signal set and the strings are live, and SIG_DFL installs no handler function.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
@@ -206,12 +203,13 @@ fn defaults() {
     }
 }
 
-/// Raw calls, since those of the C library speak to all threads of a process that has only one here.
+/// Uses raw system calls, because the C library's wrappers synchronize all threads of the parent, of which the child
+/// has only one.
 fn become_agent(agent: Agent) -> Result<(), i32> {
-    // SAFETY: plain calls with numbers.
+    // SAFETY: the calls take only integers and a null pointer.
     unsafe {
         if let Err(errno) = check(libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>())) {
-            // Some user namespaces refuse the call; with no groups to drop that is no harm.
+            // Some user namespaces refuse the call. That is harmless if there are no groups to drop.
             if libc::syscall(libc::SYS_getgroups, 0, ptr::null::<libc::gid_t>()) != 0 {
                 return Err(errno);
             }
@@ -230,10 +228,10 @@ fn last_errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// Gives the calling thread the agent's rights on files; the other threads keep theirs.
+/// Gives the calling thread the agent's filesystem IDs. The other threads keep theirs.
 pub(crate) fn set_file_ids(agent: Agent) -> io::Result<()> {
-    // SAFETY: plain calls with numbers; raw, because these ids belong to one thread. The answer is the id before, so
-    // a second call with an impossible id tells whether the first was heeded.
+    // SAFETY: the calls take only integers. They are raw system calls, because these IDs belong to one thread. Each
+    // call returns the previous ID, so a second call with an invalid ID reveals whether the first succeeded.
     let (uid, gid) = unsafe {
         libc::syscall(libc::SYS_setfsgid, agent.gid);
         libc::syscall(libc::SYS_setfsuid, agent.uid);
@@ -246,15 +244,16 @@ pub(crate) fn set_file_ids(agent: Agent) -> io::Result<()> {
     }
 }
 
-/// Drops supplementary groups of the calling thread, before others are made. Refusals are ignored.
+/// Drops the supplementary groups of the calling thread, before other threads start. Ignores errors.
 pub(crate) fn clear_groups() {
-    // SAFETY: a plain call without memory.
+    // SAFETY: the call takes no memory.
     unsafe { libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) };
 }
 
-/// Shuts ptrace and core dumps out, ignores SIGPIPE, adopts orphans, and leaves freed memory to the system soon.
+/// Disables ptrace and core dumps, ignores SIGPIPE, makes the guest adopt orphans, and configures malloc to return
+/// freed memory early.
 pub(crate) fn harden_process() {
-    // SAFETY: plain calls with numbers.
+    // SAFETY: the calls take only integers.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -273,18 +272,18 @@ struct Ruleset {
     scopes: u64,
 }
 
-/// Puts the calling thread, and what it forks, into a Landlock domain of its own: from inside, nothing outside can be
-/// traced or signalled. Older kernels know no signals.
+/// Moves the calling thread, and the processes it forks, into a separate Landlock domain. Processes inside cannot
+/// trace or signal processes outside. Older kernels do not restrict signals.
 pub(crate) fn fence_thread() -> io::Result<()> {
     const MAKE_BLOCK_DEVICE: u64 = 1 << 11;
     const MOVE_BETWEEN_DIRECTORIES: u64 = 1 << 13;
     const SIGNALS: u64 = 1 << 1;
-    // A domain must refuse something; nobody here may make devices anyway. Moving between directories is refused by
-    // every domain that does not allow it.
+    // A domain must handle at least one right. The agent may not create devices anyway. Every domain denies moving
+    // files between directories unless a rule allows it.
     let rules = Ruleset { files: MAKE_BLOCK_DEVICE | MOVE_BETWEEN_DIRECTORIES, network: 0, scopes: SIGNALS };
     let oldest = Ruleset { files: MAKE_BLOCK_DEVICE, network: 0, scopes: 0 };
     let make = |rules: &Ruleset, size: usize| {
-        // SAFETY: the structure is live and at least of the given size; the kernel reads no further.
+        // SAFETY: the structure is live and at least `size` bytes long; the kernel reads no further.
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, ptr::from_ref(rules), size, 0) }
     };
     let mut fd = make(&rules, size_of::<Ruleset>());
@@ -297,12 +296,12 @@ pub(crate) fn fence_thread() -> io::Result<()> {
     }
     check(fd).map_err(io::Error::from_raw_os_error)?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just given us this descriptor.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     let ruleset = unsafe { OwnedFd::from_raw_fd(fd) };
     if can_move {
         allow_everywhere(&ruleset, MOVE_BETWEEN_DIRECTORIES)?;
     }
-    // SAFETY: plain calls with numbers.
+    // SAFETY: the calls take only integers.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         check(libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))
@@ -317,7 +316,7 @@ struct PathBeneath {
     directory: i32,
 }
 
-/// Lets a Landlock domain do something below the root.
+/// Allows a right below the root directory.
 fn allow_everywhere(ruleset: &OwnedFd, allowed: u64) -> io::Result<()> {
     const PATH_BENEATH: i32 = 1;
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
@@ -330,13 +329,13 @@ fn allow_everywhere(ruleset: &OwnedFd, allowed: u64) -> io::Result<()> {
     check(result).map_err(io::Error::from_raw_os_error)
 }
 
-/// Forbids ptrace again; a change of file ids may have lifted it.
+/// Disables ptrace again, because a change of filesystem IDs may have enabled it.
 pub(crate) fn forbid_ptrace() {
-    // SAFETY: a plain call with numbers.
+    // SAFETY: the call takes only integers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
-/// Closes every descriptor above 2 but those of `keep`.
+/// Closes every descriptor above 2 except those in `keep`.
 pub(crate) fn close_others(mut keep: Vec<RawFd>) {
     keep.sort_unstable();
     let mut from: RawFd = 3;
@@ -344,26 +343,26 @@ pub(crate) fn close_others(mut keep: Vec<RawFd>) {
     let nexts = keep.iter().map(|keep| keep + 1).chain([RawFd::MAX]);
     for (end, next) in ends.zip(nexts) {
         if from <= end {
-            // SAFETY: called at the start, before anything of ours has opened a descriptor.
+            // SAFETY: runs at startup, before the guest has opened any descriptor.
             unsafe { libc::syscall(libc::SYS_close_range, from, end, 0) };
         }
         from = next;
     }
 }
 
-/// Takes over an inherited descriptor.
+/// Takes ownership of an inherited descriptor.
 pub(crate) fn inherit(fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: fcntl on a number; an error means that it is not open.
+    // SAFETY: fcntl takes only integers; an error means that the descriptor is not open.
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is open and, by the command line, ours alone.
+    // SAFETY: the descriptor is open, and the command line passes its ownership to the guest.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Blocks SIGCHLD in this thread and those made later, and returns a descriptor that becomes readable on each.
+/// Blocks SIGCHLD in this thread and those started later. Returns a descriptor that becomes readable on each SIGCHLD.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised by sigemptyset; the new descriptor is owned by the result.
+    // SAFETY: sigemptyset initializes the set; the result owns the new descriptor.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -376,23 +375,23 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Puts a descriptor under the watch of the event loop.
+/// Registers a descriptor with the event loop.
 pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an owned descriptor stays open and the same until it is dropped.
+    // SAFETY: an owned descriptor stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register(fd) }.map_err(|error| error.into_parts().1)
 }
 
-/// Sends a signal to a process.
+/// Sends a signal to a process. Ignores errors.
 pub(crate) fn signal_process(pid: i32, signal: i32) {
     if pid > 1 {
-        // SAFETY: a plain call with numbers; pids at or below 1 would mean groups or the guest.
+        // SAFETY: the call takes only integers. PIDs up to 1 are excluded, because they would mean groups or the
+        // guest.
         unsafe { libc::kill(pid, signal) };
     }
 }
 
-/// Sends a signal to a process group.
 pub(crate) fn signal_group(group: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: a plain call with numbers; a group at or below 1 would mean everything.
+    // SAFETY: the call takes only integers. Groups up to 1 are excluded, because they would mean all processes.
     if group > 1 && unsafe { libc::kill(-group, signal) } == 0 {
         Ok(())
     } else {
@@ -400,7 +399,7 @@ pub(crate) fn signal_group(group: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Random bytes as hexadecimal digits.
+/// Returns 16 random bytes as hexadecimal digits.
 pub(crate) fn random_hex() -> String {
     let mut bytes = [0u8; 16];
     // SAFETY: fills a live buffer of the given length.

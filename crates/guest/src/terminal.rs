@@ -1,4 +1,4 @@
-//! Terminals for processes that want one.
+//! Terminals for processes that request one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,10 +11,11 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::sys::{self, Agent};
 
-/// Opens a terminal that belongs to the agent: its master, which never blocks, and its slave.
+/// Opens a terminal owned by the agent. Returns its nonblocking master side and its slave side.
 pub(crate) fn open(size: TerminalSize, agent: Option<Agent>) -> io::Result<(OwnedFd, OwnedFd)> {
-    // The kernel gives a new terminal to the file ids of whoever opens the multiplexer. A change of these ids makes the
-    // kernel forget that nobody may trace the guest, and that it dies with its launcher.
+    // The kernel assigns a new terminal to the filesystem IDs of the process that opens `/dev/ptmx`. Changing these
+    // IDs resets two process attributes, which are restored below: the protection from ptrace, and the signal that
+    // kills the guest when its launcher dies.
     let tie = parent_process_death_signal()?;
     if let Some(agent) = agent {
         sys::set_file_ids(agent)?;
@@ -39,7 +40,7 @@ fn open_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((master, slave))
 }
 
-/// Changes the size; the kernel tells the processes.
+/// Resizes the terminal. The kernel notifies the processes with SIGWINCH.
 pub(crate) fn resize(master: impl AsFd, size: TerminalSize) -> io::Result<()> {
     let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(tcsetwinsize(master, size)?)

@@ -1,5 +1,5 @@
 //! File operations, one message each.
-// Clippy does not know that the functions beside the tests are part of them.
+// Clippy does not recognize the helper functions as part of the tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -60,7 +60,7 @@ async fn what_was_written_can_be_read_in_ranges_and_belongs_to_the_agent() {
     let all = FileReply::Content { content: "hello wörld".to_owned(), base64: false, size: 12 };
     assert_eq!(ask(&client, read("a/b/c.txt")).await, all);
     let range = FileOperation::Read { path: "./a//b/c.txt".to_owned(), offset: 6, limit_bytes: 2 };
-    // The limit cuts a character of two bytes, which is left for the next read.
+    // The limit splits a two-byte character, which is left for the next read.
     assert_eq!(
         ask(&client, range).await,
         FileReply::Content { content: "w".to_owned(), base64: false, size: 12 }
@@ -311,7 +311,7 @@ async fn swapping_links_in_a_loop_never_leads_out() {
     std::fs::write(outside.path().join("file"), "outside").unwrap();
     std::fs::set_permissions(outside.path().join("file"), std::fs::Permissions::from_mode(0o666)).unwrap();
     let outside_path = outside.path().to_str().unwrap();
-    // A directory and a link that leads out take turns under one name.
+    // Alternates a directory and a link that leads outside under one name.
     let swap = format!(
         "import os, ctypes\n\
          os.mkdir('real'); open('real/file', 'w').write('inside')\n\

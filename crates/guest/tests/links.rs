@@ -1,5 +1,5 @@
-//! The link: greeting, the newest wins, garbage, ports, outgoing connections, relay.
-// Clippy does not know that the functions beside the tests are part of them.
+//! Links: handshake, replacement by a newer link, garbage, ports, outgoing connections, relay.
+// Clippy does not recognize the helper functions as part of the tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -117,12 +117,12 @@ async fn a_port_that_listens_on_ipv6_alone_is_found() {
 async fn outgoing_connections_become_streams_on_the_newest_link_and_wait_for_one() {
     let entrance = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = entrance.local_addr().unwrap().port();
-    // The guest inherits it: a port that is free now may be another process's a moment later.
+    // The guest inherits the listener: a port that is free now may be taken by another process a moment later.
     rustix::io::fcntl_setfd(&entrance, rustix::io::FdFlags::empty()).unwrap();
     let guest = TestGuest::start_with(&["--egress-fd", &entrance.as_raw_fd().to_string()]);
     drop(entrance);
     drop(guest.dial().await);
-    // No link yet: this one waits.
+    // There is no link yet, so this connection waits.
     let mut early = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     early.write_all(b"early").await.unwrap();
     let (client, _, mut incoming) = guest.connect().await;

@@ -1,5 +1,5 @@
-//! Output: long, resumed after a break, forgotten.
-// Clippy does not know that the functions beside the tests are part of them.
+//! Output: large output, resuming after a broken link, forgetting.
+// Clippy does not recognize the helper functions as part of the tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -23,7 +23,7 @@ async fn of_a_long_output_the_first_and_last_8_mib_are_kept_and_the_guest_stays_
     let (from, to, missing) = seen.gaps[0];
     assert_eq!(missing, outcome.dropped_bytes);
     assert_eq!(total - missing, seen.stdout.len() as u64);
-    // Whole chunks, so a little more than twice 8 MiB.
+    // Only whole chunks are kept, so the total slightly exceeds twice 8 MiB.
     assert!((2 * HEAD..=2 * HEAD + HEAD / 4).contains(&seen.stdout.len()), "{}", seen.stdout.len());
     assert!(seen.stdout.starts_with(b"1\n2\n3\n"));
     let expected: Vec<u64> = (0..from).chain(to..outcome.next_sequence).collect();
@@ -59,7 +59,7 @@ async fn a_live_follower_gets_everything_that_it_can_keep_up_with() {
     assert_eq!(seen.sequences, (0..outcome.next_sequence).collect::<Vec<_>>());
 }
 
-/// What a process prints in this test: far more than is kept.
+/// A command that prints far more than is kept.
 const MUCH: &str = "seq 4000000";
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn a_process_waits_for_a_paced_follower_and_nothing_is_left_out() {
     assert!(seen.text() == expected, "{} bytes that are not what was printed", seen.stdout.len());
 }
 
-/// The store gives up small pieces sooner than bytes.
+/// The store's limit on the number of chunks takes effect before the limit on bytes.
 #[tokio::test]
 async fn a_process_that_prints_byte_by_byte_waits_too() {
     const PIECES: usize = 1_000_000;
@@ -82,7 +82,7 @@ async fn a_process_that_prints_byte_by_byte_waits_too() {
     let client = guest.client().await;
     let line = format!("dd if=/dev/zero bs=1 count={PIECES} 2>/dev/null");
     let mut follower = client.exec(shell("small", &line), Follow::Paced).await.unwrap();
-    // It is far ahead before anything is read.
+    // Let the process get far ahead before reading anything.
     let mut printed = 0;
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -101,13 +101,14 @@ async fn a_paced_follower_that_reads_nothing_holds_the_process_until_it_goes() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let follower = client.exec(shell("held", &format!("{MUCH}; echo over")), Follow::Paced).await.unwrap();
-    // Other followers are served, and get all that was read of the process so far.
+    // Other followers are served and receive everything that was read from the process so far.
     let mut watcher = client.follow(key("held"), 0, Follow::Live).await.unwrap();
     let mut seen = Seen::default();
     while seen.stdout.len() < 4 * 1024 * 1024 {
         assert!(seen.take(watcher.next().await.unwrap()).is_none());
     }
-    // Reads on while something comes: of about 30 MB a process that is held prints fewer than 8 MiB, however slow it is.
+    // Keep reading while output arrives. Of its about 30 MB, a blocked process prints less than 8 MiB, no matter how
+    // slow it is.
     while let Ok(update) = tokio::time::timeout(Duration::from_millis(300), watcher.next()).await {
         assert!(seen.take(update.unwrap()).is_none());
         assert!(seen.stdout.len() < HEAD, "{} bytes came: nothing holds the process", seen.stdout.len());

@@ -1,5 +1,5 @@
-//! Processes: how they start, what they get, how they end.
-// Clippy does not know that the functions beside the tests are part of them.
+//! Processes: how they start, what they inherit, how they end.
+// Clippy does not recognize the helper functions as part of the tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -160,16 +160,16 @@ async fn a_timeout_ends_a_call() {
     assert_eq!(run(&client, call).await.1.end, ExecEnd::TimedOut);
 }
 
-/// State and parent of a process; `None` when it is gone.
+/// The state and parent of a process; `None` if it is gone.
 fn state_and_parent(pid: &str) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may contain anything.
+    // The process name, which comes first, can contain anything.
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// A process that has ended is in /proc until its parent has collected it.
+/// Waits until the parent has reaped a process, which remains in `/proc` until then.
 async fn wait_until_collected(pid: &str) {
     let end = std::time::Instant::now() + Duration::from_secs(60);
     while std::path::Path::new("/proc").join(pid).exists() {
@@ -234,7 +234,7 @@ async fn signals_reach_the_group_and_wrong_ones_are_refused() {
 async fn a_background_process_neither_holds_up_the_call_nor_ends_with_it() {
     let guest = TestGuest::start();
     let client = guest.client().await;
-    // It keeps printing to the call's own output after the end of the call.
+    // The background process continues to print to the call's output after the end of the call.
     let command = "(while ! test -e stop; do echo noise; sleep 0.01; done; echo alive > after) & echo main";
     let (seen, outcome) = run(&client, shell("leaver", command)).await;
     assert_eq!(outcome.end, ExecEnd::Code(0));

@@ -1,5 +1,5 @@
-//! Services: started at first use, shared, stopped when idle, started again after a crash.
-// Clippy does not know that the functions beside the tests are part of them.
+//! Services: start on first use, sharing, stop when idle, restart after a crash.
+// Clippy does not recognize the helper functions as part of the tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -12,7 +12,7 @@ use protocol::{
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Answers each connection with its own process id and then echoes.
+/// A server that sends its process ID to each connection and then echoes.
 const ECHO: &str = "
 import os, socket, sys, threading
 path = sys.argv[1]
@@ -57,7 +57,7 @@ fn echo(guest: &TestGuest, service_name: &str) -> (ServiceSpec, Endpoint) {
     (service(service_name, &program, Readiness::Accepts(endpoint.clone())), endpoint)
 }
 
-/// A connection and the process id that answered.
+/// Opens a connection. Returns it with the process ID of the server.
 async fn open(
     client: &GuestClient,
     (spec, endpoint): &(ServiceSpec, Endpoint),

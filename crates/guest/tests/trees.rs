@@ -1,5 +1,5 @@
-//! Files and trees as streams: download, upload, pack, unpack, watch.
-// Clippy does not know that the functions beside the tests are part of them.
+//! File and tree transfers: download, upload, pack, unpack, watch.
+// Clippy does not recognize the helper functions as part of the tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
@@ -71,7 +71,7 @@ async fn an_upload_appears_as_a_whole_or_not_at_all() {
     let mut broken = client.upload("new/broken".to_owned(), None).await.unwrap();
     broken.write(&vec![2; 300_000]).await.unwrap();
     drop(broken);
-    // The guest notices on its own time; another link is proof that the first is gone.
+    // The guest notices the closed stream with a delay. A new link ensures that the first one is gone.
     let client = guest.client().await;
     loop {
         let entries = client
@@ -128,11 +128,11 @@ async fn a_tree_survives_packing_and_unpacking() {
     assert_eq!(std::fs::read(copy.join(std::ffi::OsStr::from_bytes(b"odd\xff"))).unwrap(), b"x");
     let metadata = copy.join("b.txt").metadata().unwrap();
     assert_eq!((metadata.mtime(), metadata.mode() & 0o7777), (1_000_000_000, 0o640));
-    // And once more over what is there.
+    // Unpack again over the existing files.
     assert_eq!(unpack(&client, "copy/of", &archive).await.unwrap(), FileReply::Done);
 }
 
-/// Whoever collects keeps every name in memory: a job must not choose how much that is.
+/// The host keeps every name in memory, so a job must not control how much that is.
 #[tokio::test]
 async fn what_lies_deeper_than_a_path_can_say_is_left_out_and_told_in_short() {
     let guest = TestGuest::start();
@@ -152,7 +152,7 @@ async fn what_lies_deeper_than_a_path_can_say_is_left_out_and_told_in_short() {
     let names = names(&archive);
     assert_eq!(names.len(), 2 * 16, "sixteen directories with a file each");
     assert!(names.iter().all(|name| name.len() <= 4097));
-    // The seventeenth, below which nothing is looked at.
+    // Only the seventeenth directory is reported; the walk does not enter it.
     let left_out = download.left_out();
     assert_eq!(left_out.len(), 1);
     assert!(left_out[0].len() < 400 && left_out[0].ends_with("..."), "{}", left_out[0]);
@@ -245,7 +245,7 @@ async fn hostile_archives_are_refused() {
     let names: Vec<_> =
         std::fs::read_dir(guest.workspace()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["out"]);
-    // Set-user-id is not taken over.
+    // The set-user-ID bit is dropped.
     unpack(&client, "", &hostile(b"fine", EntryType::Regular, b"")).await.unwrap();
     assert_eq!(guest.workspace().join("fine").metadata().unwrap().permissions().mode() & 0o7777, 0o777);
 }
@@ -292,7 +292,7 @@ async fn changes_below_a_directory_are_reported() {
     guest.make_directory("seen");
     guest.make_directory("unseen");
     let mut watch = client.watch("seen".to_owned()).await.unwrap();
-    // Changes are made until the watch is there.
+    // Make changes until the watch is active.
     let mut first = None;
     let mut number = 0;
     while first.is_none() {

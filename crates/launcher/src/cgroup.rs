@@ -1,6 +1,7 @@
-//! Control groups, version 2 and version 1: finding them, making one for a sandbox, reading and removing it.
+//! Cgroups, v2 and v1: detecting the host's hierarchy, creating a cgroup for a sandbox, reading its usage, removing
+//! it.
 //!
-//! Hybrid hosts exist: a mounted version 2 counts only when it owns the controllers that limits need.
+//! On hybrid hosts, a mounted v2 hierarchy counts only if it owns the controllers that limits need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,32 +13,30 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{LaunchError, Step};
-use crate::spec::LaunchLimits;
+use crate::limits::LaunchLimits;
 
-/// Version 1 counts buffers of TCP and UDP sockets apart from all other memory, and only of sockets that are made while there is
-/// a limit. They may have this part of the memory besides. Version 2 counts them as memory.
+/// Cgroup v1 accounts TCP and UDP socket buffers separately from all other memory, and only for sockets created while
+/// a limit is set. Socket buffers may use this fraction (one eighth) of the memory limit in addition to it. Cgroup v2
+/// counts them as memory.
 const SOCKET_PART: u64 = 8;
 
-/// A part of the kernel that limits or counts.
+/// A cgroup controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Controller {
-    /// Memory.
     Memory,
-    /// Processor time, limit.
+    /// CPU time limits.
     Cpu,
-    /// Processor time, count.
+    /// CPU time accounting.
     Cpuacct,
-    /// Processes and threads.
     Pids,
-    /// Stopping all processes.
     Freezer,
 }
 
 impl Controller {
     pub(crate) const ALL: [Self; 5] = [Self::Memory, Self::Cpu, Self::Cpuacct, Self::Pids, Self::Freezer];
 
-    /// The kernel's name for it.
+    /// The kernel's name for the controller.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,31 +49,26 @@ impl Controller {
     }
 }
 
-/// Where the host's control groups are.
+/// Where the host's cgroup hierarchy is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hierarchy {
-    /// One tree for all controllers.
-    V2 {
-        /// Its root.
-        root: PathBuf,
-    },
-    /// A tree for each controller; some may share one.
-    V1 {
-        /// The roots.
-        roots: BTreeMap<Controller, PathBuf>,
-    },
+    /// One unified hierarchy for all controllers.
+    V2 { root: PathBuf },
+    /// One hierarchy per controller; some controllers may share one.
+    V1 { roots: BTreeMap<Controller, PathBuf> },
 }
 
 impl Hierarchy {
-    /// Finds the control groups of this host; `None` when it has none that can limit anything.
+    /// Detects the cgroup hierarchy of this host; `None` if there is none that can enforce limits.
     #[must_use]
     pub fn find() -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         Self::find_in(&mounts, |root| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default())
     }
 
-    /// The same from the text of a `mountinfo` and the controllers that a version 2 tree owns.
+    /// Like [`Hierarchy::find`], but from the text of a `mountinfo` file and a lookup for the controllers that a v2
+    /// mount owns.
     pub fn find_in(mounts: &str, controllers_of: impl Fn(&Path) -> String) -> Option<Self> {
         let mut roots = BTreeMap::new();
         for line in mounts.lines() {
@@ -102,7 +96,7 @@ impl Hierarchy {
         (!roots.is_empty()).then_some(Self::V1 { roots })
     }
 
-    /// The controllers that can be used.
+    /// The controllers that are available.
     #[must_use]
     pub fn controllers(&self) -> BTreeSet<Controller> {
         match self {
@@ -111,10 +105,7 @@ impl Hierarchy {
         }
     }
 
-    /// Makes a group that holds the groups of sandboxes, and lets them have limits.
-    ///
-    /// # Errors
-    /// The host does not let us.
+    /// Creates the parent cgroup for sandboxes and enables controllers for its children.
     pub fn prepare_parent(&self, parent: &str) -> Result<(), LaunchError> {
         match self {
             Self::V2 { root } => {
@@ -142,34 +133,31 @@ impl Hierarchy {
     }
 }
 
-/// What a group of processes uses and has used.
+/// Current and cumulative resource usage of a cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupUsage {
-    /// Bytes of memory now.
     pub memory_bytes: u64,
-    /// The most bytes of memory so far.
     pub memory_peak_bytes: u64,
-    /// Processor time so far.
+    /// Total CPU time.
     pub cpu_micros: u64,
-    /// Processes and threads now.
+    /// Current number of processes and threads.
     pub pids: u64,
-    /// How often the kernel has ended a process because the memory was used up.
+    /// Number of processes that the OOM killer has killed.
     pub oom_kills: u64,
-    /// How often a process could not be made because of the limit.
+    /// Number of forks that failed because of the pids limit.
     pub pids_refused: u64,
 }
 
-/// The control group of one sandbox.
+/// The cgroup of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// Where groups are.
     pub hierarchy: Hierarchy,
-    /// Its path below the root, the same in every tree.
+    /// Path below the root, the same in every hierarchy.
     pub name: String,
 }
 
 impl Group {
-    /// The group's directories, each once.
+    /// The cgroup's directories, without duplicates.
     #[must_use]
     pub fn directories(&self) -> BTreeSet<PathBuf> {
         match &self.hierarchy {
@@ -190,10 +178,7 @@ impl Group {
         fs::write(&file, value).step(|| format!("writing {value} to {}", file.display()))
     }
 
-    /// Makes the group and sets its limits.
-    ///
-    /// # Errors
-    /// The host does not let us.
+    /// Creates the cgroup and sets its limits.
     pub fn create(&self, limits: &LaunchLimits) -> Result<(), LaunchError> {
         for directory in self.directories() {
             match fs::create_dir(&directory) {
@@ -219,7 +204,8 @@ impl Group {
         self.set(Controller::Pids, "pids.max", &limits.pids.to_string())
     }
 
-    /// Some limits exist only where the kernel counts what they limit, such as swap.
+    /// Sets a limit only if its file exists. Some limits, such as swap, exist only if the kernel accounts for the
+    /// resource.
     fn set_if_there(&self, controller: Controller, name: &str, value: &str) -> Result<(), LaunchError> {
         match self.file(controller, name) {
             Some(file) if file.exists() => self.set(controller, name, value),
@@ -227,7 +213,7 @@ impl Group {
         }
     }
 
-    /// The directory of a version 2 group, into which a process can be born. Version 1 has only [`Group::doors`].
+    /// The directory of a v2 cgroup, to clone a process directly into. Cgroup v1 has only [`Group::doors`].
     pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>, LaunchError> {
         let Hierarchy::V2 { root } = &self.hierarchy else { return Ok(None) };
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
@@ -237,8 +223,8 @@ impl Group {
             .step(|| format!("opening control group {}", directory.display()))
     }
 
-    /// Files of a version 1 group through which a process with one thread enters it by [`pass`]. Moving oneself needs no
-    /// lock on all processes of the host, for which another mover would wait several milliseconds.
+    /// Files of a v1 cgroup through which a single-threaded process enters it with [`pass`]. A process that moves
+    /// itself does not need the host-wide lock that moving another process takes, which costs several milliseconds.
     pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>, LaunchError> {
         let open = |directory: PathBuf| {
             let file = directory.join("tasks");
@@ -248,7 +234,8 @@ impl Group {
         self.directories().into_iter().map(open).collect()
     }
 
-    /// Moves a process into the group. Slower than [`Group::birthplace`] and [`Group::doors`]; works for both versions.
+    /// Moves a process into the cgroup. Slower than [`Group::birthplace`] and [`Group::doors`], but works for both
+    /// versions.
     pub(crate) fn admit(&self, pid: i32) -> Result<(), LaunchError> {
         self.directories().into_iter().try_for_each(|directory| {
             let file = directory.join("cgroup.procs");
@@ -256,7 +243,7 @@ impl Group {
         })
     }
 
-    /// Process ids in the group, as far as they can be read.
+    /// Process ids in the cgroup; unreadable entries are skipped.
     #[must_use]
     pub fn processes(&self) -> BTreeSet<i32> {
         let mut found = BTreeSet::new();
@@ -278,7 +265,7 @@ impl Group {
         field_in(&text, key)
     }
 
-    /// What the group uses and has used; zero where it cannot be read.
+    /// Current usage; values that cannot be read are zero.
     #[must_use]
     pub fn usage(&self) -> CgroupUsage {
         use Controller::{Cpu, Cpuacct, Memory, Pids};
@@ -304,7 +291,8 @@ impl Group {
         }
     }
 
-    /// Bytes that its processes have written and that are not on any disk yet; `None` where nobody counts them.
+    /// Bytes written by the cgroup's processes that have not reached a disk yet; `None` if the kernel does not count
+    /// them.
     #[must_use]
     pub fn unwritten_bytes(&self) -> Option<u64> {
         let text = fs::read_to_string(self.file(Controller::Memory, "memory.stat")?).ok()?;
@@ -315,10 +303,10 @@ impl Group {
         Some(names.into_iter().map(|name| field_in(&text, name)).sum())
     }
 
-    /// Stops all processes of the group, or lets them go on; returns when that has happened.
+    /// Freezes or thaws all processes of the cgroup and waits until the new state is reached.
     ///
     /// # Errors
-    /// The host has no freezer, or the processes did not stop in time.
+    /// The host has no freezer, or the state is not reached within `patience`.
     pub fn set_frozen(&self, wanted: Frozen, patience: Duration) -> Result<(), LaunchError> {
         let version_2 = matches!(self.hierarchy, Hierarchy::V2 { .. });
         let (file, value) = match (version_2, wanted) {
@@ -335,7 +323,7 @@ impl Group {
         }
         let end = Instant::now() + patience;
         loop {
-            // Version 1 wants the wish repeated when a process was forking at the time.
+            // Cgroup v1 needs the request repeated if a process was forking at the time.
             self.set(Controller::Freezer, file, value)?;
             let reached = if version_2 {
                 (self.field(Controller::Freezer, "cgroup.events", "frozen") == 1) == (wanted == Frozen::Yes)
@@ -357,10 +345,10 @@ impl Group {
         }
     }
 
-    /// Removes the group; waits for its last processes to be gone. Succeeds when there is none.
+    /// Removes the cgroup after waiting for its last processes to exit. Succeeds if the cgroup does not exist.
     ///
     /// # Errors
-    /// Processes are still there after `patience`.
+    /// Processes remain after `patience`.
     pub fn remove(&self, patience: Duration) -> Result<(), LaunchError> {
         let end = Instant::now() + patience;
         for directory in self.directories() {
@@ -381,17 +369,14 @@ impl Group {
     }
 }
 
-/// Moves the calling process into a group.
+/// Moves the calling process into a cgroup.
 pub(crate) fn pass(door: &OwnedFd) -> Result<(), LaunchError> {
     rustix::io::write(door, b"0").map(drop).named("entering the control group")
 }
 
-/// Whether processes stand still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frozen {
-    /// They do.
     Yes,
-    /// They do not.
     No,
 }
 
@@ -433,7 +418,7 @@ mod tests {
         assert_eq!(Hierarchy::find_in("22 27 0:21 / /proc rw - proc proc rw\n", |_| String::new()), None);
     }
 
-    /// A folder in the place of a version 2 tree: what is written and read there can be looked at anywhere.
+    /// Uses a plain directory instead of a real v2 hierarchy, so the test runs on any host.
     #[test]
     fn a_group_of_version_2_is_made_limited_read_frozen_and_removed() {
         let root = std::env::temp_dir().join(format!("caisson-cgroup-{}", std::process::id()));
@@ -449,7 +434,7 @@ mod tests {
         let limits = LaunchLimits { memory_bytes: 64 << 20, cpu_millis: 1500, pids: 33, open_files: 9 };
         let directory = parent.join("one");
         fs::create_dir(&directory).unwrap();
-        // Only a kernel that counts swap has this file.
+        // Only kernels that account for swap have this file.
         fs::write(directory.join("memory.swap.max"), "max").unwrap();
         group.create(&limits).unwrap();
         for (file, value) in [
@@ -491,7 +476,7 @@ mod tests {
         }
         let refused = group.set_frozen(Frozen::Yes, Duration::ZERO).unwrap_err();
         assert!(refused.step.contains("freeze"), "{refused:?}");
-        // The kernel's files go with their directory; these do not.
+        // In a real cgroup the kernel's files disappear with their directory; these do not.
         for entry in fs::read_dir(&directory).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }

@@ -1,6 +1,7 @@
-//! The few words between the owner and the first process of a sandbox, until that process becomes the guest.
+//! The short message exchange between the owner and the first process of a sandbox, until that process becomes the
+//! guest.
 //!
-//! The owner's end sees the end of the channel when the guest is executed, or an error before that.
+//! The owner's end reads end-of-file once the guest is executed, or an error report before that.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,27 +15,26 @@ use rustix::net::{
 use crate::error::LaunchError;
 use crate::spec::Report;
 
-/// The most descriptors that one message carries.
+/// The maximum number of descriptors in one message.
 const MAX_DESCRIPTORS: usize = 16;
-/// The most bytes of one message.
+/// The maximum size of one message in bytes.
 pub(crate) const MAX_BYTES: usize = 4096;
 
-/// What the owner tells the first process.
+/// A message from the owner to the first process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Word {
     /// The user ids are mapped.
     Mapped = b'm',
-    /// Here are the layers of the root file system.
+    /// Carries the layers of the root file system.
     Layers = b'l',
-    /// The limits are set; what comes with it are the doors into the control group.
+    /// The limits are set. Carries the cgroup files that the process writes to in order to enter its cgroup.
     Limited = b'c',
 }
 
-/// One end of the channel.
 pub(crate) struct Channel(OwnedFd);
 
-/// Makes a channel.
+/// Creates a connected pair of channel ends.
 pub(crate) fn pair() -> io::Result<(Channel, Channel)> {
     let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((Channel(one), Channel(other)))
@@ -52,7 +52,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message; without bytes when the other end is gone.
+    /// Receives the next message; its bytes are empty if the other end is closed.
     pub(crate) fn receive(&self) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let mut bytes = vec![0; MAX_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -72,12 +72,13 @@ impl Channel {
         Ok((bytes, descriptors))
     }
 
-    /// The owner says a word.
+    /// Sends a message from the owner to the first process.
     pub(crate) fn say(&self, word: Word, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send(&[word as u8], descriptors)
     }
 
-    /// The first process waits for a word and what comes with it. The end means that the owner is gone.
+    /// Waits in the first process for a specific message and returns its descriptors. End-of-file means that the
+    /// owner is gone.
     pub(crate) fn hear(&self, word: Word) -> io::Result<Vec<OwnedFd>> {
         let (bytes, descriptors) = self.receive()?;
         if bytes == [word as u8] {
@@ -86,15 +87,15 @@ impl Channel {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the launcher is gone"))
     }
 
-    /// The first process tells why it cannot become the guest.
+    /// Reports from the first process to the owner why it cannot become the guest.
     pub(crate) fn complain(&self, error: &LaunchError) {
         let mut text = serde_json::to_vec(&Report::from(error)).unwrap_or_default();
         text.truncate(MAX_BYTES);
-        // When even this fails the owner still sees that the process ended.
+        // If this fails too, the owner still sees that the process exited.
         let _ = self.send(&text, &[]);
     }
 
-    /// The owner waits until the first process has become the guest, or has said why not.
+    /// Waits in the owner until the first process has become the guest (`None`) or has reported a failure.
     pub(crate) fn wait_for_guest(&self) -> io::Result<Option<Report>> {
         let (bytes, _) = self.receive()?;
         if bytes.is_empty() {

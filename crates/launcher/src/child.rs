@@ -1,4 +1,4 @@
-//! The first process of a sandbox, from its birth in new namespaces until it becomes the guest.
+//! The first process of a sandbox, from its clone into new namespaces until it becomes the guest.
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -15,23 +15,41 @@ use crate::error::{LaunchError, Step};
 use crate::layers::{Ids, Layers};
 use crate::mounts;
 use crate::privileges;
-use crate::spec::{LISTEN_FD, LaunchSpec, Network, STATE_FD, Users};
+use crate::spec::{LISTEN_FD, LaunchSpec, Network, Report, STATE_FD, Users};
 use crate::sys;
 use crate::trace::Stopwatch;
 
-/// What the first process has from its owner by birth.
+/// What the first process inherits from its owner.
 pub(crate) struct Inheritance {
-    /// The way to the owner.
+    /// Connects to the owner.
     pub(crate) channel: Channel,
-    /// The guest's program.
+    /// The guest executable.
     pub(crate) guest: OwnedFd,
-    /// Where the guest's own messages go.
+    /// Receives the guest's log output.
     pub(crate) log: OwnedFd,
-    /// `/dev/null`.
     pub(crate) null: OwnedFd,
 }
 
-/// Becomes the guest. On failure the owner is told, and the process ends.
+/// The first process of the sandbox, as seen by its owner.
+pub(crate) struct Child {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) channel: Channel,
+    pub(crate) log: OwnedFd,
+}
+
+impl Child {
+    /// Waits until the process has become the guest or exited; returns the error if it reported one.
+    pub(crate) fn complaint(&self) -> Option<LaunchError> {
+        let Ok(Some(Report::Failed { step, cause, errno })) = self.channel.wait_for_guest() else {
+            return None;
+        };
+        let source = errno.map_or_else(|| io::Error::other(cause), io::Error::from_raw_os_error);
+        Some(LaunchError::new(step, source))
+    }
+}
+
+/// Becomes the guest. On failure, reports the error to the owner and exits.
 pub(crate) fn live(spec: &LaunchSpec, inheritance: &Inheritance, watch: Stopwatch) -> ! {
     let Err(error) = become_guest(spec, inheritance, watch);
     inheritance.channel.complain(&error);
@@ -46,7 +64,8 @@ fn become_guest(
     let channel = &inheritance.channel;
     channel.hear(Word::Mapped).named("waiting for user ids")?;
     take_root_identity(&spec.users).named("becoming user 0 of the namespace")?;
-    // After the change of user, which clears it. Should the owner be gone already, the next word never comes.
+    // Must follow the change of user, which clears the setting. If the owner is already gone, the next message never
+    // arrives.
     set_parent_process_death_signal(Some(Signal::KILL)).named("tying the sandbox to its launcher")?;
     watch.lap("identity");
     let parts = mounts::prepare(spec)?;
@@ -83,9 +102,9 @@ fn raise_loopback() -> Result<(), LaunchError> {
     sys::raise_loopback(&socket).named("raising the loopback device")
 }
 
-/// Becomes user 0 of the namespace.
 pub(crate) fn take_root_identity(users: &Users) -> rustix::io::Result<()> {
-    // The kernel lets nobody drop groups in exchange for a map of one's own id alone: they may take rights away.
+    // The kernel does not allow dropping groups if only the process's own id is mapped, because groups can deny
+    // access.
     if !matches!(users, Users::Single) {
         set_thread_groups(&[])?;
     }
@@ -96,13 +115,13 @@ pub(crate) fn take_root_identity(users: &Users) -> rustix::io::Result<()> {
 fn set_limits(spec: &LaunchSpec) -> Result<(), LaunchError> {
     let exactly = |value| Rlimit { current: Some(value), maximum: Some(value) };
     setrlimit(Resource::Nofile, exactly(spec.limits.open_files)).named("limiting open files")?;
-    // Counted for each user of each user namespace: another sandbox of the same user does not count.
+    // RLIMIT_NPROC counts per user and user namespace, so other sandboxes of the same user do not count.
     let most = getrlimit(Resource::Nproc).maximum.map_or(spec.limits.pids, |most| most.min(spec.limits.pids));
     setrlimit(Resource::Nproc, exactly(most)).named("limiting processes")?;
     setrlimit(Resource::Core, exactly(0)).named("forbidding core dumps")
 }
 
-/// Executes the guest with these descriptors at these numbers, beside the standard three.
+/// Executes the guest with the standard descriptors plus these at fixed numbers.
 pub(crate) fn execute(
     spec: &LaunchSpec,
     inheritance: &Inheritance,
@@ -126,7 +145,7 @@ pub(crate) fn execute(
     Err(LaunchError::new("executing the guest", sys::execute(&inheritance.guest, &arguments, &environment)))
 }
 
-/// Only the standard three and what is named survive. The owner has kept the numbers free.
+/// Only the standard descriptors and those in `placed` survive. The owner has kept these numbers free.
 fn place_descriptors(inheritance: &Inheritance, placed: &[(&OwnedFd, i32)]) -> io::Result<()> {
     sys::place_descriptor(&inheritance.null, 0)?;
     sys::place_descriptor(&inheritance.log, 1)?;

@@ -1,7 +1,7 @@
-//! Control groups of an ordinary user: a subtree that root has delegated to it.
+//! Cgroups for an unprivileged user: a subtree that root has delegated to that user.
 //!
-//! The place is the group that this process is in, or for version 2 one above it, where the user may make groups and
-//! give them controllers.
+//! The delegated root is the cgroup of this process or, for v2, one of its ancestors in which the user may create
+//! cgroups and enable controllers for them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +11,11 @@ use rustix::fs::{Access, access};
 
 use crate::cgroup::{Controller, Hierarchy};
 
-/// Where the server goes when its own group must be emptied before it can be divided.
+/// Where the server moves itself if its own cgroup must be empty before it can have child cgroups with limits.
 const SERVER_GROUP: &str = "caisson-server";
 const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
 
-/// Finds control groups in which this process may make others; `None` when nothing was delegated.
+/// Finds cgroups in which this process may create others; `None` if nothing was delegated.
 #[must_use]
 pub fn find() -> Option<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -36,7 +36,7 @@ struct OwnGroups {
     version_1: BTreeMap<Controller, PathBuf>,
 }
 
-/// The directories of the groups that a process is in.
+/// The directories of the cgroups that a process is in.
 fn own_groups(mounts: &str, memberships: &str) -> OwnGroups {
     let mut found = OwnGroups::default();
     for line in mounts.lines() {
@@ -67,7 +67,7 @@ fn own_groups(mounts: &str, memberships: &str) -> OwnGroups {
     found
 }
 
-/// The path of a group in the tree of a controller; the empty name is that of version 2.
+/// The path of a cgroup in the hierarchy of a controller; the empty name means v2.
 fn membership<'a>(memberships: &'a str, controller: &str) -> Option<&'a str> {
     memberships.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -85,8 +85,8 @@ fn is_ours(group: &Path) -> bool {
         && ["cgroup.procs", "cgroup.subtree_control"].iter().all(|name| may_write(&group.join(name)))
 }
 
-/// Lets groups below this one have limits. A group with processes of its own cannot: when the only one is this process,
-/// it steps aside.
+/// Enables controllers for the children of this cgroup. A cgroup that contains processes cannot do that; if this
+/// process is the only one, it moves into a child cgroup first.
 fn divide(group: &Path) -> bool {
     let owned = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
     if !WANTED.iter().all(|name| owned.split_whitespace().any(|word| word == *name)) {
@@ -103,7 +103,7 @@ fn step_aside(group: &Path) -> bool {
         return false;
     }
     let aside = group.join(SERVER_GROUP);
-    // It may be there from an earlier server.
+    // The directory may exist from an earlier server.
     let _ = fs::create_dir(&aside);
     fs::write(aside.join("cgroup.procs"), own).is_ok()
 }

@@ -1,7 +1,8 @@
 //! `/dev` of a sandbox: a small tmpfs with a handful of harmless devices.
 //!
-//! The nodes are the sandbox's own where the owner may make some, which the host's root may: locks and watches on a node reach
-//! all who have the same one. Otherwise the host's nodes are shown.
+//! If the owner may create device nodes, which requires real root on the host, the sandbox gets its own nodes: locks
+//! and watches on a shared node would be visible to everyone who uses it. Otherwise the host's nodes are
+//! bind-mounted.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,16 +12,16 @@ use rustix::fs::{
 };
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
+use crate::detached_mount::{Place, place, tmpfs, virtual_file_system};
 use crate::error::{LaunchError, Step};
-use crate::mounts::{Place, place, tmpfs, virtual_file_system};
 use crate::spec::Users;
 
-/// Name, major and minor number.
 const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
-/// How many terminals a sandbox can have at a time. All sandboxes together can have 3,072, unless `kernel.pty` says otherwise.
+/// The maximum number of pseudo-terminals per sandbox. All sandboxes together can have 3,072, unless `kernel.pty` is
+/// changed.
 const MOST_TERMINALS: &str = "64";
-/// One inode for each so many bytes that a tmpfs can hold, and at least a thousand.
+/// A tmpfs gets one inode per this many bytes of capacity, and at least `FEWEST_INODES`.
 const BYTES_PER_INODE: u64 = 16 << 10;
 const FEWEST_INODES: u64 = 1024;
 const LINKS: [(&str, &str); 5] = [
@@ -31,18 +32,18 @@ const LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
 ];
 
-/// What is mounted below `/dev`, not mounted yet.
+/// File systems to mount below `/dev`, still detached.
 pub(crate) struct Devices {
     terminals: OwnedFd,
     shared_memory: OwnedFd,
 }
 
-/// Prepares what is mounted below `/dev`.
+/// Creates the file systems to mount below `/dev`.
 pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices, LaunchError> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let mut options =
         vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("max", MOST_TERMINALS)];
-    // The group of terminals; an ordinary user's sandbox has no such id.
+    // The tty group; the sandbox of an unprivileged user has no such id.
     if let Users::Ranges(_) = users {
         options.push(("gid", "5"));
     }
@@ -56,20 +57,21 @@ pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices
     Ok(Devices { terminals, shared_memory })
 }
 
-/// A `/dev` with nodes of its own; `None` where the host lets nobody make any. `owner` is user 0 of the sandbox.
+/// Creates a `/dev` with its own device nodes; `None` if the host does not allow `mknod`. `owner` is user 0 of the
+/// sandbox.
 pub(crate) fn own_directory(owner: u32) -> Result<Option<OwnedFd>, LaunchError> {
     let directory = directory()?;
     let (user, group) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
     let make = |name: &str, device: Dev| -> rustix::io::Result<()> {
         let mode = Mode::from_raw_mode(0o666);
         mknodat(&directory, name, FileType::CharacterDevice, mode, device)?;
-        // Whatever the umask is.
+        // Sets the mode regardless of the umask.
         chmodat(&directory, name, mode, AtFlags::empty())?;
         chownat(&directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
     };
     for (name, major, minor) in DEVICES {
         match make(name, makedev(major, minor)) {
-            // In a container, or as root of a user namespace.
+            // This process runs in a container, or as root of a user namespace.
             Err(rustix::io::Errno::PERM) => return Ok(None),
             other => other.step(|| format!("making /dev/{name}"))?,
         }
@@ -78,7 +80,7 @@ pub(crate) fn own_directory(owner: u32) -> Result<Option<OwnedFd>, LaunchError> 
     Ok(Some(directory))
 }
 
-/// A directory without devices.
+/// A `/dev` directory without device nodes.
 fn directory() -> Result<OwnedFd, LaunchError> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let directory = tmpfs(&[("size", "64k"), ("nr_inodes", "64"), ("mode", "0755")], flags)?;
@@ -91,8 +93,8 @@ fn directory() -> Result<OwnedFd, LaunchError> {
     Ok(directory)
 }
 
-/// Mounts `/dev` in the new root: the one with nodes of its own, or one that shows the host's. Gives an empty directory, to
-/// which nothing else leads.
+/// Mounts `/dev` in the new root: either the one with its own nodes or one that bind-mounts the host's nodes. Returns
+/// an empty directory that no other path leads to.
 pub(crate) fn mount(
     root: BorrowedFd<'_>,
     devices: &Devices,
@@ -107,7 +109,7 @@ pub(crate) fn mount(
         }
     };
     place(directory.as_fd(), root, "dev", Place::MadeIfMissing)?;
-    // Only now: before Linux 6.15 a part of what is not mounted cannot be mounted elsewhere.
+    // Must follow the mount: before Linux 6.15, part of a detached mount cannot be mounted elsewhere.
     let empty = openat(directory, "pts", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .named("opening the place of /dev/pts")?;
     place(devices.terminals.as_fd(), root, "dev/pts", Place::Present)?;

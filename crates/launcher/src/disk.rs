@@ -1,4 +1,4 @@
-//! The disk of a sandbox as a detached mount: nobody else sees it, and it is gone with its last user.
+//! The disk of a sandbox as a detached mount: no other process sees it, and it disappears with its last user.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,21 +16,16 @@ use crate::spec::Disk;
 use crate::sys;
 
 const LOOP_MAJOR: u32 = 7;
-/// Others may take the device that the kernel has just named; a hundred starters at once need some rounds.
+/// Another process may take the device that the kernel has just offered. A hundred launchers that start at once need
+/// several rounds.
 const ATTEMPTS: u32 = 1000;
 
 /// A disk that is not mounted anywhere yet.
 pub struct OpenDisk {
-    /// The detached mount.
     pub mount: OwnedFd,
-    /// The loop device under it.
     pub loop_device: Option<u32>,
 }
 
-/// Opens the disk.
-///
-/// # Errors
-/// The host does not let us.
 pub fn open(disk: &Disk) -> Result<OpenDisk, LaunchError> {
     match disk {
         Disk::Image(file) => open_image(file),
@@ -51,13 +46,13 @@ fn open_image(path: &Path) -> Result<OpenDisk, LaunchError> {
         .write(true)
         .open(path)
         .step(|| format!("opening {}", path.display()))?;
-    // The device is held open until it is mounted: it would let go of the file otherwise.
+    // The device stays open until it is mounted; otherwise it would detach from the file.
     let (number, _device) = attach(&image)?;
     let mount = mount_ext4(&format!("/dev/loop{number}"))?;
     Ok(OpenDisk { mount, loop_device: Some(number) })
 }
 
-/// Whether a file is under a loop device. The kernel knows it by its name without links.
+/// Whether a file backs a loop device. The kernel reports the file by its path with symlinks resolved.
 #[must_use]
 pub fn is_under(device: u32, image: &Path) -> bool {
     let told = fs::read_to_string(format!("/sys/block/loop{device}/loop/backing_file"));
@@ -86,7 +81,7 @@ fn open_device(path: &str) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Inside a container nobody makes nodes for new devices.
+/// Opens the device, creating its node if needed: in a container nothing creates nodes for new devices.
 fn make_node(path: &str, number: u32) -> Result<File, LaunchError> {
     match mknodat(CWD, path, FileType::BlockDevice, Mode::from_raw_mode(0o600), makedev(LOOP_MAJOR, number)) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -99,11 +94,11 @@ fn mount_ext4(device: &str) -> Result<OwnedFd, LaunchError> {
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).named("opening file system ext4")?;
     let configure = || -> rustix::io::Result<()> {
         fsconfig_set_string(context.as_fd(), "source", device)?;
-        // The kernel would write zeros to the whole inode table in the background, and the sparse file would fill up.
+        // Without this, the kernel zeroes the whole inode table in the background, which fills the sparse file.
         fsconfig_set_flag(context.as_fd(), "noinit_itable")?;
-        // The disk does not outlive a crash of the host, so nobody needs to wait for the host's disk.
+        // The disk does not outlive a crash of the host, so waiting for the host's disk is pointless.
         fsconfig_set_flag(context.as_fd(), "nobarrier")?;
-        // Metadata that cannot be written must not be built upon. Data that is lost is found by `disk_sync`.
+        // The kernel must not build on metadata that it failed to write. `disk_sync` detects lost data.
         fsconfig_set_string(context.as_fd(), "errors", "remount-ro")?;
         fsconfig_create(context.as_fd())
     };

@@ -1,8 +1,8 @@
-//! Whether everything that was written to the disk of a sandbox has reached it.
+//! Checks whether everything that was written to a sandbox's disk has reached it.
 //!
-//! The kernel writes data back later, and reports a failure only through descriptors that were open before it happened. So the
-//! owner opens one before the sandbox has written anything, holds it for the sandbox's whole life, and keeps the first
-//! failure: data that is lost stays lost, whatever succeeds afterwards.
+//! The kernel writes data back later, and reports a failure only through descriptors that were open before it
+//! happened. So the owner opens one before the sandbox writes anything, holds it for the sandbox's whole life, and
+//! keeps the first failure: lost data stays lost, whatever succeeds afterwards.
 
 use std::fs;
 use std::io;
@@ -15,52 +15,54 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::launch_file::{Held, Note, Synced};
 
-/// Counts what the kernel found wrong with an ext4 file system since it was mounted. Not `warning_count`: a disk that its job has
-/// filled gets warnings although nothing is lost (`ext4_convert_unwritten_extents_endio`), and lost data fails the sync anyway.
+/// Counts the errors that the kernel has found in an ext4 file system since it was mounted. `warning_count` does not
+/// work: a full disk gets warnings although nothing is lost (`ext4_convert_unwritten_extents_endio`), and lost data
+/// fails the sync anyway.
 const COUNTER: &str = "errors_count";
 
-/// How often the kernel has found the file system on a loop device damaged.
+/// Number of errors that the kernel has found in the file system on a loop device.
 #[must_use]
 pub fn faults(loop_device: u32) -> u64 {
     let path = PathBuf::from(format!("/sys/fs/ext4/loop{loop_device}")).join(COUNTER);
     fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The disk of a sandbox, held open from before its first write.
+/// The disk of a sandbox, held open since before its first write.
 pub(crate) struct HeldDisk {
     directory: Arc<OwnedFd>,
     loop_device: u32,
-    /// What stays true once it has happened.
+    /// The first damage found; never cleared.
     damage: Option<String>,
-    /// How many syncs were begun.
+    /// Number of syncs started.
     begun: u64,
-    /// One that goes on, and where its thread tells the end.
+    /// The running sync: a pipe through which its thread reports the result.
     running: Option<OwnedFd>,
-    /// Whether another one was asked for meanwhile.
+    /// Whether another sync was requested while one was running.
     again: bool,
 }
 
 impl HeldDisk {
-    /// Opens the root of a mount that nobody has written to.
+    /// Opens the root of a mount that nothing has written to yet.
     pub(crate) fn open(mount: BorrowedFd<'_>, loop_device: u32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = Arc::new(openat(mount, ".", flags, Mode::empty())?);
         Ok(Self { directory, loop_device, damage: None, begun: 0, running: None, again: false })
     }
 
-    /// Becomes readable when a sync is over.
+    /// A descriptor that becomes readable when the running sync is done.
     pub(crate) fn news(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(AsFd::as_fd)
     }
 
-    /// Writes everything back, on a thread of its own: that may take long, and the owner has other duties.
+    /// Starts writing everything back on a separate thread, because it may take long and the owner must stay
+    /// responsive.
     pub(crate) fn begin(&mut self, held: &mut Held) {
         if self.running.is_some() {
             self.again = true;
             return;
         }
-        // Written down before it begins: a reader that finds no such sync knows that the next one covers earlier writes. A
-        // full host disk may refuse the line; the server then asks again.
+        // Recorded before the sync starts: a reader that finds no such record knows that the next sync covers all
+        // earlier writes. A full host disk may reject the line; the server then asks again.
         if held.add(&Note::SyncStarted { number: self.begun + 1 }).is_err() {
             return;
         }
@@ -79,13 +81,13 @@ impl HeldDisk {
         let directory = Arc::clone(&self.directory);
         std::thread::Builder::new().name("sync".into()).spawn(move || {
             let code = syncfs(&directory).map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
-            // The owner reads it, unless it is about to end.
+            // The owner reads the result, unless it is about to exit.
             let _ = rustix::io::write(&teller, &code.to_ne_bytes());
         })?;
         Ok(news)
     }
 
-    /// The sync is over: says what came of it, and begins another one that was asked for meanwhile.
+    /// Records the result of the finished sync and starts another one if it was requested meanwhile.
     pub(crate) fn take_news(&mut self, held: &mut Held) {
         let Some(news) = self.running.take() else { return };
         let mut code = [0; 4];
@@ -106,12 +108,12 @@ impl HeldDisk {
     fn finish(&mut self, result: &io::Result<()>, held: &mut Held) {
         self.damage = self.damage.take().or_else(|| damage_of(result, faults(self.loop_device)));
         let synced = Synced { number: self.begun, damage: self.damage.clone() };
-        // Without the line the server gets no answer, and asks again.
+        // If the record cannot be written, the server gets no answer and asks again.
         let _ = held.add(&Note::Synced(synced));
     }
 }
 
-/// What is wrong with a disk after a sync, where something is.
+/// Describes the damage to a disk after a sync; `None` if there is none.
 fn damage_of(result: &io::Result<()>, faults: u64) -> Option<String> {
     match (result, faults) {
         (Err(error), _) => Some(format!("data could not be written back: {error}")),
@@ -120,7 +122,7 @@ fn damage_of(result: &io::Result<()>, faults: u64) -> Option<String> {
     }
 }
 
-/// The words for counters that are not zero.
+/// The message for a nonzero error count.
 #[must_use]
 pub fn describe_faults(faults: u64) -> String {
     format!("the kernel has found {faults} errors in the file system")
@@ -145,7 +147,7 @@ mod tests {
         fs::write(&path, "7\n{}\n").unwrap();
         let mut held = Held::of(fs::OpenOptions::new().append(true).open(&path).unwrap());
         let directory = fs::File::open(folder.path()).unwrap();
-        // No file system is mounted from a loop device of this number.
+        // No file system is mounted from a loop device with this number.
         let mut disk = HeldDisk::open(directory.as_fd(), u32::MAX).unwrap();
         let mut sync = |disk: &mut HeldDisk| {
             disk.begin(&mut held);

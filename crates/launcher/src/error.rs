@@ -1,30 +1,27 @@
-//! What can go wrong while a sandbox is made. Each error names the step, so that one line tells where it stopped.
+//! The launcher's error type. Each error names the step that failed.
 
 use std::io;
 
-/// A step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}")]
 pub struct LaunchError {
-    /// What was being done to what.
+    /// What was being done, and to what.
     pub step: String,
-    /// The cause.
     #[source]
     pub source: io::Error,
 }
 
 impl LaunchError {
-    /// A failed step.
     pub fn new(step: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self { step: step.into(), source: source.into() }
     }
 }
 
-/// Names the step that a result belongs to.
+/// Adds the name of the step to an error.
 pub(crate) trait Step<T> {
-    /// Wraps the error with the name of the step.
+    /// Wraps the error with a step name that is computed only on failure.
     fn step(self, step: impl FnOnce() -> String) -> Result<T, LaunchError>;
-    /// Wraps the error with a fixed name of the step.
+    /// Wraps the error with a fixed step name.
     fn named(self, step: &'static str) -> Result<T, LaunchError>;
 }
 

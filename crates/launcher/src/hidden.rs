@@ -1,7 +1,7 @@
-//! Which parts of `/proc` a sandbox does not see or cannot write to, as paths below its root.
+//! Parts of `/proc` that a sandbox cannot see or cannot write to, as paths below its root.
 
-/// Files of `/proc` that are hidden: they tell about the host and the other jobs on it, or are doors into the kernel. Those in
-/// `proc/sys` count what all processes of the host have open.
+/// Hidden files of `/proc`: they reveal information about the host and its other jobs, or give access to the kernel.
+/// Those in `proc/sys` count what all processes of the host have open.
 pub const HIDDEN_FILES: [&str; 36] = [
     "proc/bootconfig",
     "proc/buddyinfo",

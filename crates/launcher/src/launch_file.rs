@@ -1,7 +1,7 @@
-//! The file by which a sandbox is started and found again. A line of JSON each: what the backend keeps for itself, what
-//! the launcher is told, and then what the launcher adds.
+//! The file that starts a sandbox and by which it is found again. It has one JSON value per line: the backend's own
+//! record, the launch specification, then the records that the launcher appends.
 //!
-//! One file, because making and removing files is what a short job spends most of its time on.
+//! It is a single file because creating and removing files dominates the run time of a short job.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,49 +16,42 @@ use serde::{Deserialize, Serialize};
 use crate::error::{LaunchError, Step};
 use crate::spec::{EndRecord, LaunchSpec, Running};
 
-/// Its name in the sandbox's directory. The write lock tells that the launcher lives, and which process it is; the time
-/// of its last change, when the list of files was last whole.
+/// Name of the file in the sandbox's directory. The write lock shows that the launcher lives, and which process it
+/// is. The modification time shows when the file access log was last complete.
 pub const LAUNCH_FILE: &str = "launch.jsonl";
-/// Its name once no launcher may come any more.
+/// Name of the file once no launcher may start any more.
 const CLOSED_FILE: &str = "launch-closed.jsonl";
 
-/// What the launcher adds.
+/// A record that the launcher appends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Note {
-    /// The guest runs.
+    /// The guest is running.
     Running(Running),
     /// Every process is gone.
     Ended(EndRecord),
     /// The disk is about to be synced.
-    SyncStarted {
-        /// Counts from 1.
-        number: u64,
-    },
-    /// The disk was synced, or could not be.
+    SyncStarted { number: u64 },
+    /// The disk was synced, or the sync failed.
     Synced(Synced),
 }
 
-/// What came of syncing the disk.
+/// The result of syncing the disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Synced {
-    /// As in [`Note::SyncStarted`].
     pub number: u64,
     /// Why the disk does not hold everything that was written to it, now or at any time before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
 }
 
-/// What such a file says.
+/// The contents of a launch file.
 pub struct LaunchText {
     text: Vec<u8>,
 }
 
 impl LaunchText {
-    /// Reads the file of a sandbox; `None` when there is none.
-    ///
-    /// # Errors
-    /// It cannot be read.
+    /// Reads the launch file of a sandbox; `None` if there is none.
     pub fn read(directory: &Path) -> io::Result<Option<Self>> {
         for name in [LAUNCH_FILE, CLOSED_FILE] {
             match fs::read(directory.join(name)) {
@@ -69,23 +62,17 @@ impl LaunchText {
         Ok(None)
     }
 
-    /// What the backend keeps for itself; `None` where the file was never written to its end.
-    ///
-    /// # Errors
-    /// It is something else.
+    /// The backend's own record; `None` if the line is incomplete.
     pub fn record<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
         self.line(0)
     }
 
-    /// What the launcher is told.
-    ///
-    /// # Errors
-    /// It is something else.
+    /// The launch specification.
     pub fn spec(&self) -> io::Result<Option<LaunchSpec>> {
         self.line(1)
     }
 
-    /// What a running sandbox holds; `None` when it never ran.
+    /// The resources of a running sandbox; `None` if it never ran.
     #[must_use]
     pub fn running(&self) -> Option<Running> {
         self.notes().find_map(|note| match note {
@@ -94,7 +81,7 @@ impl LaunchText {
         })
     }
 
-    /// How the sandbox ended, where it has and somebody was there to tell.
+    /// How the sandbox ended; `None` if it has not ended or its launcher could not record it.
     #[must_use]
     pub fn ended(&self) -> Option<EndRecord> {
         self.notes().find_map(|note| match note {
@@ -103,7 +90,7 @@ impl LaunchText {
         })
     }
 
-    /// The number of the last sync of the disk that was begun; 0 when there was none.
+    /// The number of the last sync that was started; 0 if there was none.
     #[must_use]
     pub fn last_sync_started(&self) -> u64 {
         let started = self.notes().filter_map(|note| match note {
@@ -113,7 +100,7 @@ impl LaunchText {
         started.max().unwrap_or(0)
     }
 
-    /// The result of a sync that was begun after the one of this number.
+    /// The result of a sync that was started after the one with this number.
     #[must_use]
     pub fn synced_after(&self, number: u64) -> Option<Synced> {
         self.notes().find_map(|note| match note {
@@ -142,16 +129,13 @@ impl LaunchText {
             .transpose()
     }
 
-    /// Whole lines: what has no end yet is still being written.
+    /// Complete lines only: a line without a line feed is still being written.
     fn lines(&self) -> impl Iterator<Item = &[u8]> {
         self.text.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"))
     }
 }
 
-/// Writes the file of a new sandbox. Its presence means that a launcher may come.
-///
-/// # Errors
-/// It cannot be written.
+/// Writes the launch file of a new sandbox. As long as it exists, a launcher may start.
 pub fn write(directory: &Path, record: &impl Serialize, spec: &LaunchSpec) -> io::Result<()> {
     let mut text = serde_json::to_vec(record)?;
     text.push(b'\n');
@@ -160,11 +144,11 @@ pub fn write(directory: &Path, record: &impl Serialize, spec: &LaunchSpec) -> io
     fs::write(directory.join(LAUNCH_FILE), text)
 }
 
-/// Keeps launchers away: one that was started just before, by a server that was killed, finds the file gone or locked, and
-/// gives up. What the file says can still be read.
+/// Prevents launchers from starting: one that was started just before, by a server that was then killed, finds the
+/// file gone or locked and exits. The contents can still be read.
 ///
 /// # Errors
-/// A launcher has it.
+/// A launcher has locked the file.
 pub fn close(directory: &Path) -> io::Result<()> {
     let path = directory.join(LAUNCH_FILE);
     let file = match OpenOptions::new().write(true).open(&path) {
@@ -175,7 +159,7 @@ pub fn close(directory: &Path) -> io::Result<()> {
     fs::rename(path, directory.join(CLOSED_FILE))
 }
 
-/// The file as the launcher holds it. The lock goes with the process.
+/// The launch file, locked by this launcher. The lock is released when the process exits.
 pub(crate) struct Held {
     file: File,
 }
@@ -186,7 +170,7 @@ impl Held {
         Self { file }
     }
 
-    /// Takes the file for this process and reads what is to be done.
+    /// Locks the file for this process and reads the specification.
     pub(crate) fn take(path: &Path) -> Result<(LaunchSpec, Self), LaunchError> {
         let opening = || format!("opening {}", path.display());
         let mut file = OpenOptions::new().read(true).append(true).open(path).step(opening)?;
@@ -205,7 +189,6 @@ impl Held {
         Ok((spec, Self { file }))
     }
 
-    /// Adds a line.
     pub(crate) fn add(&mut self, note: &Note) -> Result<(), LaunchError> {
         let mut add = || -> io::Result<()> {
             let mut line = serde_json::to_vec(note)?;
@@ -215,9 +198,9 @@ impl Held {
         add().named("writing down what became of the sandbox")
     }
 
-    /// Says that the list of files is whole.
+    /// Signals that the file access log is complete.
     pub(crate) fn tell_of_list(&self) {
-        // Who asked waits for a while only.
+        // Failure is harmless: the requester waits only for a limited time.
         let _ = self.file.set_modified(SystemTime::now());
     }
 }

@@ -1,7 +1,8 @@
-//! The layers of a sandbox's root file system as detached mounts, and the socket at which its guest listens.
+//! The layers of a sandbox's root file system as detached mounts, and the socket that its guest listens on.
 //!
-//! Who is root on the host opens them as the owner, with mapped ids. An ordinary user may open mounts only in its own
-//! mount namespace: then the first process does it there, before it leaves the host's root.
+//! If the launcher is root on the host, the owner opens the layers, with id-mapped mounts. An unprivileged user may
+//! open mounts only in its own mount namespace, so there the first process opens them, before it leaves the host's
+//! root.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -10,46 +11,43 @@ use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use rustix::fs::CWD;
-use rustix::mount::{OpenTreeFlags, open_tree};
-
+use crate::detached_mount::clone_tree;
 use crate::device;
 use crate::disk::{self, OpenDisk};
 use crate::error::{LaunchError, Step};
 use crate::spec::{GUEST_DIRECTORY, LaunchSpec};
 use crate::sys;
 
-/// Everything that a sandbox's root is made of and that lies on the host.
+/// Everything on the host that makes up a sandbox's root.
 pub(crate) struct Layers {
-    /// Where the guest listens.
+    /// The socket that the guest listens on.
     pub(crate) listener: OwnedFd,
-    /// Holds all that is written.
+    /// Holds everything that is written.
     pub(crate) disk: OwnedFd,
-    /// The lower layer.
     pub(crate) lower: OwnedFd,
-    /// The layer over the lower one, where the specification has one.
+    /// The optional layer over the lower one.
     pub(crate) over: Option<OwnedFd>,
     /// The directory of the guest's journal.
     pub(crate) guest: OwnedFd,
-    /// As many as the specification has binds.
+    /// One for each bind in the specification.
     pub(crate) binds: Vec<OwnedFd>,
-    /// A `/dev` with nodes of its own, where the owner may make some.
+    /// A `/dev` with its own device nodes, if the owner may create some.
     pub(crate) devices: Option<OwnedFd>,
-    /// The loop device under the disk; known to who has opened it.
+    /// The loop device under the disk; known only to the process that opened it.
     pub(crate) loop_device: Option<u32>,
 }
 
-/// Whose ids the layers show.
+/// How ids on disk relate to ids inside the sandbox.
 #[derive(Clone, Copy)]
 pub(crate) enum Ids<'a> {
-    /// Those on the disks are the sandbox's; mounts map them to its range.
+    /// Ids on disk are those seen inside; id-mapped mounts map them to the sandbox's range.
     Mapped {
         /// The sandbox's user namespace.
         users: BorrowedFd<'a>,
-        /// First of its range.
+        /// The first uid of its range.
         first_uid: u32,
     },
-    /// Those on the disks are the host's: the user's own is 0 inside.
+    /// Ids on disk are host ids: the user's own id is 0 inside.
     Own,
 }
 
@@ -73,7 +71,8 @@ impl Layers {
         let mut binds = Vec::new();
         for bind in &spec.root.binds {
             let mount = clone_tree(&bind.source)?;
-            // Where the file system cannot map ids the files belong to nobody inside, which is enough to read them.
+            // If the file system does not support id mapping, the files belong to `nobody` inside, which is enough to
+            // read them.
             sys::set_mount_attributes(&mount, read_only, users)
                 .or_else(|_| sys::set_mount_attributes(&mount, read_only, None))
                 .step(|| format!("making {} read-only", bind.source.display()))?;
@@ -92,14 +91,14 @@ impl Layers {
         Ok(Self { listener, disk, lower, over, guest, binds, devices, loop_device })
     }
 
-    /// What is handed over, in the order of [`Layers::received`].
+    /// The descriptors to pass on, in the order that [`Layers::received`] expects.
     pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = vec![self.listener.as_fd(), self.disk.as_fd(), self.lower.as_fd(), self.guest.as_fd()];
         all.extend(self.over.iter().chain(&self.binds).chain(&self.devices).map(AsFd::as_fd));
         all
     }
 
-    /// What the owner has opened.
+    /// Rebuilds the layers from the descriptors that the owner has sent.
     pub(crate) fn received(spec: &LaunchSpec, descriptors: Vec<OwnedFd>) -> Result<Self, LaunchError> {
         let mut descriptors = descriptors.into_iter();
         let mut next = || {
@@ -113,7 +112,8 @@ impl Layers {
     }
 }
 
-/// Listens at a path of the host without telling it: whoever is in the sandbox's network sees the address of each socket.
+/// Listens at a host path without revealing it: every process in the sandbox's network namespace can see the
+/// addresses of its sockets.
 fn listen(path: &Path) -> io::Result<OwnedFd> {
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(missing)?;
@@ -122,20 +122,8 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(UnixListener::bind(address)?.into())
 }
 
-/// What is mounted below a directory is left out where that is allowed: in the mount namespace of an ordinary user
-/// nothing may be uncovered.
-pub(crate) fn clone_tree(path: &Path) -> Result<OwnedFd, LaunchError> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    open_tree(CWD, path, flags)
-        .or_else(|error| match error {
-            rustix::io::Errno::INVAL => open_tree(CWD, path, flags | OpenTreeFlags::AT_RECURSIVE),
-            other => Err(other),
-        })
-        .step(|| format!("opening {}", path.display()))
-}
-
-/// Ids are never mapped here: what the guest of root's sandbox writes to the host's own file system must not belong to a
-/// user of the host.
+/// This mount is never id-mapped: what the guest of a root sandbox writes to the host's file system must not belong
+/// to a host user.
 fn open_guest_directory(spec: &LaunchSpec, ids: Ids<'_>) -> Result<OwnedFd, LaunchError> {
     let path = spec.directory.join(GUEST_DIRECTORY);
     let directory = OpenOptions::new()

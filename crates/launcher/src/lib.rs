@@ -1,15 +1,21 @@
-//! The small program that enters namespaces and owns one sandbox, and the types by which it is told what to do.
+//! The launcher: a small program that enters namespaces and owns one sandbox, and the types that tell it what to do.
 //!
-//! Processes of one thread, but for one that syncs a disk. [`stand_by`] takes orders; for each it forks a process that reads a [`LaunchSpec`], makes the
-//! namespaces, becomes the parent of the guest and stays until the guest is gone. [`remove`] deletes what a sandbox has
-//! left, [`probe`] tries what a sandbox needs. Who starts it needs only [`spec`], [`standby`], [`launch_file`],
-//! [`cgroup`], [`delegation`] and [`mark`]; who mounts a disk itself, [`disk`] and [`disk_sync`]; who
-//! lends networks, [`network`]; who seals a `/proc` itself, [`hidden`].
+//! Its processes are single-threaded, except while one syncs a disk. [`stand_by`] accepts requests. For each it forks
+//! a process that reads a [`LaunchSpec`], creates the namespaces, becomes the parent of the guest and stays until the
+//! guest is gone. [`remove`] deletes what a sandbox has left behind; [`probe`] tries what a sandbox needs.
+//!
+//! Public modules by use:
+//!
+//! - starting a launcher: [`spec`], [`standby`], [`launch_file`], [`cgroup`], [`delegation`] and [`mark`]
+//! - mounting a disk directly: [`disk`] and [`disk_sync`]
+//! - creating networks ahead of time: [`network`]
+//! - hiding parts of `/proc` directly: [`hidden`]
 
 pub mod cgroup;
 mod channel;
 mod child;
 pub mod delegation;
+mod detached_mount;
 mod device;
 pub mod disk;
 pub mod disk_sync;
@@ -18,6 +24,7 @@ mod files;
 pub mod hidden;
 pub mod launch_file;
 mod layers;
+mod limits;
 mod log;
 pub mod mark;
 mod mounts;
@@ -36,6 +43,7 @@ mod trace;
 mod users;
 
 pub use error::LaunchError;
+pub use limits::LaunchLimits;
 pub use owner::fail;
 pub use privileges::landlock_version;
 pub use probe::{has_file_system, probe};

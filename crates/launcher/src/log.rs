@@ -1,5 +1,5 @@
-//! What the guest says for people to read, and what is said of a launcher that fails. The file is made with the first
-//! word: most sandboxes never have one.
+//! The log of one sandbox: output of the guest and errors of its launcher. The file is created on the first write,
+//! because most sandboxes never log anything.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::spec::LOG_FILE;
 use crate::sys;
 
-/// The most bytes of the guest's own messages that are kept.
+/// The maximum size of the guest's log output in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// The log of one sandbox.
 pub(crate) struct Log {
     path: PathBuf,
     file: Option<File>,
@@ -19,12 +18,11 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log in the sandbox's directory.
     pub(crate) fn of(directory: &Path) -> Self {
         Self { path: directory.join(LOG_FILE), file: None, left: LIMIT }
     }
 
-    /// Adds to it, up to a limit. A full disk must not stop the guest from talking, so nothing is said when it fails.
+    /// Appends bytes, up to the limit. Write errors are ignored because a full disk must not block the guest.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let kept = bytes.len().min(self.left);
         self.left -= kept;
@@ -39,12 +37,12 @@ impl Log {
         }
     }
 
-    /// All that this program says for people to read goes there, from its beginning on.
+    /// Redirects this process's standard error to the log.
     pub(crate) fn take_complaints(&self) -> io::Result<()> {
         sys::place_descriptor(&OpenOptions::new().create(true).append(true).open(&self.path)?, 2)
     }
 
-    /// What is said of a failure in this program itself goes there too.
+    /// Writes panics of this process to the log.
     pub(crate) fn take_panics(&self) {
         let path = self.path.clone();
         std::panic::set_hook(Box::new(move |panic| {

@@ -1,7 +1,7 @@
-//! `caisson-launcher --stand-by`: makes a sandbox for each order that comes through standard input, a socket, and an owner
-//! that stays with it.
+//! `caisson-launcher --stand-by`: accepts requests through a socket on standard input. For each request it creates a
+//! sandbox and an owner process that stays with it.
 //!
-//! `caisson-launcher --remove` and `--probe` read what to do as JSON from standard input.
+//! `caisson-launcher --remove` and `--probe` read their request as JSON from standard input.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,7 +1,7 @@
-//! A mark on every process of a sandbox that has no pid namespace, so that all of them can be found and ended.
+//! Marks every process of a sandbox that has no pid namespace, so that all of them can be found and killed.
 //!
-//! A limit of the kernel that nobody uses carries the sandbox's number. A child inherits it through fork, exec, a new
-//! session and a lost parent; the seccomp filter refuses to change it. So nothing can run away from it.
+//! The mark is the sandbox's number, stored in a resource limit that nothing uses. A child inherits it through fork,
+//! exec, setsid and reparenting, and the seccomp filter forbids changing it. So no process can escape it.
 
 use std::fs;
 use std::io;
@@ -9,28 +9,29 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal, setrlimit};
 
-/// The limit: how long a process with real-time priority may run without a pause. A number like ours means "for ever".
+/// The limit: how long a process with real-time priority may run without blocking. Values as large as a mark have no
+/// effect.
 const CARRIER: Resource = Resource::Rttime;
-/// How the kernel names it in `/proc/PID/limits`.
+/// The limit's name in `/proc/PID/limits`.
 const NAME: &str = "Max realtime timeout";
-/// No process has a real-time limit of so many thousands of years.
+/// No process has a real-time limit this high: in microseconds it is about 73,000 years.
 const FLOOR: u64 = 1 << 61;
 const TICK: Duration = Duration::from_millis(1);
 
-/// The mark of a sandbox with this number.
+/// The mark for a sandbox with this number.
 #[must_use]
 pub fn of(number: u128) -> u64 {
-    // The low bits of an id are its random ones.
+    // The low bits of an id are the random ones.
     let low = u64::try_from(number & u128::from(FLOOR - 1)).unwrap_or(0);
     FLOOR | low
 }
 
-/// Marks this process and all that come from it.
+/// Marks this process and all its descendants.
 pub(crate) fn put_on(mark: u64) -> rustix::io::Result<()> {
     setrlimit(CARRIER, Rlimit { current: Some(mark), maximum: Some(mark) })
 }
 
-/// The living processes that have a mark.
+/// The live processes that have a mark.
 #[must_use]
 pub fn processes(mark: u64) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -38,13 +39,13 @@ pub fn processes(mark: u64) -> Vec<i32> {
     pids.filter(|pid| has(*pid, mark)).collect()
 }
 
-/// Whether a process has a mark and lives; one that has ended may wait long to be collected.
+/// Whether a process has a mark and is alive; a zombie may stay around for long.
 fn has(pid: i32, mark: u64) -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
     read("limits").is_ok_and(|limits| is_in(&limits, mark)) && read("stat").is_ok_and(|stat| is_alive(&stat))
 }
 
-/// The name may hold anything, brackets and spaces too; the last bracket ends it.
+/// The process name may contain anything, including parentheses and spaces; the last parenthesis ends it.
 fn is_alive(stat: &str) -> bool {
     let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
@@ -56,10 +57,10 @@ fn is_in(limits: &str, mark: u64) -> bool {
     hard.and_then(|number| number.parse().ok()) == Some(mark)
 }
 
-/// Kills every process that has a mark, and returns when none is left.
+/// Kills every process that has a mark and waits until none is left.
 ///
 /// # Errors
-/// Some do not die in time.
+/// Some processes are still alive after `patience`.
 pub fn end_all(mark: u64, patience: Duration) -> io::Result<()> {
     let end = Instant::now() + patience;
     loop {
@@ -70,7 +71,7 @@ pub fn end_all(mark: u64, patience: Duration) -> io::Result<()> {
         if Instant::now() > end {
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("processes {left:?} do not die")));
         }
-        // All stand still before any dies: what forks faster than it is killed would win otherwise.
+        // Stop all of them before killing any; otherwise a process that forks faster than it is killed would survive.
         for signal in [Signal::STOP, Signal::KILL] {
             for pid in &left {
                 signal_marked(*pid, mark, signal);
@@ -83,7 +84,7 @@ pub fn end_all(mark: u64, patience: Duration) -> io::Result<()> {
 fn signal_marked(pid: i32, mark: u64, signal: Signal) {
     let Some(process) = Pid::from_raw(pid) else { return };
     let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { return };
-    // After the handle was opened: what it means now it means for ever.
+    // Checked after the handle is opened: a pidfd never refers to another process.
     if has(pid, mark) {
         let _ = pidfd_send_signal(&handle, signal);
     }

@@ -1,22 +1,19 @@
-//! The root file system of a sandbox, put together inside its own mount namespace.
+//! Assembles the root file system of a sandbox inside its own mount namespace.
 //!
-//! Everything is prepared as detached mounts and put in place through descriptors below the new root, so that no
-//! link in an image can lead a mount astray. Nothing is mounted in the host's namespace.
+//! Everything is prepared as detached mounts and attached through descriptors below the new root, so no symlink in an
+//! image can redirect a mount. Nothing is mounted in the host's namespace.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, openat, openat2, unlinkat,
-};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change,
-    move_mount, open_tree, unmount,
-};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chownat, openat, unlinkat};
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::process::{chdir, fchdir, pivot_root};
 
+use crate::detached_mount::{
+    Place, clone_mount, move_to_path, open_below, place, tmpfs, virtual_file_system,
+};
 use crate::device::{self, Devices};
 use crate::error::{LaunchError, Step};
 use crate::hidden::{HIDDEN_DIRECTORIES, HIDDEN_FILES, READ_ONLY};
@@ -24,120 +21,46 @@ use crate::layers::Layers;
 use crate::spec::{AGENT_ID, LaunchSpec, Users};
 use crate::sys;
 
-/// A directory that every host has. The disk is mounted over it, in this namespace alone, while the root is built.
+/// A directory that every host has. The disk is mounted over it while the root is built, in this namespace only.
 pub(crate) const STAGE: &str = "/tmp";
-/// The agent's home, where an image has it.
+/// The agent's home directory; an image may lack it.
 const AGENT_HOME: &str = "home/agent";
-/// What `/run` can hold.
+/// The size of `/run`.
 const RUN_BYTES: &str = "16m";
 const RUN_INODES: &str = "4096";
-/// Tells one start of the host from all others; each sandbox has its own.
+/// Identifies a boot of the host; each sandbox gets its own value.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
-/// A file with another number each time that it is read.
+/// The kernel returns a different UUID on each read.
 const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
 const BOOT_ID_FILE: &str = ".boot_id";
-/// What covers hidden directories.
+/// Mount attributes of the directory that covers hidden directories.
 const EMPTY_ATTRIBUTES: u64 =
     libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
-/// Limits of the sandbox's user namespace, in `/proc`, and where the host says how much a user may have. All sandboxes of
-/// root's count as one user: each gets a quarter.
+/// Limits of the sandbox's user namespace in `/proc`, and the host's limit per user. All root sandboxes count as one
+/// user, so each gets a quarter of it.
 const WATCH_LIMITS: [(&str, &str); 2] = [
     ("sys/user/max_inotify_instances", "/proc/sys/fs/inotify/max_user_instances"),
     ("sys/user/max_inotify_watches", "/proc/sys/fs/inotify/max_user_watches"),
 ];
 const WATCH_PART: u64 = 4;
 
-/// Detached mounts that need nothing from the owner.
+/// Detached mounts that do not depend on the owner.
 pub(crate) struct Parts {
     devices: Devices,
     processes: OwnedFd,
     run: OwnedFd,
 }
 
-/// How many layers lie below what is written.
+/// The lower layers of the overlay.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lowers {
     /// `lower` alone.
     One,
-    /// One at `root`, over `lower`.
+    /// `root` on top of `lower`.
     Two,
 }
 
-/// Whether the place of a mount must be there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    Present,
-    MadeIfMissing,
-}
-
-/// A new detached file system of the kernel's own.
-pub(crate) fn virtual_file_system(
-    kind: &'static str,
-    options: &[(&str, &str)],
-    flags: MountAttrFlags,
-) -> Result<OwnedFd, LaunchError> {
-    let make = || -> rustix::io::Result<OwnedFd> {
-        let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for (key, value) in options {
-            if value.is_empty() {
-                fsconfig_set_flag(context.as_fd(), *key)?;
-            } else {
-                fsconfig_set_string(context.as_fd(), *key, *value)?;
-            }
-        }
-        fsconfig_create(context.as_fd())?;
-        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
-    };
-    make().step(|| format!("making a file system of kind {kind}"))
-}
-
-/// A new detached tmpfs.
-pub(crate) fn tmpfs(options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd, LaunchError> {
-    virtual_file_system("tmpfs", options, flags)
-}
-
-/// Puts a detached mount at a path below the new root. Links on the way are refused.
-pub(crate) fn place(
-    mount: BorrowedFd<'_>,
-    root: BorrowedFd<'_>,
-    path: &str,
-    wanted: Place,
-) -> Result<(), LaunchError> {
-    let target = match open_below(root, path) {
-        Err(rustix::io::Errno::NOENT) if wanted == Place::MadeIfMissing => {
-            mkdirat(root, path, Mode::from_raw_mode(0o755)).step(|| format!("making /{path}"))?;
-            open_below(root, path)
-        }
-        other => other,
-    }
-    .step(|| format!("finding the place of /{path}"))?;
-    move_mount(
-        mount,
-        "",
-        target.as_fd(),
-        "",
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
-    )
-    .step(|| format!("mounting /{path}"))
-}
-
-fn open_below(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
-    openat2(
-        root,
-        path,
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
-    )
-}
-
-fn clone_mount(directory: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
-    let flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(directory, path, flags)
-}
-
-/// Prepares what needs nothing from the owner, while the owner prepares the rest.
+/// Prepares what does not depend on the owner, while the owner prepares the rest.
 pub(crate) fn prepare(spec: &LaunchSpec) -> Result<Parts, LaunchError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .named("cutting the mounts off from the host's")?;
@@ -155,7 +78,7 @@ pub(crate) fn prepare(spec: &LaunchSpec) -> Result<Parts, LaunchError> {
     Ok(Parts { devices, processes, run })
 }
 
-/// Through the sandbox's own `/proc`: that of a host in a container is read-only.
+/// Writes through the sandbox's own `/proc`: if the host is itself a container, its `/proc` is read-only.
 fn limit_watches(processes: BorrowedFd<'_>) -> io::Result<()> {
     for (file, of_host) in WATCH_LIMITS {
         let most: u64 = fs::read_to_string(of_host)?.trim().parse().map_err(io::Error::other)?;
@@ -172,12 +95,12 @@ fn write_boot_id(directory: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Builds the root file system and makes it this process's root. The host's is out of reach afterwards.
+/// Builds the root file system and makes it this process's root. Afterwards the host's root is unreachable.
 pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result<(), LaunchError> {
     move_to_path(layers.disk.as_fd(), STAGE)?;
     move_to_path(layers.lower.as_fd(), &format!("{STAGE}/lower"))?;
     if let Some(over) = &layers.over {
-        // Where the root itself comes to lie, on top of it: a disk has no further place.
+        // Mounted where the root itself goes later, on top of it: the disk has no other spare directory.
         move_to_path(over.as_fd(), &format!("{STAGE}/root"))?;
     }
     let root = overlay(if layers.over.is_some() { Lowers::Two } else { Lowers::One })?;
@@ -201,7 +124,7 @@ pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result
     leave_old_root(root)
 }
 
-/// Without mapped mounts nothing on the host can belong to the agent before the sandbox has its user ids.
+/// Without id-mapped mounts, no file on the host can belong to the agent before the sandbox has its user ids.
 fn give_to_agent(root: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
     let Some(place) = open_if_there(root, path)? else { return Ok(()) };
     let (user, group) = (Uid::from_raw(AGENT_ID), Gid::from_raw(AGENT_ID));
@@ -209,7 +132,7 @@ fn give_to_agent(root: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
         .step(|| format!("giving /{path} to the agent"))
 }
 
-/// The root of a sandbox: what is written goes to the disk on the stage.
+/// Creates the overlay root of a sandbox; writes go to the disk mounted at `STAGE`.
 pub(crate) fn overlay(lowers: Lowers) -> Result<OwnedFd, LaunchError> {
     let (upper, work) = (format!("{STAGE}/upper"), format!("{STAGE}/work"));
     let lower = match lowers {
@@ -225,14 +148,8 @@ pub(crate) fn overlay(lowers: Lowers) -> Result<OwnedFd, LaunchError> {
     )
 }
 
-/// Mounts at a path of the namespace for a while.
-pub(crate) fn move_to_path(mount: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
-    move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .step(|| format!("mounting {path} for the time of the set-up"))
-}
-
 fn seal_proc(root: BorrowedFd<'_>, empty: BorrowedFd<'_>, run: BorrowedFd<'_>) -> Result<(), LaunchError> {
-    // First: it would cover what is hidden below it.
+    // Must come first: these mounts would cover what is hidden below them.
     for path in READ_ONLY {
         let Some(place) = open_if_there(root, path)? else { continue };
         let mount = clone_mount(place.as_fd(), "").step(|| format!("opening /{path}"))?;
@@ -280,7 +197,7 @@ fn hide(
     place(cover.as_fd(), root, path, Place::Present)
 }
 
-/// Both arguments of `pivot_root` are the new root: the old one comes to lie on top of it, and is taken off.
+/// Both arguments of `pivot_root` are the new root: the old root ends up mounted on top of it and is then unmounted.
 fn leave_old_root(root: BorrowedFd<'_>) -> Result<(), LaunchError> {
     let change = || -> io::Result<()> {
         fchdir(root)?;

@@ -1,4 +1,4 @@
-//! Networks for sandboxes, made ahead by whoever starts launchers.
+//! Network namespaces for sandboxes, created ahead of time by the process that starts launchers.
 
 use std::fs;
 use std::io;
@@ -11,19 +11,19 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::sys;
 
 const OWN_NETWORK: &str = "/proc/thread-self/ns/net";
-/// What the kernel tells of a network: counters of everything that was ever sent or refused, and what outlives its socket.
+/// Files that show traces of use: counters of all traffic sent or rejected, and state that outlives its socket.
 const TOLD: [&str; 6] = ["dev", "snmp", "snmp6", "netstat", "ip6_flowlabel", "unix"];
-/// Its first line counts the sockets of the network; the others count those of the whole host.
+/// Only the first line counts sockets of this namespace; the others count sockets of the whole host.
 const SOCKETS: &str = "sockstat";
 
-/// All that a network tells of what was done in it.
+/// A snapshot of all state of a network namespace that use would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traces(String);
 
-/// A new network with nothing but its loopback device.
+/// Creates a network namespace with only a loopback device.
 ///
 /// # Errors
-/// This process may not make one.
+/// This process may not create one.
 pub fn make() -> io::Result<OwnedFd> {
     elsewhere(|| {
         sys::enter_new_network()?;
@@ -33,10 +33,11 @@ pub fn make() -> io::Result<OwnedFd> {
     })
 }
 
-/// Looks at a network. The calling thread must be one that needs no network: it stays in that one if it cannot go back.
+/// Takes a snapshot of a network namespace. Call it on a thread that needs no network: the thread stays in that
+/// namespace if it cannot return.
 ///
 /// # Errors
-/// The network cannot be entered, looked at or left.
+/// The namespace cannot be entered, read or left.
 pub fn traces(network: impl AsFd) -> io::Result<Traces> {
     let own = open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -51,7 +52,7 @@ fn read() -> io::Result<Traces> {
     let mut text = sockets.lines().next().unwrap_or_default().to_owned();
     for name in TOLD {
         match fs::read_to_string(file(name)) {
-            // Not every kernel has all of them.
+            // Not every kernel has all of these files.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => text.push_str(&other?),
         }
@@ -59,7 +60,7 @@ fn read() -> io::Result<Traces> {
     Ok(Traces(text))
 }
 
-/// Works on a thread of its own, which is gone afterwards.
+/// Runs work on a temporary thread.
 fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let thread = std::thread::Builder::new().spawn(work)?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
@@ -73,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// What a network tells after something was done in it, and before.
+    /// Snapshots after and before an action.
     fn after<T: 'static>(deed: impl FnOnce() -> T + Send + 'static) -> (Traces, Traces) {
         elsewhere(|| {
             let network = make()?;

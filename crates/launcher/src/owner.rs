@@ -1,7 +1,7 @@
-//! The owner of a sandbox: makes it, waits for its end, and leaves a record.
+//! The owner of a sandbox: creates it, waits for its end, and records the result.
 //!
-//! It outlives the server that started it. Killing it kills the sandbox: the first process is tied to it by a death
-//! signal, every other process dies with the first, and mounts and the loop device go with them.
+//! The owner outlives the server that started it. Killing it kills the sandbox: a parent-death signal kills the first
+//! process, all other processes die with the first, and mounts and the loop device go with them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::cgroup::{CgroupUsage, Hierarchy};
-use crate::channel::{self, Channel, Word};
-use crate::child::{self, Inheritance};
+use crate::channel::{self, Word};
+use crate::child::{self, Child, Inheritance};
 use crate::disk_sync::HeldDisk;
 use crate::error::{LaunchError, Step};
 use crate::files::FileAudit;
@@ -36,41 +36,22 @@ use crate::trace::Stopwatch;
 use crate::users;
 
 const GROUP_PATIENCE: Duration = Duration::from_secs(5);
-/// How long nothing must happen before an owner gives the memory of its code back. Short jobs are over by then.
+/// How long an owner must be idle before it releases the memory of its code. Short jobs are done by then.
 const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// What the owner has of the disk for as long as the sandbox lives.
+/// What the owner holds of the disk for the sandbox's lifetime.
 #[derive(Default)]
 struct Kept {
-    /// The list of files, where they are listed.
+    /// The file access log, if enabled.
     audit: Option<FileAudit>,
-    /// The disk itself, where it is a file system of its own.
+    /// The disk, if it is a separate file system.
     disk: Option<HeldDisk>,
 }
 
-/// The first process of the sandbox as its owner sees it.
-pub(crate) struct Child {
-    pub(crate) pid: i32,
-    pub(crate) pidfd: OwnedFd,
-    pub(crate) channel: Channel,
-    pub(crate) log: OwnedFd,
-}
-
-impl Child {
-    /// Waits until the process has become the guest or is gone; gives the reason when it has said one.
-    pub(crate) fn complaint(&self) -> Option<LaunchError> {
-        let Ok(Some(Report::Failed { step, cause, errno })) = self.channel.wait_for_guest() else {
-            return None;
-        };
-        let source = errno.map_or_else(|| io::Error::other(cause), io::Error::from_raw_os_error);
-        Some(LaunchError::new(step, source))
-    }
-}
-
-/// Makes the sandbox that a file describes, and stays until it has ended.
+/// Creates the sandbox that a launch file describes and stays until it has ended.
 ///
 /// # Errors
-/// The sandbox could not be made; nothing is left of it but its directory.
+/// The sandbox could not be created; only its directory is left.
 pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Result<(), LaunchError> {
     let (spec, mut held) = Held::take(file)?;
     let mut log = Log::of(&spec.directory);
@@ -98,10 +79,10 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
     };
     let result = result.and_then(|running| held.add(&Note::Running(running)));
     if let Err(error) = result {
-        // The process may be gone already, which is what is wanted.
+        // The process may already be gone.
         let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
         end(&spec, &mut held, &child, true)?;
-        // When the process gave up first, it knows better what went wrong.
+        // If the process failed first, its own error is more precise.
         return Err(child.complaint().unwrap_or(error));
     }
     let mut asked = false;
@@ -113,7 +94,7 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
     sys::place_descriptor(null, 1).named("closing standard output")?;
     watch.lap("ready");
     wait(&mut held, &child, &signals, &mut asked, &mut log, &mut kept).named("waiting for the guest")?;
-    // The loop device lets go of the disk when nobody has it open.
+    // The loop device detaches from the disk when the last descriptor is closed.
     let Kept { audit, disk } = kept;
     drop(disk);
     if let Some(mut audit) = audit {
@@ -122,7 +103,7 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
     end(&spec, &mut held, &child, asked)
 }
 
-/// Reports a failure to whoever started the launcher.
+/// Reports a failure to the process that started the launcher.
 pub fn fail(error: &LaunchError) {
     eprintln!("{}: {}", error.step, error.source);
     tell(&Report::from(error));
@@ -131,14 +112,15 @@ pub fn fail(error: &LaunchError) {
 fn tell(report: &Report) {
     let mut line = serde_json::to_vec(report).unwrap_or_default();
     line.push(b'\n');
-    // Whoever started us may be gone; the sandbox lives on and is found again by its directory.
+    // The process that started the launcher may be gone. The sandbox lives on and is found again through its
+    // directory.
     let _ = io::stdout().write_all(&line).and_then(|()| io::stdout().flush());
 }
 
-/// Descriptors opened later must not get the numbers that the guest's own will have.
+/// Reserves the descriptor numbers of the guest, so that descriptors opened later do not get them.
 pub(crate) fn keep_numbers_free() -> io::Result<OwnedFd> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // Above all: whatever has such a number already stays open only here, and is replaced.
+    // Moved above all reserved numbers: any descriptor on such a number stays open only here and is replaced.
     let null = rustix::io::fcntl_dupfd_cloexec(null, ENTRANCE_FD + 1)?;
     for number in [LISTEN_FD, STATE_FD, ENTRANCE_FD] {
         sys::place_descriptor(&null, number)?;
@@ -146,12 +128,13 @@ pub(crate) fn keep_numbers_free() -> io::Result<OwnedFd> {
     Ok(null)
 }
 
-/// Nobody removes an image while somebody holds it. The lock goes with the owner, however it ends.
+/// Holds a shared lock on the image, which prevents its removal. The lock is released when the owner exits, however
+/// it ends.
 fn hold_image(spec: &LaunchSpec) -> Result<OwnedFd, LaunchError> {
     let path = &spec.root.lower;
     let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .step(|| format!("opening {}", path.display()))?;
-    // Refused only while somebody removes it.
+    // Fails only while the image is being removed.
     flock(&directory, FlockOperation::NonBlockingLockShared)
         .step(|| format!("holding the image {}", path.display()))?;
     Ok(directory)
@@ -198,7 +181,7 @@ fn set_up(
     child.channel.say(Word::Mapped, &[]).named("telling of user ids")?;
     watch.lap("users mapped");
     let mut loop_device = None;
-    // An ordinary user may open mounts only where it is root: there the child does it.
+    // An unprivileged user may open mounts only where it is root, so there the child opens them.
     if let (Users::Ranges(slots), Some(slot)) = (&spec.users, slot) {
         loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch, kept)?;
     }
@@ -216,7 +199,7 @@ fn set_up(
         return Err(complaint);
     }
     if let Some(Err(error)) = kept.audit.as_mut().map(|audit| audit.add_root(child.pid)) {
-        // Half a list would say less than it seems to.
+        // A partial log would be misleading.
         complain_of_list(&error);
         kept.audit = None;
         let _ = fs::remove_file(spec.directory.join(FILES_FILE));
@@ -231,7 +214,7 @@ fn complain_of_list(error: &io::Error) {
     eprintln!("files are compared at the end instead of being listed as they are touched: {error}");
 }
 
-/// Opens what only the owner may open and hands it over.
+/// Opens the layers that only the owner may open and sends them to the child.
 fn send_layers(
     spec: &LaunchSpec,
     first_uid: u32,
@@ -240,20 +223,20 @@ fn send_layers(
     kept: &mut Kept,
 ) -> Result<Option<u32>, LaunchError> {
     let users = open_namespace(child.pid, "user")?;
-    // A socket belongs to the network namespace that it was made in, and its holder can look into that one. So the owner
-    // enters the sandbox's first, and stays there: it needs no network.
+    // A socket belongs to the network namespace in which it was created, and its holder can inspect that namespace.
+    // So the owner enters the sandbox's namespace first, and stays there because it needs no network.
     if spec.network == Network::Own {
         enter_network(&open_namespace(child.pid, "net")?)?;
     }
     let layers = Layers::open(spec, Ids::Mapped { users: users.as_fd(), first_uid })?;
     watch.lap("layers opened");
     if spec.file_audit == FileAuditing::WherePossible && layers.loop_device.is_some() {
-        // Where the host does not allow it, the backend compares the beginning with the end.
+        // If the host does not allow it, the backend compares the files at the start and the end instead.
         kept.audit =
             FileAudit::begin(layers.disk.as_fd(), &spec.directory).inspect_err(complain_of_list).ok();
     }
     if let Some(device) = layers.loop_device {
-        // Before the sandbox has the disk: what fails earlier than this is opened is never told.
+        // Must precede the handover: failures that happen before this descriptor is opened are never reported.
         kept.disk = Some(HeldDisk::open(layers.disk.as_fd(), device).named("holding the disk open")?);
     }
     child.channel.say(Word::Layers, &layers.descriptors()).named("handing over layers")?;
@@ -270,17 +253,17 @@ fn open_namespace(pid: i32, kind: &str) -> Result<OwnedFd, LaunchError> {
     open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).step(|| format!("opening {path}"))
 }
 
-/// What others want, as descriptors that become readable.
+/// Requests from other processes, as descriptors that become readable.
 struct Signals {
-    /// The end.
+    /// Terminate the sandbox.
     termination: OwnedFd,
-    /// The whole list of files.
+    /// Complete the file access log.
     requests: OwnedFd,
-    /// A sync of the disk.
+    /// Sync the disk.
     syncs: OwnedFd,
 }
 
-/// Waits for the guest's end; copies its messages to the log, up to a limit; passes the wish to end on.
+/// Waits for the guest to exit. Meanwhile copies its output to the log, up to a limit, and handles signals.
 fn wait(
     held: &mut Held,
     child: &Child,
@@ -300,7 +283,8 @@ fn wait(
         watch(signals.syncs.as_fd());
         disk.iter().filter_map(HeldDisk::news).for_each(&mut watch);
         audit.iter().flat_map(|audit| audit.descriptors()).for_each(|group| watch(group.as_fd()));
-        // What is not wanted any more is left out: the end of a pipe is told again and again, whatever one asks for.
+        // Closed or handled descriptors are left out: `poll` reports a closed pipe every time, whatever events it
+        // asks for.
         if !*asked {
             watch(signals.termination.as_fd());
         }
@@ -323,13 +307,13 @@ fn wait(
             .collect();
         let is_ready = |descriptor: &OwnedFd| ready.contains(&descriptor.as_raw_fd());
         if let Some(disk) = disk.as_mut() {
-            // Before others are asked for, so that a new one is not taken for the old one.
+            // Handled before new sync requests, so that a new sync is not mistaken for the finished one.
             if disk.news().is_some_and(|news| ready.contains(&news.as_raw_fd())) {
                 disk.take_news(held);
             }
         }
         if is_ready(&signals.syncs) {
-            // Emptied first: a request from now on means another sync.
+            // Drained first, so that a request arriving from now on triggers another sync.
             let _ = rustix::io::read(&signals.syncs, &mut [0; 128]);
             if let Some(disk) = disk.as_mut() {
                 disk.begin(held);
@@ -339,13 +323,13 @@ fn wait(
             if audit.descriptors().into_iter().any(is_ready) {
                 audit.drain();
             }
-            // Before those who have them open are killed.
+            // Must run before the processes that have files open are killed.
             if is_ready(&signals.termination) {
                 audit.tell_open(child.pid);
             }
         }
         if is_ready(&signals.requests) {
-            // What is in it does not matter, only that it is empty afterwards.
+            // The contents do not matter; reading only clears the descriptor.
             let _ = rustix::io::read(&signals.requests, &mut [0; 128]);
             if let Some(audit) = audit.as_mut() {
                 audit.tell_open(child.pid);
@@ -365,7 +349,7 @@ fn wait(
     }
 }
 
-/// Whether there may be more.
+/// Returns whether there may be more output.
 fn copy_log(from: &OwnedFd, log: &mut Log) -> bool {
     let mut bytes = [0; 4096];
     let Ok(count @ 1..) = rustix::io::read(from, &mut bytes) else { return false };
@@ -373,9 +357,9 @@ fn copy_log(from: &OwnedFd, log: &mut Log) -> bool {
     true
 }
 
-/// Collects the guest, records how it ended, and removes the control group and the socket.
+/// Reaps the guest, records how it ended, and removes the cgroup and the socket.
 fn end(spec: &LaunchSpec, held: &mut Held, child: &Child, asked: bool) -> Result<(), LaunchError> {
-    // Returns when every process of the sandbox is gone: the kernel ends them with the first one.
+    // `waitpid` returns once every process of the sandbox is gone: the kernel kills them with the first one.
     let status = waitpid(Pid::from_raw(child.pid), WaitOptions::empty()).named("collecting the guest")?;
     let end = match status {
         Some((_, status)) => status
@@ -388,14 +372,14 @@ fn end(spec: &LaunchSpec, held: &mut Held, child: &Child, asked: bool) -> Result
     if let Seal::Shelter(shelter) = &spec.seal {
         end_orphans(shelter)?;
     }
-    // Whoever asked removes the whole directory next.
+    // The requester of a termination removes the whole directory next.
     let recorded = if asked {
         Ok(())
     } else {
         let usage = spec.cgroup.as_ref().map_or_else(CgroupUsage::default, crate::cgroup::Group::usage);
         held.add(&Note::Ended(EndRecord { end, usage }))
     };
-    // The socket may never have been made, or the backend may have been faster.
+    // The socket may never have been created, or the backend may already have removed it.
     let _ = fs::remove_file(&spec.socket);
     if let Some(group) = &spec.cgroup {
         group.remove(GROUP_PATIENCE)?;
@@ -403,7 +387,7 @@ fn end(spec: &LaunchSpec, held: &mut Held, child: &Child, asked: bool) -> Result
     recorded
 }
 
-/// Without a pid namespace the kernel hands what the guest has left to its owner.
+/// Kills and reaps orphans. Without a pid namespace, the kernel reparents them to the owner.
 fn end_orphans(shelter: &Shelter) -> Result<(), LaunchError> {
     mark::end_all(shelter.mark, GROUP_PATIENCE).named("ending the sandbox's processes")?;
     while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}

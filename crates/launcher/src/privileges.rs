@@ -1,4 +1,5 @@
-//! What the guest may not do: capabilities, Landlock, AppArmor, seccomp. Applied last, just before it is executed.
+//! Restricts the guest with capabilities, Landlock, AppArmor and seccomp. Applied last, just before the guest is
+//! executed.
 
 use std::fs;
 use std::io;
@@ -17,16 +18,16 @@ use crate::error::{LaunchError, Step};
 use crate::spec::{LaunchSpec, Users};
 use crate::sys;
 
-/// What the guest needs to run things as another user, and to end them.
+/// What the guest needs to run processes as another user, and to kill them.
 const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 
-/// The version of Landlock that this kernel has; 0 when it has none or it is off.
+/// The Landlock ABI version of this kernel; 0 if Landlock is missing or disabled.
 #[must_use]
 pub fn landlock_version() -> i32 {
     sys::landlock_version().unwrap_or(0)
 }
 
-/// Gives up everything that the guest does not need. There is no way back.
+/// Drops every privilege that the guest does not need. This is irreversible.
 pub(crate) fn give_up(
     spec: &LaunchSpec,
     guest: BorrowedFd<'_>,
@@ -34,7 +35,8 @@ pub(crate) fn give_up(
 ) -> Result<(), LaunchError> {
     let kept = match spec.users {
         Users::Ranges(_) | Users::Lent { .. } => KEPT,
-        // What the guest runs has its user id and would gain what it keeps. There is nobody else to become or to end.
+        // Processes that the guest runs have its user id and would gain its capabilities. There is no other user to
+        // switch to or to signal.
         Users::Single => CapabilitySet::empty(),
     };
     drop_capabilities(kept).named("dropping capabilities")?;
@@ -46,13 +48,12 @@ pub(crate) fn give_up(
     install_filter(spec)
 }
 
-/// Installs the seccomp program.
 pub(crate) fn install_filter(spec: &LaunchSpec) -> Result<(), LaunchError> {
     let program = decode_hexadecimal(&spec.seccomp).named("decoding the seccomp program")?;
     sys::install_filter(&program).named("installing the seccomp program")
 }
 
-/// The bounding set must be exactly what is kept: executing a program as user 0 gains all that it allows.
+/// The bounding set must be exactly `kept`: executing a program as user 0 grants everything in the bounding set.
 pub(crate) fn drop_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -60,7 +61,7 @@ pub(crate) fn drop_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
-            // Beyond the last one that this kernel knows.
+            // This number is past the last capability that this kernel knows.
             Err(rustix::io::Errno::INVAL) => break,
             other => other?,
         }
@@ -84,7 +85,8 @@ fn choose_profile(profile: &str) -> io::Result<()> {
     }
 }
 
-/// Read and execute everywhere, write only below the writable directories. The strictest form that the kernel has.
+/// Allows read and execute everywhere, and write only below the writable directories. Uses the strictest ABI that the
+/// kernel supports.
 fn restrict_files(
     spec: &LaunchSpec,
     guest: BorrowedFd<'_>,
@@ -98,10 +100,10 @@ fn restrict_files(
         .scope(Scope::from_all(ABI::V6))?
         .create()?
         .add_rule(PathBeneath::new(PathFd::new("/")?, read))?
-        // The guest's program and its journal lie outside the root.
+        // The guest's executable and its journal are outside the root.
         .add_rule(PathBeneath::new(guest, AccessFs::Execute | AccessFs::ReadFile))?
         .add_rule(PathBeneath::new(state, all))?
-        // Processes write to their own entries; permissions and read-only mounts guard the rest.
+        // Processes write to their own entries; permissions and read-only mounts protect the rest.
         .add_rule(PathBeneath::new(PathFd::new("/proc")?, read | AccessFs::WriteFile))?
         .add_rule(PathBeneath::new(PathFd::new("/dev")?, all))?;
     for path in &spec.writable {

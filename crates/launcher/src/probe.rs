@@ -1,17 +1,19 @@
-//! Trying what every sandbox needs. Some hosts let anybody make namespaces and then refuse to mount anything in them.
+//! Tries what every sandbox needs. Some hosts allow any user to create namespaces but then refuse to mount anything
+//! in them.
 
 use std::os::fd::AsFd;
 
 use rustix::mount::{FsOpenFlags, MountAttrFlags, MountPropagationFlags, fsopen, mount_change};
 
+use crate::detached_mount::{clone_tree, move_to_path, tmpfs, virtual_file_system};
 use crate::error::{LaunchError, Step};
-use crate::layers::clone_tree;
 use crate::mounts::{self, Lowers, STAGE};
 use crate::removal::in_user_namespace;
 use crate::spec::{DISK_DIRECTORIES, Probe, Users};
 use crate::sys::Namespaces;
 
-/// Whether the kernel has a file system. Many keep it in a module, which is loaded when root asks for it.
+/// Whether the kernel supports a file system. Many kernels have it as a module, which is loaded when root asks for
+/// it.
 #[must_use]
 pub fn has_file_system(kind: &str) -> bool {
     let is_listed = || {
@@ -21,10 +23,10 @@ pub fn has_file_system(kind: &str) -> bool {
     is_listed() || (fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).is_ok() && is_listed())
 }
 
-/// Makes namespaces with mapped ids, and mounts in them what a sandbox has. Nothing stays.
+/// Creates namespaces with mapped ids, and mounts in them what a sandbox mounts. Leaves nothing behind.
 ///
 /// # Errors
-/// Names the step that the host refuses.
+/// The step that the host refuses.
 pub fn probe(probe: &Probe) -> Result<(), LaunchError> {
     for name in DISK_DIRECTORIES {
         let directory = probe.directory.join(name);
@@ -33,14 +35,15 @@ pub fn probe(probe: &Probe) -> Result<(), LaunchError> {
     in_user_namespace(Namespaces::All, &probe.users, || {
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .named("cutting the mounts off from the host's")?;
-        mounts::tmpfs(&[("size", "4k")], MountAttrFlags::empty())?;
-        mounts::virtual_file_system("proc", &[], MountAttrFlags::empty())?;
+        tmpfs(&[("size", "4k")], MountAttrFlags::empty())?;
+        virtual_file_system("proc", &[], MountAttrFlags::empty())?;
         if let Users::Ranges(_) = probe.users {
-            // Layers of root's sandboxes are opened outside, with rights that this process does not have.
+            // The layers of root sandboxes are opened outside the namespace, with privileges that this process does
+            // not have.
             return Ok(());
         }
         let disk = clone_tree(&probe.directory)?;
-        mounts::move_to_path(disk.as_fd(), STAGE)?;
+        move_to_path(disk.as_fd(), STAGE)?;
         mounts::overlay(Lowers::One).map(drop)
     })
 }

@@ -1,15 +1,15 @@
-//! Telling a process from a later one with the same id.
+//! Distinguishes a process from a later one with the same pid.
 
 use std::fs;
 use std::ops::Range;
 
-/// When a process started, in ticks since the host did; `None` when there is none.
+/// The start time of a process in ticks since boot; `None` if it does not exist.
 #[must_use]
 pub fn started(pid: i32) -> Option<u64> {
     started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Where in its memory this process has its arguments.
+/// The address range of this process's arguments.
 pub(crate) fn own_arguments() -> Option<Range<usize>> {
     arguments_in(&fs::read_to_string("/proc/self/stat").ok()?)
 }
@@ -20,11 +20,12 @@ fn started_in(stat: &str) -> Option<u64> {
 
 fn arguments_in(stat: &str) -> Option<Range<usize>> {
     let mut addresses = fields(stat)?.skip(45).map_while(|field| field.parse().ok());
-    // Zero is what the kernel tells those who may not know.
+    // The kernel reports zero to readers without permission.
     Some(addresses.next().filter(|address| *address > 0)?..addresses.next()?)
 }
 
-/// What follows the name, which may hold anything, brackets and spaces too; the last bracket ends it.
+/// The fields after the process name. The name may contain anything, including parentheses and spaces; the last
+/// parenthesis ends it.
 fn fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_whitespace())
 }

@@ -1,7 +1,7 @@
-//! Deleting what a sandbox of an ordinary user has left.
+//! Deletes what a sandbox of an unprivileged user has left behind.
 //!
-//! Its files may belong to lent ids, and its directories may be closed even to their owner. Root of a user namespace that
-//! has all those ids may delete them.
+//! Its files may belong to subordinate ids, and its directories may deny access even to their owner. Root of a user
+//! namespace that maps all those ids may delete them.
 
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ use crate::spec::{Removal, Report};
 use crate::sys::{self, Cloned, Namespaces};
 use crate::users;
 
-/// Deletes a tree; succeeds when there is none.
+/// Deletes a directory tree; succeeds if it does not exist.
 ///
 /// # Errors
-/// The host has no user namespaces, or something could not be deleted.
+/// The host has no user namespaces, or a file cannot be deleted.
 pub fn remove(removal: &Removal) -> Result<(), LaunchError> {
     in_user_namespace(Namespaces::User, &removal.users, || match fs::remove_dir_all(&removal.directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -26,7 +26,7 @@ pub fn remove(removal: &Removal) -> Result<(), LaunchError> {
     })
 }
 
-/// Runs work in a process of its own, as root of new namespaces with all ids of these users.
+/// Runs work in a separate process, as root of new namespaces that map all ids of these users.
 pub(crate) fn in_user_namespace(
     kinds: Namespaces,
     users: &crate::spec::Users,
@@ -53,7 +53,7 @@ pub(crate) fn in_user_namespace(
                 ours.say(Word::Mapped, &[]).named("telling of user ids")?;
             }
             let said = if mapped.is_ok() { ours.wait_for_guest() } else { Ok(None) };
-            // Without this end a process that still waits for its ids gives up.
+            // Closing this end makes a process that still waits for its ids exit.
             drop(ours);
             let status = waitpid(Pid::from_raw(pid), WaitOptions::empty()).named("waiting for a process")?;
             mapped?;

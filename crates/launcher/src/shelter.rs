@@ -1,7 +1,7 @@
-//! A sandbox without namespaces: Landlock and seccomp keep the host's files, processes and network out of its reach.
+//! A sandbox without namespaces: Landlock and seccomp keep it away from the host's files, processes and network.
 //!
-//! The owner is the parent of whatever loses its own, and every process carries a [`mark`], so none can run away. Where
-//! the owner is root the sandbox has a user id of its own; else it has the owner's.
+//! The owner adopts orphaned processes, and every process carries a [`mark`], so none can escape. If the owner is
+//! root, the sandbox has its own user id; otherwise it shares the owner's.
 
 use std::convert::Infallible;
 use std::fs;
@@ -23,10 +23,9 @@ use rustix::process::{
 use rustix::thread::{CapabilitySet, Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::channel::{self, Word};
-use crate::child::{self, Inheritance};
+use crate::child::{self, Child, Inheritance};
 use crate::error::{LaunchError, Step};
 use crate::mark;
-use crate::owner::Child;
 use crate::privileges;
 use crate::process;
 use crate::slot::Slot;
@@ -34,24 +33,24 @@ use crate::spec::{ENTRANCE_FD, GUEST_DIRECTORY, LISTEN_FD, LaunchSpec, Running, 
 use crate::sys;
 use crate::users;
 
-/// The oldest Landlock that keeps signals in; it also knows TCP, devices and truncation.
+/// The first Landlock ABI version that restricts signals; it also covers TCP, device ioctls and truncation.
 pub const LEAST_LANDLOCK: i32 = 6;
-/// Where terminals come from. The guest opens them for what it runs, which may not.
+/// Where pseudo-terminals come from. The guest opens them for the processes that it runs, which may not.
 const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 
-/// What the guest gets.
+/// Descriptors and identity that the guest gets.
 struct Gifts {
-    /// Where it listens for the link.
+    /// The link's listening socket.
     listener: OwnedFd,
-    /// The directory of its journal.
+    /// The directory of the guest's journal.
     state: OwnedFd,
-    /// Where outgoing connections enter.
+    /// The listener for outgoing connections.
     entrance: TcpListener,
-    /// The user it becomes, where the owner is root.
+    /// The user that the guest switches to, if the owner is root.
     user: Option<u32>,
 }
 
-/// Forks the first process; it waits for [`set_up`].
+/// Forks the first process, which then waits for [`set_up`].
 pub(crate) fn give_birth(
     spec: &LaunchSpec,
     shelter: &Shelter,
@@ -78,7 +77,7 @@ pub(crate) fn give_birth(
     Ok(Child { pid: pid.as_raw_nonzero().get(), pidfd, channel: ours, log })
 }
 
-/// Puts the first process into its control group and waits until it has become the guest.
+/// Moves the first process into its cgroup and waits until it has become the guest.
 pub(crate) fn set_up(spec: &LaunchSpec, child: &Child) -> Result<Running, LaunchError> {
     if let Some(group) = &spec.cgroup {
         group.create(&spec.limits)?;
@@ -125,7 +124,7 @@ fn become_guest(
     let port = gifts.entrance.local_addr().named("asking for the entrance's port")?.port();
     if let Some(user) = gifts.user {
         give_tree(shelter, user)?;
-        // Before the change of user, which takes the right to do so away.
+        // Must precede the change of user, which removes the required privilege.
         privileges::drop_capabilities(CapabilitySet::SETUID | CapabilitySet::SETGID)
             .named("dropping capabilities")?;
     }
@@ -133,7 +132,8 @@ fn become_guest(
     if let Some(user) = gifts.user {
         take_identity(user).step(|| format!("becoming user {user}"))?;
     }
-    // After the change of user, which clears it. Should the owner be gone already, the next word never comes.
+    // Must follow the change of user, which clears the setting. If the owner is already gone, the next message never
+    // arrives.
     set_parent_process_death_signal(Some(Signal::KILL)).named("tying the sandbox to its launcher")?;
     inheritance.channel.hear(Word::Limited).named("waiting for limits")?;
     rustix::thread::set_no_new_privs(true).named("setting no_new_privs")?;
@@ -146,7 +146,7 @@ fn become_guest(
     child::execute(spec, inheritance, &placed)
 }
 
-/// The tree was made by root and is empty but for its first directories.
+/// Root created the tree, and it is empty except for its top-level directories.
 fn give_tree(shelter: &Shelter, user: u32) -> Result<(), LaunchError> {
     let give = |path: &std::path::Path| {
         rustix::fs::chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))
@@ -165,7 +165,7 @@ fn take_identity(user: u32) -> rustix::io::Result<()> {
 }
 
 fn set_limits(spec: &LaunchSpec, shelter: &Shelter, user: Option<u32>) -> Result<(), LaunchError> {
-    // A hard limit can only become lower.
+    // A hard limit can only be lowered.
     let at_most = |resource, value: u64| {
         let value = getrlimit(resource).maximum.map_or(value, |most| most.min(value));
         setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
@@ -173,7 +173,7 @@ fn set_limits(spec: &LaunchSpec, shelter: &Shelter, user: Option<u32>) -> Result
     at_most(Resource::Nofile, spec.limits.open_files).named("limiting open files")?;
     at_most(Resource::Core, 0).named("forbidding core dumps")?;
     at_most(Resource::Data, spec.limits.memory_bytes).named("limiting the memory of one process")?;
-    // The kernel counts all of a user's. A user of its own has none but the sandbox's.
+    // RLIMIT_NPROC counts all processes of a user. A dedicated user has only those of the sandbox.
     let others = if user.is_some() { 0 } else { threads_of_this_user() };
     at_most(Resource::Nproc, spec.limits.pids.saturating_add(others)).named("limiting processes")?;
     mark::put_on(shelter.mark).named("marking the sandbox's processes (RLIMIT_RTTIME)")
@@ -194,7 +194,7 @@ fn threads_of_this_user() -> u64 {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(threads).sum()
 }
 
-/// What the guest may reach. What it runs may reach less; the guest sees to that.
+/// Restricts what the guest may access. The guest restricts the processes that it runs further.
 fn restrict(
     shelter: &Shelter,
     guest: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! A part of the user ids that no other sandbox has at the same time.
+//! A slot of user ids that no other sandbox uses at the same time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,14 +9,13 @@ use rustix::fs::{FlockOperation, flock};
 use crate::error::{LaunchError, Step};
 use crate::spec::Slots;
 
-/// A held part; free again when this is dropped or the process ends.
+/// A held slot; it is released on drop or when the process exits.
 pub(crate) struct Slot {
     _lock: File,
-    /// Which one.
     pub(crate) number: u32,
 }
 
-/// Takes a free part, the preferred one if possible.
+/// Takes a free slot, preferably the preferred one.
 pub(crate) fn take(slots: &Slots) -> Result<Slot, LaunchError> {
     fs::create_dir_all(&slots.directory).step(|| format!("making {}", slots.directory.display()))?;
     for offset in 0..slots.count {

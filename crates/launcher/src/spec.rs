@@ -1,35 +1,37 @@
-//! What the launcher is told, and what it leaves behind for others to read, in the [`crate::launch_file`].
+//! The launch specification, and what the launcher leaves behind for others to read in the [`crate::launch_file`].
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupUsage, Group};
+use crate::limits::LaunchLimits;
 
-/// The list of files that the processes of the sandbox touch; a line of JSON each.
+/// The log of files that processes of the sandbox touch, as JSON lines.
 pub const FILES_FILE: &str = "files.jsonl";
-/// What the guest says for people to read; there is none where it said nothing.
+/// Output of the guest and errors of the launcher; the file exists only if something was written.
 pub const LOG_FILE: &str = "launcher.log";
-/// Name of the directory of the guest's journal. The guest has it as a descriptor; it has no path inside.
+/// Name of the directory of the guest's journal. The guest gets it as a descriptor; it has no path inside.
 pub const GUEST_DIRECTORY: &str = "guest";
-/// How many user ids a sandbox of root's has: 0 is the guest, 1000 what it runs.
+/// Number of user ids of a root sandbox: 0 is the guest, 1000 is the user that it runs processes as.
 pub const UIDS_PER_SANDBOX: u32 = 65_536;
-/// The descriptor on which the guest finds its listening socket.
+/// The descriptor of the guest's listening socket.
 pub const LISTEN_FD: i32 = 3;
-/// The descriptor on which the guest finds the directory of its journal.
+/// The descriptor of the directory of the guest's journal.
 pub const STATE_FD: i32 = 4;
-/// The descriptor on which the guest of a sandbox without namespaces finds the entrance for outgoing connections.
+/// The descriptor of the listener for outgoing connections, in a sandbox without namespaces.
 pub const ENTRANCE_FD: i32 = 5;
 /// Directories in the tree of a sandbox without namespaces.
 pub const SHELTER_DIRECTORIES: [&str; 3] = ["workspace", "home", "tmp"];
-/// Directories that the root of every disk must have: two for the overlay, two as mount points, the workspace.
+/// Directories that the root of every disk must have: two for the overlay, two mount points, and the workspace.
 pub const DISK_DIRECTORIES: [&str; 5] = ["upper", "work", "lower", "root", "workspace"];
-/// Programs of the package `uidmap` that give lent user and group ids to a namespace; an ordinary user may not.
+/// Programs of the package `uidmap` that map subordinate user and group ids into a namespace, which an unprivileged
+/// user may not do directly.
 pub const ID_HELPERS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
-/// User and group id that the workspace belongs to, inside.
+/// User and group id that own the workspace inside the sandbox.
 pub const AGENT_ID: u32 = 1000;
 
-/// All that the launcher needs to know of one sandbox.
+/// Everything that the launcher needs to know about one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchSpec {
@@ -37,77 +39,72 @@ pub struct LaunchSpec {
     pub directory: PathBuf,
     /// Where the guest listens for the link.
     pub socket: PathBuf,
-    /// The guest's program on the host.
+    /// The guest's executable on the host.
     pub guest: PathBuf,
-    /// Its arguments, without the program's name.
+    /// Arguments of the guest, without the program name.
     pub guest_arguments: Vec<String>,
-    /// What the root file system is made of.
     pub root: Root,
-    /// Where everything that is written goes.
+    /// Where all writes go.
     pub disk: Disk,
-    /// Whose user ids the sandbox has.
     pub users: Users,
-    /// The control group, where the host has them.
+    /// `None` if the host has no usable cgroups.
     pub cgroup: Option<Group>,
-    /// What the sandbox may use.
     pub limits: LaunchLimits,
     /// The seccomp program as hexadecimal bytes.
     pub seccomp: String,
-    /// Directories inside that may be written to as far as their permissions allow; all else is read-only.
+    /// Directories inside that are writable as far as their permissions allow; everything else is read-only.
     pub writable: Vec<String>,
-    /// The AppArmor profile that the guest runs under, where the host has it.
+    /// The AppArmor profile of the guest, if the host has it.
     pub apparmor_profile: Option<String>,
-    /// Whether the time of each step goes to the log.
     pub trace: Trace,
-    /// What keeps the sandbox apart from the host.
+    /// How the sandbox is isolated from the host.
     #[serde(default)]
     pub seal: Seal,
-    /// Whether the files that its processes touch are listed.
+    /// Whether to record the files that processes touch.
     #[serde(default)]
     pub file_audit: FileAuditing,
-    /// Where the sandbox has its network from.
     #[serde(default)]
     pub network: Network,
 }
 
-/// Where a sandbox has its network from. Either way it has nothing but a loopback device, and nobody else has it.
+/// Where a sandbox's network namespace comes from. Either way it has only a loopback device, and no other sandbox
+/// uses it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// It is made for the sandbox and goes with it.
+    /// Created for the sandbox and removed with it.
     #[default]
     Own,
-    /// It comes with the order, as a descriptor.
+    /// Passed with the launch request, as a descriptor.
     Lent,
 }
 
-/// Whether files that are touched are listed, in [`FILES_FILE`].
+/// Whether touched files are recorded in [`FILES_FILE`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileAuditing {
-    /// Where the host allows it.
+    /// Enabled if the host allows it.
     WherePossible,
-    /// Never.
     #[default]
     Off,
 }
 
-/// What keeps a sandbox apart from the host.
+/// How a sandbox is isolated from the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seal {
-    /// Namespaces, and Landlock and seccomp within.
+    /// Namespaces, with Landlock and seccomp inside.
     #[default]
     Namespaces,
-    /// Landlock and seccomp alone. Root file system and disk of the specification are not looked at.
+    /// Landlock and seccomp only. The `root` and `disk` of the specification are ignored.
     Shelter(Shelter),
 }
 
-/// What a sandbox without namespaces may reach of the host.
+/// What a sandbox without namespaces may access on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shelter {
-    /// Holds all that may be written; has the [`SHELTER_DIRECTORIES`].
+    /// Holds everything that is writable; contains the [`SHELTER_DIRECTORIES`].
     pub tree: PathBuf,
     /// Files and directories that may be read and executed.
     pub readable: Vec<PathBuf>,
@@ -117,163 +114,140 @@ pub struct Shelter {
     pub mark: u64,
 }
 
-/// Layers of the root file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Root {
-    /// The lower layer, read-only. It is locked (shared) as long as the sandbox has an owner.
+    /// The lower layer, read-only. The owner holds a shared lock on it for the sandbox's lifetime.
     pub lower: PathBuf,
-    /// A second read-only layer that lies over the first: what every sandbox must find, whatever its image has.
+    /// An optional second read-only layer over the first: files that every sandbox needs, whatever its image
+    /// contains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<PathBuf>,
-    /// Directories of the host that are shown read-only inside.
+    /// Host directories that are bind-mounted read-only.
     pub binds: Vec<Bind>,
 }
 
-/// A directory of the host that is shown read-only inside.
+/// A host directory that is bind-mounted read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bind {
-    /// On the host.
+    /// Path on the host.
     pub source: PathBuf,
-    /// Inside, relative to the root.
+    /// Path inside the sandbox, relative to the root.
     pub target: PathBuf,
 }
 
-/// Where everything that is written goes.
+/// Where all writes go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disk {
     /// A file with an ext4 file system; its size is the limit.
     Image(PathBuf),
-    /// A directory of the host, without a limit.
+    /// A host directory, without a limit.
     Directory(PathBuf),
 }
 
-/// Whose user ids a sandbox has.
+/// How the user ids of a sandbox map to host ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Users {
-    /// The launcher is root. Each sandbox has a range of ids that nobody else has, and its mounts map ids.
+    /// The launcher is root. Each sandbox has an exclusive range of ids, and its mounts are id-mapped.
     Ranges(Slots),
-    /// The launcher is an ordinary user to whom the host lends ids: 0 inside is that user, 1000 is a lent one.
+    /// The launcher is an unprivileged user with subordinate ids: 0 inside is that user, 1000 is a subordinate id.
     Lent {
-        /// Lent user ids, one for each sandbox.
+        /// Subordinate user ids, one for each sandbox.
         slots: Slots,
-        /// The group id that goes with the first of them.
+        /// The group id that pairs with the first of them.
         first_gid: u32,
     },
-    /// The launcher is an ordinary user: 0 inside is that user, and there is no other.
+    /// The launcher is an unprivileged user: 0 inside is that user, and there are no other users.
     Single,
 }
 
-/// User ids of which each sandbox has its part for itself.
+/// User ids that are divided into slots; each sandbox holds one slot exclusively.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// Holds one lock file for each slot.
+    /// Holds one lock file per slot.
     pub directory: PathBuf,
     /// First user id of slot 0.
     pub first_uid: u32,
-    /// How many there are.
+    /// Number of slots.
     pub count: u32,
     /// The slot to try first.
     pub preferred: u32,
 }
 
-/// A tree that shall be deleted, whoever of a sandbox's users its files belong to.
+/// A directory tree to delete, whichever of the sandbox's users owns its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Removal {
-    /// Whose user ids the sandbox had.
     pub users: Users,
-    /// The tree.
     pub directory: PathBuf,
 }
 
-/// A question to the host: can namespaces be made and file systems be mounted in them?
+/// A check of whether the host allows creating namespaces and mounting file systems in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// Whose user ids a sandbox would have.
     pub users: Users,
     /// An empty directory on the file system that would hold disks.
     pub directory: PathBuf,
 }
 
-/// What a sandbox may use; the disk's limit is its size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LaunchLimits {
-    /// Bytes of memory.
-    pub memory_bytes: u64,
-    /// Thousandths of a processor.
-    pub cpu_millis: u64,
-    /// Processes and threads.
-    pub pids: u64,
-    /// Open files of one process.
-    pub open_files: u64,
-}
-
-/// Whether the time of each step goes to the log.
+/// Whether the launcher logs the duration of each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trace {
-    /// No.
     Off,
-    /// Yes.
     On,
 }
 
-/// The one line that the launcher prints before it closes its standard output.
+/// The single line that the launcher prints before it closes its standard output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// The guest runs.
+    /// The guest is running.
     Ready,
-    /// It does not.
+    /// The guest could not be started.
     Failed {
         /// What was being done.
         step: String,
-        /// The cause.
         cause: String,
-        /// The cause as a number, where it came from the operating system.
+        /// The cause as an error number, if it came from the operating system.
         errno: Option<i32>,
     },
 }
 
-/// What a running sandbox holds; written before [`Report::Ready`].
+/// The resources of a running sandbox; recorded before [`Report::Ready`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     /// The guest's process id on the host.
     pub guest_pid: u32,
-    /// When it started, as the kernel counts: tells it from a later process with the same id.
+    /// The kernel's start time of the guest, which distinguishes it from a later process with the same id.
     pub guest_started: u64,
-    /// Number of the loop device under the disk.
+    /// The loop device under the disk.
     pub loop_device: Option<u32>,
-    /// Where its network is from.
     #[serde(default)]
     pub network: Network,
-    /// Whether the launcher holds the disk open and syncs it when asked.
+    /// Whether the launcher holds the disk open and syncs it on request.
     #[serde(default)]
     pub syncs_disk: bool,
 }
 
-/// How a sandbox ended that nobody asked to end; written after the last process is gone.
+/// How a sandbox ended that was not asked to terminate; recorded after the last process is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndRecord {
-    /// How the guest ended.
     pub end: GuestEnd,
-    /// What the sandbox had used.
+    /// Total resource usage of the sandbox.
     pub usage: CgroupUsage,
 }
 
-/// How the guest ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestEnd {
-    /// It exited with this code.
+    /// The exit code.
     Code(i32),
-    /// A signal ended it.
+    /// The signal that killed it.
     Signal(i32),
 }

@@ -1,5 +1,5 @@
-//! A launcher that stands ready. For each order it forks, and the new process becomes the owner of one sandbox: that takes a
-//! quarter of the time that a program needs to start.
+//! A resident launcher. It forks for each request, and the new process becomes the owner of one sandbox. Forking
+//! takes a quarter of the time of starting a program.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,26 +13,23 @@ use crate::owner;
 use crate::spec::Report;
 use crate::sys;
 
-/// Its argument.
+/// The command-line argument that selects this mode.
 pub const STAND_BY: &str = "--stand-by";
-/// A second argument of so many blanks: there an owner shows the path of its launch file.
+/// A second argument of this many blanks reserves room in which an owner shows the path of its launch file.
 pub const TITLE_BYTES: usize = 512;
 
-/// Where orders are given. The launcher ends when this is gone; the owners that it has made stay.
+/// The sending end for launch requests. The launcher exits when this is dropped; the owners that it has created stay.
 pub struct Orders(Channel);
 
 impl Orders {
-    /// A new one, and what the launcher must have as its standard input.
-    ///
-    /// # Errors
-    /// The host gives no sockets.
+    /// Creates a channel. The second value must become the launcher's standard input.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = channel::pair()?;
         Ok((Self(ours), theirs.into()))
     }
 
-    /// Has the sandbox of a launch file made. The one line of its owner goes to `answer`. What is lent comes along: the
-    /// network, where the file says so.
+    /// Requests the sandbox of a launch file. Its owner writes one line to `answer`. `lent` carries the network
+    /// namespace, if the launch file asks for it.
     ///
     /// # Errors
     /// The launcher is gone, or the path is too long.
@@ -46,12 +43,10 @@ impl Orders {
     }
 }
 
-/// Takes orders from standard input until nobody can give any more. `name` is the program's name as it was started.
-///
-/// # Errors
-/// The host refuses what every launcher needs.
+/// Handles requests from standard input until the sending end is closed. `name` is the program name as it was
+/// started.
 pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
-    // A session of its own: signals to the server's terminal do not come here.
+    // Its own session: signals to the server's terminal do not arrive here.
     let _ = rustix::process::setsid();
     let arguments = sys::OwnArguments::after(name.as_bytes());
     let null = owner::keep_numbers_free().named("opening /dev/null")?;
@@ -61,7 +56,7 @@ pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
     let orders = Channel::from(orders);
     loop {
         let (path, descriptors) = match orders.receive() {
-            // Nothing came, or not all of it: who ordered sees that nobody answers.
+            // Nothing arrived, or not all of it; the requester notices that nobody answers.
             Err(error) if error.kind() == io::ErrorKind::Interrupted || error.raw_os_error().is_none() => {
                 continue;
             }
@@ -86,13 +81,13 @@ pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
     }
 }
 
-/// The life of an owner, in a process of its own.
+/// The main function of an owner process.
 fn own(file: &Path, null: BorrowedFd<'_>, answer: OwnedFd, lent: Vec<OwnedFd>) -> ! {
     let run = || {
-        // A session for each: what one sandbox sends to its process group must not come to another.
+        // One session per owner: signals that one sandbox sends to its process group must not reach another.
         let _ = rustix::process::setsid();
         sys::place_descriptor(&answer, 1).named("opening standard output")?;
-        // Whoever reads it waits for the end of the last copy.
+        // The reader waits until the last copy is closed.
         drop(answer);
         sys::set_collection(sys::Collection::ByParent).named("waiting for own processes")?;
         owner::run(file, null, lent)
@@ -106,6 +101,6 @@ fn own(file: &Path, null: BorrowedFd<'_>, answer: OwnedFd, lent: Vec<OwnedFd>) -
 
 fn refuse(answer: &OwnedFd, error: &LaunchError) {
     let line = serde_json::to_vec(&Report::from(error)).unwrap_or_default();
-    // Whoever ordered may be gone.
+    // The requester may be gone.
     let _ = rustix::io::write(answer, &line);
 }

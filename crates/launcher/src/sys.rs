@@ -1,4 +1,4 @@
-//! System calls that rustix has no safe form for, and this process's own memory.
+//! System calls for which rustix has no safe wrappers, and access to this process's own memory.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -9,25 +9,24 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Which of the two processes this is after [`clone_into_namespaces`].
 pub(crate) enum Cloned {
-    /// The process that called.
+    /// The calling process.
     Owner {
-        /// The new process.
         pid: i32,
-        /// A handle that never means another process.
+        /// A handle that never refers to another process.
         pidfd: OwnedFd,
     },
-    /// The new process, first of its namespaces.
+    /// The new process, the first in its namespaces.
     Child,
 }
 
-/// Which namespaces are made.
+/// Which namespaces to create.
 #[derive(Clone, Copy)]
 pub(crate) enum Namespaces {
-    /// Every kind but cgroup.
+    /// Every kind except cgroup.
     All,
-    /// The same but for the network: the new process is in that of its owner.
+    /// Every kind except cgroup and network: the new process stays in its owner's network namespace.
     AllButNetwork,
-    /// Only that of user ids.
+    /// Only the user namespace.
     User,
 }
 
@@ -38,14 +37,14 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
 
-/// Wider than the type that libc gives it.
+/// The value does not fit the type that libc uses for it.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Forks into new namespaces, and into a control group (v2) if one is given.
+/// Forks into new namespaces, and into a v2 cgroup if one is given.
 pub(crate) fn clone_into_namespaces(kinds: Namespaces, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
     // SAFETY: all-zero is a valid clone_args.
@@ -62,8 +61,8 @@ pub(crate) fn clone_into_namespaces(kinds: Namespaces, cgroup: Option<BorrowedFd
         arguments.flags |= CLONE_INTO_CGROUP;
         arguments.cgroup = cgroup.as_raw_fd() as u64;
     }
-    // SAFETY: no CLONE_VM, so the child has its own copy of the memory; this process has one thread, so no lock can be
-    // held by another thread at this moment.
+    // SAFETY: no CLONE_VM, so the child has its own copy of the memory; this process has a single thread, so no other
+    // thread can hold a lock at this moment.
     let pid =
         check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>()) })?;
     if pid == 0 {
@@ -74,23 +73,23 @@ pub(crate) fn clone_into_namespaces(kinds: Namespaces, cgroup: Option<BorrowedFd
     Ok(Cloned::Owner { pid: pid as i32, pidfd })
 }
 
-/// Forks without any new namespace; `None` is the new process.
+/// Forks without any new namespace; returns `None` in the new process.
 pub(crate) fn fork() -> io::Result<Option<rustix::process::Pid>> {
-    // SAFETY: this process has one thread, so no lock can be held by another one at this moment.
+    // SAFETY: this process has a single thread, so no other thread can hold a lock at this moment.
     let pid = check(i64::from(unsafe { libc::fork() }))?;
     Ok(rustix::process::Pid::from_raw(pid as i32))
 }
 
-/// Who collects the processes that this one has made, when they have ended.
+/// How exited child processes are reaped.
 #[derive(Clone, Copy)]
 pub(crate) enum Collection {
-    /// Nobody has to.
+    /// The kernel reaps them.
     ByKernel,
-    /// This process.
+    /// This process reaps them.
     ByParent,
 }
 
-/// Says who collects ended processes. It is inherited.
+/// Sets how exited children are reaped. Child processes inherit the setting.
 pub(crate) fn set_collection(by: Collection) -> io::Result<()> {
     let action = match by {
         Collection::ByKernel => libc::SIG_IGN,
@@ -103,7 +102,7 @@ pub(crate) fn set_collection(by: Collection) -> io::Result<()> {
     }
 }
 
-/// Changes a detached mount and what is mounted below it: attributes to set, and the user namespace whose ids it shows.
+/// Changes a detached mount and all mounts below it: sets attributes, and optionally maps ids to a user namespace.
 pub(crate) fn set_mount_attributes(
     mount: impl AsFd,
     set: u64,
@@ -161,14 +160,14 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The number of a loop device that nobody uses at this moment.
+/// The number of a loop device that is unused at this moment.
 pub(crate) fn free_loop_device(control: impl AsFd) -> io::Result<u32> {
     // SAFETY: this request takes no argument.
     let number = check(i64::from(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_GET_FREE) }))?;
     u32::try_from(number).map_err(io::Error::other)
 }
 
-/// Puts a file under a loop device, which lets go of it when its last user is gone.
+/// Attaches a file to a loop device, which detaches when its last user is gone.
 pub(crate) fn configure_loop_device(device: impl AsFd, file: impl AsFd) -> io::Result<()> {
     // SAFETY: all-zero is a valid loop_config.
     let mut config: LoopConfig = unsafe { zeroed() };
@@ -179,7 +178,6 @@ pub(crate) fn configure_loop_device(device: impl AsFd, file: impl AsFd) -> io::R
     Ok(())
 }
 
-/// Brings the loopback device of this network namespace up.
 pub(crate) fn raise_loopback(socket: impl AsFd) -> io::Result<()> {
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -193,21 +191,21 @@ pub(crate) fn raise_loopback(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes this thread into a new network.
+/// Moves this thread into a new network namespace.
 pub(crate) fn enter_new_network() -> io::Result<()> {
     // SAFETY: a new network changes nothing that Rust relies on.
     check(i64::from(unsafe { libc::unshare(libc::CLONE_NEWNET) }))?;
     Ok(())
 }
 
-/// Enters a new cgroup namespace, whose root is the group that this process is in.
+/// Enters a new cgroup namespace, whose root is the cgroup of this process.
 pub(crate) fn enter_cgroup_namespace() -> io::Result<()> {
     // SAFETY: a new cgroup namespace changes nothing that Rust relies on.
     check(i64::from(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }))?;
     Ok(())
 }
 
-/// Installs a seccomp program: instructions of eight bytes in the machine's byte order.
+/// Installs a seccomp program: instructions of eight bytes each in native byte order.
 pub(crate) fn install_filter(program: &[u8]) -> io::Result<()> {
     let instructions: Vec<libc::sock_filter> = program
         .chunks_exact(8)
@@ -225,7 +223,7 @@ pub(crate) fn install_filter(program: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The version of Landlock that this kernel has.
+/// The Landlock ABI version of this kernel.
 pub(crate) fn landlock_version() -> io::Result<i32> {
     const VERSION: u32 = 1;
     // SAFETY: with this flag the call takes no structure.
@@ -235,21 +233,21 @@ pub(crate) fn landlock_version() -> io::Result<i32> {
     i32::try_from(version).map_err(io::Error::other)
 }
 
-/// Marks every descriptor from `first` on to be closed by the next exec.
+/// Sets close-on-exec on every descriptor from `first` on.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: nothing is closed now, only at exec.
+    // SAFETY: the call closes nothing now, only on exec.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })?;
     Ok(())
 }
 
-/// Puts a copy of a descriptor at a fixed number; the copy survives exec.
+/// Duplicates a descriptor to a fixed number; the copy survives exec.
 pub(crate) fn place_descriptor(from: impl AsFd, to: RawFd) -> io::Result<()> {
-    // SAFETY: the callers name only the standard three and the number that was kept free for this.
+    // SAFETY: callers pass only the standard descriptors and numbers that were reserved for this.
     check(i64::from(unsafe { libc::dup3(from.as_fd().as_raw_fd(), to, 0) }))?;
     Ok(())
 }
 
-/// Replaces this process by an open program. Returns only when that failed.
+/// Replaces this process by an open executable. Returns only on failure.
 pub(crate) fn execute(program: impl AsFd, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
@@ -269,17 +267,17 @@ pub(crate) fn execute(program: impl AsFd, arguments: &[CString], environment: &[
     io::Error::last_os_error()
 }
 
-/// Holds SIGTERM and SIGINT back and gives a descriptor that becomes readable when one arrives.
+/// Blocks SIGTERM and SIGINT and returns a descriptor that becomes readable when one arrives.
 pub(crate) fn termination_descriptor() -> io::Result<OwnedFd> {
     signal_descriptor(&[libc::SIGTERM, libc::SIGINT])
 }
 
-/// The same for SIGURG, by which the whole list of files is asked for. Owners of earlier versions ignore it.
+/// The same for SIGURG, which requests the complete file access log. Owners of earlier versions ignore it.
 pub(crate) fn request_descriptor() -> io::Result<OwnedFd> {
     signal_descriptor(&[libc::SIGURG])
 }
 
-/// The same for SIGWINCH, by which a sync of the disk is asked for. Owners of earlier versions ignore it.
+/// The same for SIGWINCH, which requests a sync of the disk. Owners of earlier versions ignore it.
 pub(crate) fn sync_descriptor() -> io::Result<OwnedFd> {
     signal_descriptor(&[libc::SIGWINCH])
 }
@@ -299,47 +297,47 @@ fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {
 }
 
 unsafe extern "C" {
-    /// Put by the linker at the first byte of the program.
+    /// The first byte of the program, defined by the linker.
     static __executable_start: u8;
-    /// Put by the linker after the last instruction.
+    /// The end of the program's code, defined by the linker.
     static etext: u8;
 }
 
-/// Lets the kernel take the memory of the program's own code back; what is needed again is read again. A launcher does
-/// next to nothing after the start, and there is one for each sandbox.
+/// Lets the kernel reclaim the memory of the program's own code; pages that are needed again are read again. A
+/// launcher does almost nothing after startup, and there is one for each sandbox.
 pub(crate) fn release_own_code() {
     const PAGE: usize = 4096;
     let start = (&raw const __executable_start).addr().next_multiple_of(PAGE);
     let end = (&raw const etext).addr() / PAGE * PAGE;
-    // SAFETY: these pages are a private mapping of the program's file that nobody has written to, so dropping them loses
-    // nothing. A failure only means that the memory stays.
+    // SAFETY: these pages are a private mapping of the program's file that nothing has written to, so dropping them
+    // loses nothing. If the call fails, the memory merely stays in use.
     unsafe {
         libc::madvise(start as *mut libc::c_void, end.saturating_sub(start), libc::MADV_DONTNEED);
     }
 }
 
-/// The memory of this process's arguments after the program's name, which others see as its command line.
+/// The memory of this process's arguments after the program name, which other processes see as its command line.
 pub(crate) struct OwnArguments {
     room: Range<usize>,
 }
 
 impl OwnArguments {
-    /// Finds them. `name` is the program's name as it was started.
+    /// Locates the arguments. `name` is the program name as it was started.
     pub(crate) fn after(name: &[u8]) -> Option<Self> {
         let all = crate::process::own_arguments()?;
         let start = all.start + name.len() + 1;
         (start < all.end).then_some(Self { room: start..all.end })
     }
 
-    /// Shows a text in their place, where it fits.
+    /// Replaces the arguments with a text, if it fits.
     pub(crate) fn show(&self, text: &[u8]) {
         let room = self.room.len();
         if text.len() >= room {
             return;
         }
         let start = self.room.start as *mut u8;
-        // SAFETY: the kernel has told that these bytes are the arguments of this process, which has one thread. They are
-        // writable, and the standard library hands out copies of them only.
+        // SAFETY: the kernel reported that these bytes are the arguments of this process, which has a single thread.
+        // They are writable, and the standard library only hands out copies of them.
         unsafe {
             start.write_bytes(0, room);
             start.copy_from_nonoverlapping(text.as_ptr(), text.len());
@@ -347,8 +345,8 @@ impl OwnArguments {
     }
 }
 
-/// Leaves a process that was made by [`clone_into_namespaces`] without running anything of its owner's.
+/// Exits a process that was created by [`clone_into_namespaces`] without running any of its owner's cleanup.
 pub(crate) fn leave(code: i32) -> ! {
-    // SAFETY: ends the process.
+    // SAFETY: the call only ends the process.
     unsafe { libc::_exit(code) }
 }

@@ -1,10 +1,10 @@
-//! Times of the steps of a start, for the log.
+//! Logs the duration of each startup step.
 
 use std::time::Instant;
 
 use crate::spec::Trace;
 
-/// Prints how long each step took since the one before; prints nothing when it is off.
+/// Prints how long each step took since the previous one, if tracing is on.
 pub(crate) struct Stopwatch {
     who: &'static str,
     start: Instant,
@@ -13,18 +13,17 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts now.
     pub(crate) fn start(who: &'static str, trace: Trace) -> Self {
         let now = Instant::now();
         Self { who, start: now, last: now, trace }
     }
 
-    /// The same clock for another process.
+    /// Uses the same start time in another process.
     pub(crate) fn shared_with(&self, who: &'static str) -> Self {
         Self { who, start: self.start, last: Instant::now(), trace: self.trace }
     }
 
-    /// A step is done.
+    /// Records the end of a step.
     pub(crate) fn lap(&mut self, step: &str) {
         if self.trace == Trace::On {
             let now = Instant::now();

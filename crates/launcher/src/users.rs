@@ -1,4 +1,4 @@
-//! User ids of a sandbox: which it gets, and how its user namespace learns of them.
+//! Allocates the user ids of a sandbox and maps them into its user namespace.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use crate::error::{LaunchError, Step};
 use crate::slot::{self, Slot};
 use crate::spec::{AGENT_ID, ID_HELPERS, Slots, UIDS_PER_SANDBOX, Users};
 
-/// Takes ids that no other sandbox has; `None` where all have the same.
+/// Takes ids that no other sandbox has; `None` if all sandboxes share the same id.
 pub(crate) fn take(users: &Users) -> Result<Option<Slot>, LaunchError> {
     match users {
         Users::Ranges(slots) | Users::Lent { slots, .. } => slot::take(slots).map(Some),
@@ -18,12 +18,12 @@ pub(crate) fn take(users: &Users) -> Result<Option<Slot>, LaunchError> {
     }
 }
 
-/// The first id of a range.
+/// The first uid of a slot's range.
 pub(crate) fn first_of_range(slots: &Slots, slot: &Slot) -> u32 {
     slots.first_uid + slot.number * UIDS_PER_SANDBOX
 }
 
-/// Gives the ids of one sandbox to the user namespace of a process.
+/// Maps the ids of one sandbox into the user namespace of a process.
 pub(crate) fn map(pid: i32, users: &Users, slot: Option<&Slot>) -> Result<(), LaunchError> {
     let number = slot.map_or(0, |slot| slot.number);
     match users {
@@ -38,7 +38,7 @@ pub(crate) fn map(pid: i32, users: &Users, slot: Option<&Slot>) -> Result<(), La
     }
 }
 
-/// Gives the ids of all sandboxes of these users to the user namespace of a process.
+/// Maps the ids of all sandboxes of these users into the user namespace of a process.
 pub(crate) fn map_all(pid: i32, users: &Users) -> Result<(), LaunchError> {
     match users {
         Users::Ranges(slots) => {
@@ -49,7 +49,7 @@ pub(crate) fn map_all(pid: i32, users: &Users) -> Result<(), LaunchError> {
     }
 }
 
-/// The kernel asks for `setgroups` to be given up first: groups may take rights away.
+/// The kernel requires denying `setgroups` first, because groups can deny access.
 fn map_own(pid: i32) -> Result<(), LaunchError> {
     fs::write(format!("/proc/{pid}/setgroups"), "deny").named("giving up supplementary groups")?;
     write_maps(pid, [geteuid().as_raw(), getegid().as_raw()], 1)
@@ -63,7 +63,7 @@ fn write_maps(pid: i32, first: [u32; 2], count: u32) -> Result<(), LaunchError> 
     Ok(())
 }
 
-/// Maps 0 to the user's own ids, and `count` ids from `inside` on to lent ones. Both helpers run at once.
+/// Maps 0 to the user's own ids, and `count` ids from `inside` on to subordinate ones. Both helpers run concurrently.
 fn lend(pid: i32, inside: u32, first: [u32; 2], count: u32) -> Result<(), LaunchError> {
     let own = [geteuid().as_raw(), getegid().as_raw()];
     let start = |index: usize| -> Result<Child, LaunchError> {

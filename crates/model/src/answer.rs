@@ -1,4 +1,4 @@
-//! What a model says: events while it speaks, and the whole answer at the end.
+//! The output of a model: events while it answers, and the complete answer at the end.
 
 use std::time::Duration;
 
@@ -10,68 +10,68 @@ use crate::error::ModelError;
 use crate::message::{Part, ToolCall};
 use crate::name::ModelName;
 use crate::price::Money;
+use crate::usage::Usage;
 
-/// What a model says, bit by bit. Ends after [`ModelEvent::Answer`] or an error.
+/// A stream of model output. Ends after [`ModelEvent::Answer`] or an error.
 pub type ModelStream = BoxStream<'static, Result<ModelEvent, ModelError>>;
 
-/// Something that happens while a model answers. All but [`ModelEvent::Answer`] are for showing only.
+/// An event while a model answers. All events except [`ModelEvent::Answer`] are for display only.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelEvent {
-    /// More text.
+    /// A piece of text.
     Text(String),
-    /// More of what it thinks.
+    /// A piece of reasoning.
     Reasoning(String),
-    /// A tool call began, or goes on. `index` counts the calls of this answer.
+    /// A tool call started or continues. `index` counts the calls of this answer.
     ToolCall {
-        /// Which call of this answer.
         index: usize,
-        /// The tool, in the first event of a call; empty later.
+        /// The tool, in the first event of a call; empty afterwards.
         name: String,
-        /// More of the arguments, as JSON text.
+        /// A piece of the arguments, as JSON text.
         arguments: String,
     },
-    /// What came so far is void: it broke off or failed, and is asked again after a wait.
+    /// Everything received so far is invalid: the attempt failed, and another one follows after a delay.
     Restarted {
-        /// Who is asked next.
+        /// The model of the next attempt.
         model: ModelName,
-        /// Why, for people; holds no key.
+        /// The reason, for the user; contains no key.
         reason: String,
-        /// How long is waited first.
+        /// Delay before the next attempt.
         wait: Duration,
         /// 2 for the second attempt, and so on.
         attempt: u32,
     },
-    /// No answer comes; the error follows. What came before it is paid for all the same, as far as the provider told.
+    /// There is no answer; an error follows. Tokens used so far are still billed, as far as the provider reported
+    /// them.
     Lost {
         /// Tokens of all attempts.
         usage: Usage,
-        /// Their price, where it is known.
+        /// Their price, if known.
         cost: Option<Money>,
     },
-    /// The end.
+    /// The complete answer; the last event.
     Answer(Box<Answer>),
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What was said; to be sent back as it is. Empty when the model said nothing.
+    /// The parts of the answer, to be sent back unchanged. Empty if the model returned nothing.
     pub parts: Vec<Part>,
-    /// Why it ended.
     pub stop_reason: StopReason,
     /// Tokens of this answer.
     pub usage: Usage,
-    /// Tokens of attempts that broke off before it, as far as the provider told.
+    /// Tokens of earlier failed attempts, as far as the provider reported them.
     #[serde(default)]
     pub lost: Usage,
-    /// Who answered: of a list with fallbacks, which one.
+    /// The model that answered; with fallbacks, not necessarily the first.
     pub model: ModelName,
-    /// Price of `usage` and `lost`; unknown where the table has none for this model.
+    /// Price of `usage` and `lost`; `None` if the price of this model is unknown.
     pub cost: Option<Money>,
 }
 
 impl Answer {
-    /// All text, without what was thought.
+    /// All text, without the reasoning.
     pub fn text(&self) -> String {
         self.parts
             .iter()
@@ -85,70 +85,27 @@ impl Answer {
     }
 }
 
-/// Why an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// The model was done.
+    /// The model finished.
     End,
-    /// It waits for results of tools.
+    /// The model waits for tool results.
     ToolCalls,
-    /// It reached the most tokens allowed; the last part may be cut.
+    /// The answer reached the token limit; the last part may be truncated.
     MaxTokens,
-    /// The model or its provider would not say more.
+    /// The model or its provider refused to continue.
     Refused,
-    /// Something else, in the provider's word.
+    /// Any other reason, as the provider reported it.
     Other(String),
 }
 
-/// Tokens. The parts do not overlap: all that went in is `input + cached_input + cache_write`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Usage {
-    /// Read by the model anew.
-    pub input: u64,
-    /// Read from the provider's cache.
-    pub cached_input: u64,
-    /// Read anew and put into the cache.
-    pub cache_write: u64,
-    /// Written by the model, with what it thought.
-    pub output: u64,
-    /// How many of `output` were thought, where the provider tells.
-    pub reasoning: u64,
-}
-
-impl Usage {
-    /// All that was read.
-    pub fn prompt(&self) -> u64 {
-        self.input + self.cached_input + self.cache_write
-    }
-
-    /// All that was read and written.
-    pub fn total(&self) -> u64 {
-        self.prompt() + self.output
-    }
-}
-
-impl std::ops::Add for Usage {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            input: self.input + other.input,
-            cached_input: self.cached_input + other.cached_input,
-            cache_write: self.cache_write + other.cache_write,
-            output: self.output + other.output,
-            reasoning: self.reasoning + other.reasoning,
-        }
-    }
-}
-
-/// Reads a stream to its end and gives the answer alone.
+/// Reads a stream to its end and returns the answer.
 pub async fn finish(stream: ModelStream) -> Result<Answer, ModelError> {
     listen(stream, |_| {}).await
 }
 
-/// Reads a stream to its answer, and tells of all that comes on the way.
+/// Reads a stream to its end, calls `hear` for every event, and returns the answer.
 pub async fn listen(
     mut stream: ModelStream,
     mut hear: impl FnMut(&ModelEvent),

@@ -1,4 +1,4 @@
-//! What is known of models before anybody is asked: `models.json`, by the beginning of a name.
+//! The built-in table of known models: `models.json`, looked up by name prefix.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::price::Price;
 use crate::settings::{ModelLimits, Settings};
 
-/// A server that says nothing of itself can take this much.
+/// Assumed limits for a server that reports none.
 const UNKNOWN: ModelLimits = ModelLimits {
     context_tokens: 16_384,
     output_tokens: 4096,
@@ -36,7 +36,7 @@ struct Entry {
 }
 
 static CATALOGUE: LazyLock<Vec<Entry>> = LazyLock::new(|| {
-    // Read by a test: what is built in is right.
+    // A test parses the built-in table, so it is valid.
     serde_json::from_str::<Catalogue>(include_str!("models.json"))
         .map(|catalogue| catalogue.models)
         .unwrap_or_default()
@@ -47,7 +47,7 @@ fn entry(name: &str) -> Option<&'static Entry> {
         let found = CATALOGUE.iter().filter(|entry| name.starts_with(&entry.name));
         found.max_by_key(|entry| entry.name.len())
     };
-    // OpenRouter names models by their makers, who are known too, and writes dots where Anthropic writes dashes.
+    // OpenRouter prefixes models with their maker, and writes dots where Anthropic writes dashes.
     let through = name.strip_prefix("openrouter/").and_then(|rest| {
         let rest = rest.replace("google/", "gemini/");
         let rest = if rest.starts_with("anthropic/") { rest.replace('.', "-") } else { rest };
@@ -56,7 +56,7 @@ fn entry(name: &str) -> Option<&'static Entry> {
     through.or_else(|| fitting(name))
 }
 
-/// What a model can take and do.
+/// The limits and features of a model.
 pub(crate) fn limits(name: &str) -> ModelLimits {
     entry(name).map_or(UNKNOWN, |entry| ModelLimits {
         context_tokens: entry.context,
@@ -67,7 +67,7 @@ pub(crate) fn limits(name: &str) -> ModelLimits {
     })
 }
 
-/// What a model costs: what the settings say, then the table; a local one costs nothing.
+/// The price of a model: from the settings, else from the table. Local models are free.
 pub(crate) fn price(name: &str, is_local: bool, settings: &Settings) -> Option<Price> {
     let set = settings.prices.get(name).copied();
     let free = is_local.then_some(Price {

@@ -1,4 +1,4 @@
-//! One model after another: asks the first, again where that may help, then the next of the list.
+//! Asks models in order: the first one, with retries where they may help, then the fallbacks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use futures::StreamExt;
 use tokio::time::Instant;
 
 use crate::Model;
-use crate::answer::{Answer, ModelEvent, ModelStream, Usage};
+use crate::answer::{Answer, ModelEvent, ModelStream};
 use crate::error::{ModelError, Retryable};
 use crate::events::{self, Emitter};
 use crate::name::ModelName;
@@ -16,21 +16,20 @@ use crate::price::{Money, Price};
 use crate::request::ModelRequest;
 use crate::retry::{Decision, decide};
 use crate::settings::ModelLimits;
+use crate::usage::Usage;
 
-/// How long a model that was given up stands back behind the others.
+/// How long a model that failed is moved behind the others.
 const STANDS_BACK: Duration = Duration::from_secs(120);
 
-/// A model of the list.
+/// A model of the chain.
 pub(crate) struct Link {
-    /// Who is asked.
     pub(crate) model: Arc<dyn Model>,
-    /// For what is lost when it breaks off.
+    /// For the tokens of failed attempts.
     pub(crate) price: Option<Price>,
     given_up_at: Mutex<Option<Instant>>,
 }
 
 impl Link {
-    /// A model that is asked when its turn comes.
     pub(crate) fn new(model: Arc<dyn Model>, price: Option<Price>) -> Self {
         Self { model, price, given_up_at: Mutex::new(None) }
     }
@@ -45,7 +44,7 @@ impl Link {
     }
 }
 
-/// The list. Its name and limits are those of the first.
+/// A model with fallbacks. Its name and limits are those of the first model.
 pub(crate) struct Chain {
     first: Arc<dyn Model>,
     links: Arc<[Link]>,
@@ -54,7 +53,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// A list with at least one model.
+    /// Creates a chain with at least one model.
     pub(crate) fn new(first: Link, rest: Vec<Link>, retries: u32) -> Self {
         let model = Arc::clone(&first.model);
         Self {
@@ -65,7 +64,7 @@ impl Chain {
         }
     }
 
-    /// Whether its answers were written down beforehand.
+    /// Sets whether the answers are scripted.
     pub(crate) fn recorded(self, is_recorded: bool) -> Self {
         Self { is_recorded, ..self }
     }
@@ -107,7 +106,7 @@ impl Model for Chain {
     }
 }
 
-/// One request on its way through the list.
+/// One request on its way through the chain.
 struct Run {
     links: Arc<[Link]>,
     retries: u32,
@@ -117,7 +116,7 @@ struct Run {
 }
 
 impl Run {
-    /// The answer of one of them; where none answers, what was lost on the way is told before the error.
+    /// Returns the answer of one of the models. If none answers, reports the lost tokens before the error.
     async fn answer(mut self, emitter: Emitter) -> Result<Answer, ModelError> {
         let answered = self.ask_all(&emitter).await;
         if answered.is_err() && self.lost != Usage::default() {
@@ -130,7 +129,7 @@ impl Run {
 
     async fn ask_all(&mut self, emitter: &Emitter) -> Result<Answer, ModelError> {
         let links = Arc::clone(&self.links);
-        // Those that failed a moment ago come last, but they come.
+        // Models that failed recently come last, but are still asked.
         let (back, front): (Vec<&Link>, Vec<&Link>) = links.iter().partition(|link| link.stands_back());
         let order: Vec<&Link> = front.into_iter().chain(back).collect();
         let mut attempt = 1;
@@ -174,7 +173,7 @@ impl Run {
         Err(told.unwrap_or(ModelError::NoModel { advice: "name one in the configuration".into() }))
     }
 
-    /// Asks once; what breaks off is counted.
+    /// Asks once; adds the tokens of a failed attempt to `lost`.
     async fn ask(&mut self, link: &Link, emitter: &Emitter) -> Result<Answer, ModelError> {
         let result = match link.model.stream(Arc::clone(&self.request)).await {
             Ok(stream) => pass_on(stream, emitter).await,
@@ -195,7 +194,7 @@ impl Run {
     }
 }
 
-/// Of two errors the one that gives hope, then the first.
+/// Picks the error that may go away on retry, otherwise the first.
 fn worth_telling(told: Option<ModelError>, error: ModelError) -> ModelError {
     match told {
         Some(told) if told.retryable() == Retryable::Later || error.retryable() != Retryable::Later => told,
@@ -222,7 +221,7 @@ mod tests {
     use super::*;
     use crate::answer::{StopReason, finish};
 
-    /// Fails so many times in the same way, then answers; keeps when it was asked.
+    /// Fails a number of times in the same way, then answers; records when it was asked.
     struct Faulty {
         name: ModelName,
         failures: usize,

@@ -1,36 +1,31 @@
-//! From settings to a model.
+//! Creates a model from the settings.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::Model;
-use crate::anthropic::{self, Anthropic};
+use crate::anthropic::Anthropic;
 use crate::catalogue;
 use crate::chain::{Chain, Link};
 use crate::discover;
+use crate::endpoint::{Place, endpoint};
 use crate::error::ModelError;
 use crate::gemini::Gemini;
-use crate::http::{self, Endpoint, Reach};
+use crate::http::{Endpoint, Reach};
 use crate::name::{Dialect, ModelName};
 use crate::openai::{Flavour, OpenAi};
 use crate::probe::{self, Served, Server};
 use crate::prompted::{Prompted, Way};
 use crate::provider::{Provider, Target};
 use crate::responses::Responses;
-use crate::secret::Secret;
 use crate::settings::{ModelLimits, Settings, ToolMode};
 
-/// How long a provider may be silent where the settings do not say.
-const REMOTE_SILENCE: Duration = Duration::from_secs(180);
-/// A server on this machine may read a long prompt slowly.
-const LOCAL_SILENCE: Duration = Duration::from_secs(900);
-/// Models made of fewer numbers follow a schema better than they make calls of their own.
+/// Models with fewer parameters follow a schema more reliably than they make native tool calls.
 const FEW_PARAMETERS: u64 = 4_000_000_000;
 
-/// Makes the model that the settings name, with retry, fallbacks and the right way of calling tools around it. Servers
-/// named by address are asked what they can do; providers are not asked anything yet. Cheap: call it again when it
-/// said [`ModelError::NoModel`] or [`ModelError::Unreachable`]. Of a list, those that cannot be reached now are left
-/// out until the next call.
+/// Creates the model that the settings name, including retries, fallbacks and the right form of tool calls. Queries
+/// servers that are named by address for their features; does not contact providers yet. The call is cheap: repeat it
+/// after [`ModelError::NoModel`] or [`ModelError::Unreachable`]. Skips fallback models that are unreachable now until
+/// the next call.
 pub async fn connect(settings: &Settings) -> Result<Arc<dyn Model>, ModelError> {
     let targets = targets(settings).await?;
     let mut links = Vec::new();
@@ -57,15 +52,8 @@ pub async fn connect(settings: &Settings) -> Result<Arc<dyn Model>, ModelError> 
     }
 }
 
-/// Whether the settings for the first model count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    First,
-    Fallback,
-}
-
-/// What is named, or a local server that was found.
-pub(crate) async fn targets(settings: &Settings) -> Result<Vec<Target>, ModelError> {
+/// The configured models, or a local server that was found.
+async fn targets(settings: &Settings) -> Result<Vec<Target>, ModelError> {
     let mut targets = settings.named()?;
     if targets.is_empty() && settings.local {
         targets.extend(discover::pick(settings).await?);
@@ -77,37 +65,6 @@ fn no_model() -> ModelError {
     let advice = "name one in the configuration ([model] name = \"anthropic/...\", or CAISSON_MODEL) or start a local \
                   server such as Ollama or llama.cpp; `caisson models` shows what is reachable";
     ModelError::NoModel { advice: advice.into() }
-}
-
-/// The way to a target.
-pub(crate) fn endpoint(target: &Target, settings: &Settings, place: Place) -> Result<Endpoint, ModelError> {
-    let reach = target.reach();
-    let silence = match reach {
-        Reach::Local => LOCAL_SILENCE,
-        Reach::Remote => REMOTE_SILENCE,
-    };
-    Ok(Endpoint {
-        client: http::client(settings.connect_timeout, reach)?,
-        name: ModelName::new(target.name()),
-        base_url: target.base_url.clone(),
-        key: key(target, settings, place)?,
-        key_header: target.key_header(),
-        headers: if target.dialect() == Dialect::Anthropic { anthropic::HEADERS } else { &[] },
-        silence: settings.silence_timeout.unwrap_or(silence),
-    })
-}
-
-/// The key for a target; a provider that wants one must have one, unless it is spoken to at another address.
-fn key(target: &Target, settings: &Settings, place: Place) -> Result<Option<Secret>, ModelError> {
-    let own = settings.key.clone().filter(|_| place == Place::First);
-    let Some(provider) = target.provider else { return Ok(own) };
-    let found = own.or_else(|| settings.provider_keys.get(provider.id).cloned());
-    if found.is_none() && !provider.is_local() && target.base_url == provider.base_url {
-        let variables = provider.key_variables.join(" or ");
-        let detail = format!("there is no key; set {variables}, or name a file as key_file in [model]");
-        return Err(ModelError::Auth { model: target.name(), detail });
-    }
-    Ok(found)
 }
 
 async fn link(mut target: Target, settings: &Settings, place: Place) -> Result<Link, ModelError> {
@@ -151,7 +108,7 @@ async fn link(mut target: Target, settings: &Settings, place: Place) -> Result<L
     Ok(Link::new(model, price))
 }
 
-/// The model that is named, or the one that is best to begin with.
+/// The configured model, or a default that the server offers.
 fn choose(server: &Server, target: &Target, endpoint: &Endpoint) -> Result<Served, ModelError> {
     let names =
         || server.models.iter().map(|model| model.id.as_str()).take(20).collect::<Vec<_>>().join(", ");
@@ -162,7 +119,7 @@ fn choose(server: &Server, target: &Target, endpoint: &Endpoint) -> Result<Serve
         |model: &&Served| model.id == target.model || model.id.strip_suffix(":latest") == Some(&target.model);
     match server.models.iter().find(is_it) {
         Some(model) => Ok(model.clone()),
-        // A server with one model answers whatever it is called; others load what they are asked for.
+        // A server with a single model ignores the name; other servers load the requested model.
         None if server.kind == probe::ServerKind::Ollama => Err(ModelError::UnknownModel {
             model: target.name(),
             detail: format!("the server has {}; `ollama pull {}` fetches it", names(), target.model),
@@ -182,7 +139,7 @@ fn known_limits(limits: ModelLimits, served: &Served) -> ModelLimits {
     }
 }
 
-/// How calls begin; nothing where they are the server's own whatever happens.
+/// How tool calls start out; `None` if they are always native.
 fn way_of(mode: ToolMode, served: &Served) -> Option<Way> {
     let is_small = served.parameters.is_some_and(|parameters| parameters < FEW_PARAMETERS);
     match mode {

@@ -1,4 +1,4 @@
-//! What can be reached: local servers at their usual ports, and providers for which there is a key.
+//! Lists what is reachable: local servers on their usual ports, and providers that have a key.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::catalogue;
-use crate::connect::{Place, endpoint, targets};
+use crate::endpoint::{Place, endpoint};
 use crate::error::ModelError;
 use crate::http::Reach;
 use crate::name::{Dialect, ModelName};
@@ -16,11 +16,10 @@ use crate::price::Price;
 use crate::probe::{self, Served, Server};
 use crate::provider::{PROVIDERS, Target};
 use crate::settings::Settings;
-use crate::survey::Trouble;
 
-/// How long a port of this machine may take to accept.
+/// Connect timeout for a port of this machine.
 const LOCAL_CONNECT: Duration = Duration::from_millis(500);
-/// How long a provider may take to list its models.
+/// Timeout for a provider's list of models.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A server or provider, and what it offers.
@@ -57,28 +56,16 @@ pub struct Offer {
     pub price: Option<Price>,
 }
 
-impl Source {
-    /// Its trouble, where it has one.
-    pub(crate) fn as_trouble(&self) -> Option<Trouble> {
-        let code = self.trouble_code.unwrap_or("model_unreachable").to_owned();
-        Some(Trouble { code, detail: self.trouble.clone()? })
-    }
-}
-
 impl Server {
-    /// The model to begin with where none is named: in memory, with tools, large.
+    /// The default model of a server: preferably in memory, with tools, large.
     pub(crate) fn best(&self) -> Option<&Served> {
         self.models.iter().max_by_key(|model| (model.is_loaded, model.tools, model.parameters))
     }
 }
 
-/// Everything that can be reached: the configured servers, those on this machine, and providers with a key.
+/// Everything that is reachable: the configured servers, those on this machine, and providers with a key.
 pub async fn list(settings: &Settings) -> Result<Vec<Source>, ModelError> {
-    let named = match targets(&Settings { local: false, ..settings.clone() }).await {
-        Ok(targets) => targets,
-        Err(ModelError::NoModel { .. }) => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    let named = settings.named()?;
     let mut wanted: Vec<(Target, Place)> = Vec::new();
     let mut add = |target: Target, place: Place| {
         if !wanted.iter().any(|(known, _)| known.base_url == target.base_url) {
@@ -106,14 +93,14 @@ pub async fn list(settings: &Settings) -> Result<Vec<Source>, ModelError> {
     Ok(sources)
 }
 
-/// The local server and model to use where nothing is configured.
+/// The local server and model to use if nothing is configured.
 pub(crate) async fn pick(settings: &Settings) -> Result<Option<Target>, ModelError> {
     let found = local(settings).await;
     let best = found.into_iter().filter_map(|(target, server)| {
         let model = server.best()?;
         Some(((model.is_loaded, model.tools, model.parameters), Target { model: model.id.clone(), ..target }))
     });
-    // Of equals the first port counts.
+    // With equal models, the first port wins.
     Ok(best.reduce(|one, other| if other.0 > one.0 { other } else { one }).map(|(_, target)| target))
 }
 
@@ -176,7 +163,7 @@ async fn source(target: Target, settings: &Settings, place: Place) -> Source {
     }
 }
 
-/// A provider's list; what is no chat model and says so is left out.
+/// Parses a provider's list of models. Skips models that are declared not to be chat models.
 fn offers(target: &Target, list: &Value, settings: &Settings) -> Vec<Offer> {
     let data = list["data"].as_array().or_else(|| list["models"].as_array());
     let mut offers: Vec<Offer> = Vec::new();

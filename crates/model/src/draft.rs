@@ -1,22 +1,23 @@
-//! An answer that is being written: the pieces of a stream become parts, in the order in which they came.
+//! An answer under construction: collects the pieces of a stream into parts, in order of arrival.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::answer::{Answer, StopReason, Usage};
+use crate::answer::{Answer, StopReason};
 use crate::lenient;
 use crate::message::{Opaque, Part, Reasoning, ToolCall};
 use crate::name::{Dialect, ModelName};
 use crate::price::Price;
+use crate::usage::Usage;
 
-/// What came so far.
+/// The answer so far.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     parts: Vec<DraftPart>,
-    /// Tokens, as far as told.
+    /// Tokens reported so far.
     pub(crate) usage: Usage,
-    /// Why it ended; nothing while it goes on.
+    /// `None` until the answer ends.
     pub(crate) stop_reason: Option<StopReason>,
 }
 
@@ -36,7 +37,7 @@ struct DraftCall {
 }
 
 impl Draft {
-    /// More text.
+    /// Appends text.
     pub(crate) fn text(&mut self, more: &str) {
         if more.is_empty() {
             return;
@@ -47,7 +48,7 @@ impl Draft {
         }
     }
 
-    /// More of what it thinks, without anything the provider wants back.
+    /// Appends reasoning that the provider does not need back.
     pub(crate) fn reasoning(&mut self, more: &str) {
         match self.parts.last_mut() {
             Some(DraftPart::Reasoning { text, .. }) => text.push_str(more),
@@ -55,12 +56,12 @@ impl Draft {
         }
     }
 
-    /// A block of reasoning of its own, to be sent back as `data`.
+    /// Adds a separate block of reasoning, to be sent back as `data`.
     pub(crate) fn reasoning_block(&mut self, text: String, data: Value) {
         self.parts.push(DraftPart::Reasoning { text, data });
     }
 
-    /// Changes the data that goes back with the last block of reasoning; begins one when there is none.
+    /// Changes the data to send back with the last block of reasoning; adds a block if there is none.
     pub(crate) fn change_reasoning(&mut self, change: impl FnOnce(&mut Value)) {
         let blocks = self.parts.iter_mut().rev();
         let mut data = blocks
@@ -73,14 +74,14 @@ impl Draft {
         self.parts.push(DraftPart::Reasoning { text: String::new(), data });
     }
 
-    /// Begins a call and says which of this answer it is.
+    /// Starts a tool call and returns its index in this answer.
     pub(crate) fn begin_call(&mut self, id: &str, name: &str, data: Option<Value>) -> usize {
         let call = DraftCall { id: id.to_owned(), name: name.to_owned(), arguments: String::new(), data };
         self.parts.push(DraftPart::Call(call));
         self.calls() - 1
     }
 
-    /// More of a call's arguments.
+    /// Appends to a call's arguments.
     pub(crate) fn call_arguments(&mut self, index: usize, more: &str) {
         let calls = self
             .parts
@@ -95,7 +96,7 @@ impl Draft {
         self.parts.iter().filter(|part| matches!(part, DraftPart::Call(_))).count()
     }
 
-    /// Letters written, for an estimate where the provider counts no tokens.
+    /// Bytes of output, for an estimate if the provider does not count tokens.
     pub(crate) fn letters(&self) -> usize {
         let length = |part: &DraftPart| match part {
             DraftPart::Text(text) | DraftPart::Reasoning { text, .. } => text.len(),
@@ -104,7 +105,7 @@ impl Draft {
         self.parts.iter().map(length).sum()
     }
 
-    /// The whole answer.
+    /// Builds the complete answer.
     pub(crate) fn finish(self, model: &ModelName, dialect: Dialect, price: Option<&Price>) -> Answer {
         let mut ids: Vec<String> = Vec::new();
         let mut parts = Vec::new();
@@ -130,9 +131,9 @@ impl Draft {
             }
         }
         let stop_reason = match self.stop_reason {
-            // Several servers say `stop` although they called tools.
+            // Several servers report `stop` although they called tools.
             None | Some(StopReason::End) if !ids.is_empty() => StopReason::ToolCalls,
-            // And some say that they called tools although they did not.
+            // And some report tool calls although there are none.
             None | Some(StopReason::ToolCalls) if ids.is_empty() => StopReason::End,
             other => other.unwrap_or(StopReason::End),
         };
@@ -141,7 +142,7 @@ impl Draft {
     }
 }
 
-/// An id that no earlier call of the answer has.
+/// Makes an id that no earlier call of the answer has.
 fn unique_id(id: &str, taken: &[String]) -> String {
     if id.is_empty() {
         return format!("call_{}", uuid::Uuid::now_v7().simple());
@@ -155,14 +156,14 @@ fn unique_id(id: &str, taken: &[String]) -> String {
     candidate
 }
 
-/// An object; nothing at all means none; what cannot be read stays text.
+/// Parses arguments to an object. Empty text becomes an empty object; text that cannot be parsed stays a string.
 fn arguments(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(serde_json::Map::new());
     }
     match lenient::parse(text) {
         Some(value @ Value::Object(_)) => value,
-        // A string that holds the object.
+        // A string that contains the object.
         Some(Value::String(inner)) => match lenient::parse(&inner) {
             Some(value @ Value::Object(_)) => value,
             _ => Value::String(text.to_owned()),
@@ -172,7 +173,7 @@ fn arguments(text: &str) -> Value {
     }
 }
 
-/// Arguments as providers take them back: always an object.
+/// Arguments in the form that providers accept: always an object.
 pub(crate) fn arguments_object(arguments: &Value) -> Cow<'_, Value> {
     match arguments {
         Value::Object(_) => Cow::Borrowed(arguments),

@@ -1,24 +1,23 @@
-//! Texts to vectors, by the embeddings call that OpenAI-compatible servers have (Ollama, llama.cpp, vLLM, LM Studio and
-//! most providers).
+//! Client for the OpenAI-compatible embeddings endpoint (Ollama, llama.cpp, vLLM, LM Studio and most providers).
 
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::connect::{Place, endpoint};
+use crate::endpoint::{Place, endpoint};
 use crate::error::ModelError;
 use crate::http::Endpoint;
 use crate::name::Dialect;
 use crate::provider::Target;
 use crate::settings::Settings;
 
-/// The most texts of one request.
+/// The maximum number of texts per request.
 pub const MOST_TEXTS: usize = 64;
-/// The longest vector that is taken.
+/// The maximum length of a vector.
 const MOST_DIMENSIONS: usize = 16_384;
 
-/// A model that turns texts into vectors.
+/// An embedding model.
 #[derive(Debug, Clone)]
 pub struct Embeddings {
     endpoint: Endpoint,
@@ -37,11 +36,11 @@ struct Item {
 }
 
 impl Embeddings {
-    /// The model that `settings.name` names: `provider/model`, or an address with `#model`. Nobody is asked yet. `key`
-    /// names the setting in errors.
+    /// The model that `settings.name` names: `provider/model`, or a URL with `#model`. Sends no request yet. `key` is
+    /// the name of the setting in errors.
     ///
     /// # Errors
-    /// A name that is none; a provider that has no such call, or wants a key that is not there.
+    /// The name is invalid, the provider has no embeddings endpoint, or its key is missing.
     pub fn new(settings: &Settings, key: &str) -> Result<Self, ModelError> {
         let wrong = |detail: String| ModelError::Settings { key: key.to_owned(), detail };
         let name = settings.name.as_deref().unwrap_or_default();
@@ -63,15 +62,14 @@ impl Embeddings {
         Ok(Self { endpoint: endpoint(&target, settings, Place::First)?, model: target.model })
     }
 
-    /// What people call it.
     pub fn name(&self) -> String {
         self.endpoint.name.to_string()
     }
 
-    /// The vectors of some texts, in their order, all of one length. At most [`MOST_TEXTS`] at once.
+    /// Computes the vectors of some texts, in order, all of the same length. At most [`MOST_TEXTS`] at once.
     ///
     /// # Errors
-    /// A server that does not answer in time, or with something else.
+    /// The server does not answer in time, or its response is invalid.
     pub async fn embed(&self, texts: &[&str], patience: Duration) -> Result<Vec<Vec<f32>>, ModelError> {
         if texts.is_empty() {
             return Ok(Vec::new());
@@ -101,7 +99,7 @@ impl Embeddings {
     }
 }
 
-/// Whether a name is a path, or names a file of weights.
+/// Whether a name is a path or names a file of weights.
 fn is_file(name: &str) -> bool {
     let name = name.trim();
     name.starts_with(['/', '.', '~'])

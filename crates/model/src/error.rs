@@ -1,152 +1,130 @@
-//! What can go wrong between a request and its answer. No text in here holds a key: what providers say is cleaned
-//! before it becomes part of an error.
+//! Errors of model requests. They contain no keys: text from providers is redacted before it becomes part of an
+//! error.
 
 use std::time::Duration;
 
-use crate::answer::Usage;
+use crate::usage::Usage;
 
-/// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// Nothing is configured and no local server was found. A job waits for one.
+    /// No model is configured, and no local server was found. A job waits for one.
     #[error("no model: none is configured and no local model server answers; {advice}")]
     NoModel {
-        /// What a person can do.
+        /// What the user can do.
         advice: String,
     },
-    /// A setting is wrong.
     #[error("{key}: {detail}")]
     Settings {
-        /// Which one.
         key: String,
-        /// What is wrong and what is allowed.
+        /// What is wrong, and what is allowed.
         detail: String,
     },
-    /// The request is longer than the model can take.
+    /// The request exceeds the model's context window.
     #[error("asking {model}: the conversation is longer than the model can take: {detail}")]
     Overflow {
-        /// Who was asked.
         model: String,
-        /// Tokens of the request, where the provider says.
+        /// Tokens of the request, if the provider reports them.
         requested: Option<u64>,
-        /// Tokens the model takes, where the provider says.
+        /// The model's limit, if the provider reports it.
         limit: Option<u64>,
-        /// The provider's words.
+        /// The provider's message.
         detail: String,
     },
-    /// Too many requests.
     #[error("asking {model}: too many requests: {detail}")]
     RateLimited {
-        /// Who was asked.
         model: String,
-        /// How long to wait, where the provider says.
+        /// How long to wait, if the provider says.
         retry_after: Option<Duration>,
-        /// The provider's words.
+        /// The provider's message.
         detail: String,
     },
-    /// The key is missing, wrong, or not allowed to do this.
+    /// The key is missing, wrong, or lacks permission.
     #[error("asking {model}: {detail}")]
     Auth {
-        /// Who was asked.
         model: String,
-        /// That the key was not accepted, in the provider's words, or which key is missing.
+        /// The provider's message that it did not accept the key, or which key is missing.
         detail: String,
     },
-    /// The account has no money left.
+    /// The account has no credit left.
     #[error("asking {model}: the account cannot pay: {detail}")]
     NoCredit {
-        /// Who was asked.
         model: String,
-        /// The provider's words.
+        /// The provider's message.
         detail: String,
     },
-    /// The provider does not know the model.
     #[error("asking {model}: there is no such model: {detail}")]
     UnknownModel {
-        /// Who was asked.
         model: String,
-        /// The provider's words.
+        /// The provider's message.
         detail: String,
     },
-    /// The provider does not take the request as it is.
+    /// The provider does not accept the request.
     #[error("asking {model}: the request was not accepted: {detail}")]
     Rejected {
-        /// Who was asked.
         model: String,
-        /// The provider's words.
+        /// The provider's message.
         detail: String,
     },
-    /// The provider will not answer this.
+    /// The provider refuses to answer.
     #[error("asking {model}: the provider refuses to answer: {detail}")]
     Refused {
-        /// Who was asked.
         model: String,
-        /// The provider's words.
+        /// The provider's message.
         detail: String,
     },
-    /// The provider is in trouble.
+    /// The provider has a temporary problem.
     #[error("asking {model}: the provider is in trouble: {detail}")]
     Server {
-        /// Who was asked.
         model: String,
-        /// Status of the answer; 0 when the trouble was told inside a stream.
+        /// HTTP status; 0 if the error arrived inside a stream.
         status: u16,
-        /// How long to wait, where the provider says.
+        /// How long to wait, if the provider says.
         retry_after: Option<Duration>,
-        /// The provider's words.
+        /// The provider's message.
         detail: String,
     },
-    /// Nobody answers at the address.
+    /// The address is unreachable.
     #[error("asking {model}: cannot reach it: {detail}")]
     Unreachable {
-        /// Who was asked.
         model: String,
         /// What failed.
         detail: String,
     },
-    /// The answer broke off.
+    /// The answer was cut off.
     #[error("asking {model}: the answer broke off: {detail}")]
     Cut {
-        /// Who was asked.
         model: String,
         /// What failed.
         detail: String,
-        /// Tokens that will be paid for all the same, as far as the provider told.
+        /// Tokens that are billed anyway, as far as the provider reported them.
         lost: Usage,
     },
-    /// Nothing came for too long.
+    /// Nothing arrived within the silence timeout.
     #[error("asking {model}: nothing came for {} s", silence.as_secs_f32())]
     Silent {
-        /// Who was asked.
         model: String,
-        /// How long.
         silence: Duration,
-        /// Tokens that will be paid for all the same, as far as the provider told.
+        /// Tokens that are billed anyway, as far as the provider reported them.
         lost: Usage,
     },
-    /// The answer is not what the provider promises.
+    /// The response does not match the API.
     #[error("asking {model}: the answer cannot be read: {detail}")]
-    Malformed {
-        /// Who was asked.
-        model: String,
-        /// What is wrong with it.
-        detail: String,
-    },
+    Malformed { model: String, detail: String },
 }
 
-/// Whether asking again may help.
+/// Whether a retry may help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retryable {
     /// The same request to the same model may succeed later.
     Later,
-    /// Another model may answer; the same will not.
+    /// Another model may answer; the same one will not.
     OtherModel,
     /// The request or the settings must change first.
     No,
 }
 
 impl ModelError {
-    /// Whether asking again may help, and whom.
+    /// Whether a retry may help, and with which model.
     pub fn retryable(&self) -> Retryable {
         match self {
             Self::RateLimited { .. }
@@ -177,7 +155,7 @@ impl ModelError {
         }
     }
 
-    /// Tokens that are paid for although there is no answer, as far as the provider told.
+    /// Tokens that are billed although there is no answer, as far as the provider reported them.
     pub fn lost(&self) -> Usage {
         match self {
             Self::Cut { lost, .. } | Self::Silent { lost, .. } => *lost,
@@ -185,7 +163,7 @@ impl ModelError {
         }
     }
 
-    /// A word that a program can match.
+    /// A stable error code for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NoModel { .. } => "no_model",

@@ -1,4 +1,5 @@
-//! A stream of events from a future that emits them: the future runs while somebody reads, and stops when they stop.
+//! Turns a future that emits events into a stream. The future runs only while the stream is polled, and stops when
+//! the stream is dropped.
 
 use std::future::Future;
 use std::task::Poll;
@@ -9,22 +10,22 @@ use tokio::sync::mpsc;
 use crate::answer::{Answer, ModelEvent, ModelStream};
 use crate::error::ModelError;
 
-/// How many events may wait for their reader.
+/// The number of events that may wait for the reader.
 const WAITING_EVENTS: usize = 64;
 
-/// Hands events to whoever reads the stream.
+/// Sends events to the reader of the stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Emitter(mpsc::Sender<ModelEvent>);
 
 impl Emitter {
-    /// Waits while the reader is behind.
+    /// Sends an event; waits while the reader is behind.
     pub(crate) async fn emit(&self, event: ModelEvent) {
-        // The receiver lives in the same stream as the future that calls this: it cannot be gone.
+        // The receiver is part of the same stream as the future that calls this, so it still exists.
         let _ = self.0.send(event).await;
     }
 }
 
-/// Makes a stream that ends with what the future gives. Dropping the stream drops the future.
+/// Creates a stream that ends with the result of the future. Dropping the stream drops the future.
 pub(crate) fn generate<F>(make: impl FnOnce(Emitter) -> F) -> ModelStream
 where
     F: Future<Output = Result<Answer, ModelError>> + Send + 'static,
@@ -41,7 +42,7 @@ where
         }
         match receiver.poll_recv(context) {
             Poll::Ready(Some(event)) => Poll::Ready(Some(Ok(event))),
-            // All senders are gone: the future is done and every event was read.
+            // All senders are gone: the future is done and every event has been read.
             Poll::Ready(None) => Poll::Ready(end.take()),
             Poll::Pending => Poll::Pending,
         }

@@ -1,5 +1,5 @@
-//! What a provider says when it does not answer: from status and body to an error. One function for all dialects,
-//! because gateways and local servers mix their words.
+//! Classifies error responses: from status and body to a [`ModelError`]. One function for all APIs, because gateways
+//! and local servers mix their messages.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::error::ModelError;
 
-/// Most of a provider's words that go into an error.
+/// The maximum length of a provider's message in an error, in characters.
 const MOST_WORDS: usize = 600;
 
-/// Words by which providers say that the conversation is too long.
+/// Phrases for a conversation that is too long.
 const OVERFLOW_WORDS: [&str; 12] = [
     "context_length_exceeded",
     "exceed_context_size",
@@ -26,28 +26,27 @@ const OVERFLOW_WORDS: [&str; 12] = [
     "request_too_large",
 ];
 
-/// Words by which providers say that nobody pays.
+/// Phrases for missing credit.
 const CREDIT_WORDS: [&str; 5] =
     ["insufficient_quota", "credit balance", "billing_error", "insufficient credits", "insufficient balance"];
 
-/// Words by which providers say that they will not.
+/// Phrases for a refusal.
 const REFUSAL_WORDS: [&str; 4] = ["content_policy", "content_filter", "usage policy", "safety"];
 
-/// What came instead of an answer.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct Fault<'a> {
-    /// Who was asked.
     pub(crate) model: &'a str,
-    /// Status; 0 when the trouble was told inside a stream.
+    /// HTTP status; 0 if the error arrived inside a stream.
     pub(crate) status: u16,
-    /// From the head of the answer.
+    /// From the response headers.
     pub(crate) retry_after: Option<Duration>,
-    /// The body, cleaned of keys.
+    /// The body, with keys redacted.
     pub(crate) body: &'a str,
 }
 
 impl Fault<'_> {
-    /// What it means.
+    /// Determines the kind of error.
     pub(crate) fn classify(&self) -> ModelError {
         let body: Value = serde_json::from_str(self.body).unwrap_or(Value::Null);
         let error = error_object(&body);
@@ -98,7 +97,7 @@ fn refused_key(model: String, detail: &str) -> ModelError {
     ModelError::Auth { model, detail: format!("the key was not accepted: {detail}") }
 }
 
-/// `{"error": {...}}`, `{"error": "words"}`, `[{"error": ...}]`, `{"message": ...}`.
+/// Finds the error in `{"error": {...}}`, `{"error": "words"}`, `[{"error": ...}]` or `{"message": ...}`.
 fn error_object(body: &Value) -> &Value {
     let body = body.get(0).unwrap_or(body);
     body.get("error").unwrap_or(body)
@@ -108,7 +107,7 @@ fn codes_of(error: &Value) -> String {
     ["type", "code", "status"].iter().filter_map(|key| error[*key].as_str()).collect::<Vec<_>>().join(" ")
 }
 
-/// Inside a stream there is no status; the body says it in its own way.
+/// Determines the status from the body, because an error inside a stream has no HTTP status.
 fn status_of(error: &Value, codes: &str) -> u16 {
     if let Some(code) = error["code"].as_u64().and_then(|code| u16::try_from(code).ok()) {
         return code;
@@ -126,20 +125,20 @@ fn status_of(error: &Value, codes: &str) -> u16 {
     known.into_iter().find(|(word, _)| codes.contains(word)).map_or(500, |(_, status)| status)
 }
 
-/// Google says it in the body: `"retryDelay": "39s"`.
+/// Google reports the delay in the body: `"retryDelay": "39s"`.
 fn retry_delay(error: &Value) -> Option<Duration> {
     let details = error["details"].as_array()?;
     let text = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;
     seconds(text.strip_suffix('s')?)
 }
 
-/// A number of seconds that makes sense.
+/// A plausible number of seconds.
 fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     (0.0..=86_400.0).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
 }
 
-/// `Retry-After`: seconds, or a date.
+/// Parses `Retry-After`: seconds, or a date.
 pub(crate) fn retry_after(value: &str, now: time::OffsetDateTime) -> Option<Duration> {
     let date = || {
         let date =
@@ -149,7 +148,7 @@ pub(crate) fn retry_after(value: &str, now: time::OffsetDateTime) -> Option<Dura
     seconds(value).or_else(date)
 }
 
-/// Tokens of the request and tokens allowed, where the provider says.
+/// Tokens of the request and the limit, if the provider reports them.
 fn sizes(error: &Value, detail: &str) -> (Option<u64>, Option<u64>) {
     if let (Some(requested), Some(limit)) = (error["n_prompt_tokens"].as_u64(), error["n_ctx"].as_u64()) {
         return (Some(requested), Some(limit));
@@ -161,7 +160,7 @@ fn sizes(error: &Value, detail: &str) -> (Option<u64>, Option<u64>) {
     (requested, limit)
 }
 
-/// Whole numbers in a text that may count tokens.
+/// Integers in a text that may be token counts.
 fn numbers(text: &str) -> impl Iterator<Item = u64> {
     text.split(|c: char| !c.is_ascii_digit() && c != ',')
         .filter_map(|word| word.replace(',', "").parse().ok())

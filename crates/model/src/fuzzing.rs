@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets, which are compiled with `--cfg fuzzing`: what servers of models send.
+//! Entry points for the fuzz targets, compiled with the feature `fuzzing`: parse what model servers send.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ thread_local! {
     });
 }
 
-/// Reads a stream of events in the dialect that `kind` says, cut in two, to its end; or words that may hold calls.
+/// Parses an event stream, split in two pieces, in the API format selected by `kind`; or parses text that may contain
+/// calls.
 pub fn read_answer(kind: u8, bytes: &[u8]) {
     if kind % 5 == 4 {
         let text = String::from_utf8_lossy(bytes);

@@ -1,4 +1,4 @@
-//! The way to a provider: one HTTP client, a key in one header, answers read event by event with a limit on silence.
+//! HTTP access to a provider: one client, the key in a header, responses read event by event with a silence timeout.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::Usage;
 use crate::error::ModelError;
 use crate::fault::{self, Fault};
 use crate::name::ModelName;
 use crate::secret::Secret;
 use crate::sse::{SseDecoder, SseEvent};
+use crate::usage::Usage;
 
-/// Most bytes of an answer that is not a stream.
+/// The maximum size of a response that is not a stream.
 const MOST_BODY: usize = 32 * 1024 * 1024;
-/// Most bytes of an error that are read.
+/// The maximum bytes read of an error response.
 const MOST_ERROR: usize = 64 * 1024;
-/// A server that only says that it is still there may do so for so many times the silence allowed.
+/// A server that only sends keep-alives may do so for this many times the silence timeout.
 const SIGNS_OF_LIFE: u32 = 10;
 
-/// In which header a key goes.
+/// The header that carries the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyHeader {
     /// `Authorization: Bearer KEY`
@@ -33,42 +33,39 @@ pub(crate) enum KeyHeader {
     Google,
 }
 
-/// Somebody who can be asked.
+/// An API endpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
-    /// Shared by all requests.
     pub(crate) client: Client,
-    /// Named in errors.
+    /// The name used in errors.
     pub(crate) name: ModelName,
-    /// Without a slash at the end.
+    /// Without a trailing slash.
     pub(crate) base_url: String,
-    /// The key, if there is one.
     pub(crate) key: Option<Secret>,
-    /// Where it goes.
     pub(crate) key_header: KeyHeader,
-    /// What goes with every request beside it.
+    /// Additional headers of every request.
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// How long nothing may come.
+    /// The maximum time without any data.
     pub(crate) silence: Duration,
 }
 
-/// Where the other side is.
+/// Where the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// On this machine: no proxy stands between.
+    /// On this machine; requests bypass any proxy.
     Local,
-    /// Elsewhere: through the proxy that the environment names, if it does.
+    /// Elsewhere; requests use the proxy from the environment, if any.
     Remote,
 }
 
-/// A client. Redirects are not followed: they would carry the key elsewhere.
+/// Creates a client. It does not follow redirects, which would send the key to another server.
 pub(crate) fn client(connect_timeout: Duration, reach: Reach) -> Result<Client, ModelError> {
-    // `reqwest` comes without TLS primitives of its own. An error means that a provider is installed already.
+    // `reqwest` is built without a TLS crypto provider. An error means that one is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder =
         Client::builder().connect_timeout(connect_timeout).redirect(reqwest::redirect::Policy::none());
     if reach == Reach::Local {
-        // Nor is there a need for certificate authorities, which a small host may not have.
+        // Certificate authorities are not needed either; a small host may not have them.
         builder = builder.no_proxy().tls_certs_only([]);
     }
     builder.user_agent(concat!("caisson-model/", env!("CARGO_PKG_VERSION"))).build().map_err(|error| {
@@ -80,7 +77,7 @@ pub(crate) fn client(connect_timeout: Duration, reach: Reach) -> Result<Client, 
 }
 
 impl Endpoint {
-    /// Sends a request whose answer is a stream of events.
+    /// Sends a request whose response is an event stream.
     pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Events, ModelError> {
         let deadline = Instant::now() + self.silence;
         let body = serde_json::to_string(body).map_err(|error| ModelError::Malformed {
@@ -111,12 +108,12 @@ impl Endpoint {
         })
     }
 
-    /// Asks for a document, within a time.
+    /// Fetches a JSON document, with a timeout.
     pub(crate) async fn get(&self, path: &str, patience: Duration) -> Result<Value, ModelError> {
         self.fetch(Method::GET, path, None, patience).await
     }
 
-    /// Sends a document and gets one, within a time.
+    /// Posts a JSON document and returns the response, with a timeout.
     pub(crate) async fn ask(
         &self,
         path: &str,
@@ -211,7 +208,7 @@ impl Endpoint {
         }
     }
 
-    /// A text without the key.
+    /// Redacts the key in a text.
     pub(crate) fn clean(&self, text: &str) -> String {
         self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.hide_in(text))
     }
@@ -225,7 +222,7 @@ impl Endpoint {
         ModelError::Unreachable { model: self.name.to_string(), detail }
     }
 
-    /// The answer broke off.
+    /// The answer was cut off.
     pub(crate) fn cut(&self, detail: impl Into<String>, lost: Usage) -> ModelError {
         ModelError::Cut { model: self.name.to_string(), detail: detail.into(), lost }
     }
@@ -234,32 +231,32 @@ impl Endpoint {
         ModelError::Silent { model: self.name.to_string(), silence, lost }
     }
 
-    /// The answer is not what was promised.
+    /// The response does not match the API.
     pub(crate) fn malformed(&self, detail: impl Into<String>) -> ModelError {
         ModelError::Malformed { model: self.name.to_string(), detail: self.clean(&detail.into()) }
     }
 
-    /// An error that was told inside a stream.
+    /// Classifies an error that arrived inside a stream.
     pub(crate) fn fault(&self, body: &Value) -> ModelError {
         let body = self.clean(&body.to_string());
         Fault { model: self.name.as_str(), status: 0, retry_after: None, body: &body }.classify()
     }
 }
 
-/// An answer that comes event by event.
+/// A response that arrives event by event.
 pub(crate) struct Events {
     endpoint: Endpoint,
     response: Option<Response>,
     decoder: SseDecoder,
     ready: std::vec::IntoIter<SseEvent>,
     is_stream: bool,
-    /// How long the request was.
+    /// Size of the request.
     pub(crate) asked_bytes: usize,
     given_up_at: Instant,
 }
 
 impl Events {
-    /// The next event as JSON; nothing at the end. `so_far` goes into the error when it breaks off.
+    /// The next event as JSON; `None` at the end. `so_far` becomes part of the error if the stream is cut off.
     pub(crate) async fn next(&mut self, so_far: Usage) -> Result<Option<Value>, ModelError> {
         while let Some(event) = self.next_event(so_far).await? {
             self.given_up_at = Instant::now() + self.endpoint.silence * SIGNS_OF_LIFE;
@@ -312,7 +309,7 @@ impl Events {
     }
 }
 
-/// An error with its causes, without the address, which may be long and is named elsewhere.
+/// The innermost cause of an error, without the URL, which may be long and is named elsewhere.
 fn chain_of(error: &reqwest::Error) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut source = std::error::Error::source(error);

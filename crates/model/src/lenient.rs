@@ -1,15 +1,15 @@
-//! JSON as models write it: in fences, with trailing commas, single quotes, comments, Python's words, line ends and
-//! quotes inside strings. Read with mercy, but never completed: what is cut off is not understood, because half of a
-//! file's content is worse than none.
+//! Parses JSON as models write it: in fences, with trailing commas, single quotes, comments, Python literals, and
+//! line breaks and quotes inside strings. The parser is lenient but never completes truncated input, because half of
+//! a file's content is worse than none.
 
 use serde_json::{Map, Value};
 
-/// Deeper nesting is not read.
+/// The maximum nesting depth.
 const MOST_DEPTH: usize = 64;
-/// How many braces are tried before the search for objects is given up.
+/// How many braces are tried before the search for objects stops.
 const MOST_TRIES: usize = 256;
 
-/// Reads a whole text as one value: strictly, then with mercy.
+/// Parses a whole text as one value: first strictly, then leniently.
 pub(crate) fn parse(text: &str) -> Option<Value> {
     let text = unfence(text.trim());
     if let Ok(value) = serde_json::from_str(text) {
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Option<Value> {
     reader.is_at_end().then_some(value)
 }
 
-/// All objects that stand in a text, in order; not those inside another.
+/// All top-level objects in a text, in order.
 pub(crate) fn find_objects(text: &str) -> Vec<Map<String, Value>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -39,8 +39,8 @@ pub(crate) fn find_objects(text: &str) -> Vec<Map<String, Value>> {
     found
 }
 
-/// The objects of a text that consists of nothing else, but for white space, what stands between items of a list, and these
-/// words; none where anything else is said.
+/// The objects of a text that contains nothing else except white space, list punctuation and the given words; empty
+/// if the text contains anything else.
 pub(crate) fn only_objects(text: &str, around: &[&str]) -> Vec<Map<String, Value>> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -63,7 +63,7 @@ pub(crate) fn only_objects(text: &str, around: &[&str]) -> Vec<Map<String, Value
     }
 }
 
-/// An object at the beginning of a text and its length in bytes.
+/// Parses an object at the beginning of a text; returns it and its length in bytes.
 fn read_object(text: &str) -> Option<(Map<String, Value>, usize)> {
     let mut strict = serde_json::Deserializer::from_str(text).into_iter::<Map<String, Value>>();
     if let Some(Ok(object)) = strict.next() {
@@ -76,7 +76,7 @@ fn read_object(text: &str) -> Option<(Map<String, Value>, usize)> {
     }
 }
 
-/// What stands between fences when the text is nothing else.
+/// The content of a code fence, if the text is nothing else.
 fn unfence(text: &str) -> &str {
     let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     let Some(inner) = inner else { return text };
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
         self.at == self.text.len()
     }
 
-    /// White space and comments.
+    /// Skips white space and comments.
     fn skip_blank(&mut self) {
         loop {
             let rest = self.rest();
@@ -185,13 +185,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A comma, or the end in sight.
+    /// Accepts a comma, or the closing character ahead.
     fn end_item(&mut self, end: &str) -> Option<()> {
         self.skip_blank();
         (self.take(",") || self.rest().starts_with(end)).then_some(())
     }
 
-    /// A key without quotes.
+    /// Parses a key without quotes.
     fn name(&mut self) -> Option<String> {
         let rest = self.rest();
         let length = rest.find(|c: char| !c.is_alphanumeric() && !"_-$.".contains(c)).unwrap_or(rest.len());
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
         (length > 0).then(|| rest[..length].to_owned())
     }
 
-    /// A number, or one of the words of JSON, JavaScript and Python.
+    /// Parses a number, or a literal of JSON, JavaScript or Python.
     fn word(&mut self) -> Option<Value> {
         let rest = self.rest();
         let length =
@@ -235,7 +235,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A quote ends a string only where the text can go on as JSON; else it is one that was not escaped.
+    /// A quote ends a string only if the text can continue as JSON; otherwise it is an unescaped quote.
     fn is_end_of_string(&self) -> bool {
         let rest = self.rest().trim_start();
         rest.is_empty()
@@ -252,10 +252,10 @@ impl<'a> Reader<'a> {
             'b' => text.push('\u{8}'),
             'f' => text.push('\u{c}'),
             'u' => text.push(self.unicode()?),
-            // A line that goes on.
+            // A line continuation.
             '\n' => {}
             c @ ('"' | '\'' | '\\' | '/' | '`') => text.push(c),
-            // No escape of JSON: the backslash was meant.
+            // Not a JSON escape: a literal backslash was meant.
             c => text.extend(['\\', c]),
         }
         Some(())
@@ -365,7 +365,7 @@ mod tests {
 
         #[test]
         fn mercy_reads_good_json_as_the_strict_reader_does(value in any_json()) {
-            // A quote followed by JSON's own signs is the one thing that mercy reads in another way.
+            // A quote followed by JSON punctuation is the only input that the lenient parser reads differently.
             let text = value.to_string();
             prop_assume!(!text.contains("\\\""));
             let mut reader = Reader::new(&text);

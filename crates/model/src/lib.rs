@@ -1,11 +1,11 @@
-//! Language models: one trait, the providers behind it, retry, price, and a scripted server for tests.
+//! Language models: one trait, the providers behind it, retries, prices, and a scripted server for tests.
 //!
-//! A caller makes a [`ModelRequest`], hands it to a [`Model`] that [`connect`] made, and reads [`ModelEvent`]s until
-//! the [`Answer`]. What the answer's parts are, the next request sends back as they are: parts that only one provider
-//! understands (signatures of its reasoning) travel as opaque JSON. Retry, fallback to another model, and tool calls
-//! for models that have none of their own are done in here, behind the same trait.
+//! A caller builds a [`ModelRequest`], passes it to a [`Model`] created by [`connect`], and reads [`ModelEvent`]s
+//! until the [`Answer`]. The next request sends the answer's parts back unchanged; parts that only one provider
+//! understands, such as signatures of its reasoning, are opaque JSON. This crate handles retries, fallback to other
+//! models, and tool calls for models without native ones, behind the same trait.
 //!
-//! Keys come in as [`Secret`] and leave only in a header to their own provider: no log line, no error, no `Debug` of
+//! Keys enter as [`Secret`] and leave only in a header to their own provider: no log line, error or `Debug` output of
 //! this crate shows one.
 
 mod answer;
@@ -16,6 +16,7 @@ mod connect;
 mod discover;
 mod draft;
 mod embeddings;
+mod endpoint;
 mod error;
 mod events;
 mod fault;
@@ -41,12 +42,13 @@ mod secret;
 mod settings;
 mod sse;
 mod survey;
+mod usage;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use answer::{Answer, ModelEvent, ModelStream, StopReason, Usage, finish, listen};
+pub use answer::{Answer, ModelEvent, ModelStream, StopReason, finish, listen};
 pub use connect::connect;
 pub use discover::{Offer, Source, list};
 pub use embeddings::{Embeddings, MOST_TEXTS};
@@ -59,29 +61,31 @@ pub use request::{Effort, ModelRequest, OutputSchema, ToolChoice, ToolSpec};
 pub use secret::Secret;
 pub use settings::{ModelLimits, Settings, ToolMode};
 pub use survey::{Survey, Trouble, UsedModel, survey};
+pub use usage::Usage;
 
-/// A language model that can be asked.
+/// A language model.
 ///
-/// Dropping the stream ends the request: the connection is closed and nothing more is paid for.
+/// Dropping the stream cancels the request: it closes the connection and stops further cost.
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// What it is called, such as `anthropic/claude-sonnet-4-5`. Of a list with fallbacks, the first.
+    /// The model's name, such as `anthropic/claude-sonnet-4-5`. With fallbacks, the first model.
     fn name(&self) -> &ModelName;
-    /// What it can take and do. Of a list with fallbacks, the first.
+    /// The model's limits and features. With fallbacks, those of the first model.
     fn limits(&self) -> ModelLimits;
-    /// The first of the list whose price nobody knows: a budget of money cannot hold it.
+    /// The first model, including fallbacks, whose price is unknown: a cost budget cannot be enforced for it.
     fn unpriced(&self) -> Option<&ModelName> {
         None
     }
-    /// What a request that needs so many tokens costs at the dearest of the list; unknown where a price is.
+    /// The cost of a request with this usage at the most expensive model; `None` if any price is unknown.
     fn cost_at_most(&self, _usage: &Usage) -> Option<Money> {
         None
     }
-    /// Whether its answers were written down beforehand.
+    /// Whether the answers are scripted.
     fn is_recorded(&self) -> bool {
         false
     }
-    /// Asks. The last item of the stream is [`ModelEvent::Answer`], or an error. What fails before the first byte may
-    /// be told here or as the first item: treat both alike. A request is shared, not copied: a long one is large.
+    /// Sends a request. The last item of the stream is [`ModelEvent::Answer`] or an error. A failure before the first
+    /// byte may be returned here or as the first item: handle both alike. The request is shared, not copied, because
+    /// it may be large.
     async fn stream(&self, request: Arc<ModelRequest>) -> Result<ModelStream, ModelError>;
 }

@@ -1,4 +1,4 @@
-//! What was said: messages and their parts. Serializable, because the log keeps them.
+//! Messages and their parts. Serializable, because the event log stores them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,64 +7,58 @@ use serde_json::Value;
 
 use crate::name::Dialect;
 
-/// Who speaks. Tool results are parts of a user's message; the system's text is its own field of the request.
+/// The author of a message. Tool results are parts of a user message; the system prompt is a separate field of the
+/// request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The person, or the tools.
+    /// The user, or tools.
     User,
-    /// The model.
     Assistant,
 }
 
-/// One message. Neighbours of the same role are joined where a provider wants them to alternate.
+/// One message. If a provider requires alternating roles, adjacent messages with the same role are merged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks.
     pub role: Role,
-    /// What is said, in order.
     pub parts: Vec<Part>,
 }
 
 impl Message {
-    /// A message of the user with plain text.
+    /// A user message with plain text.
     pub fn user(text: impl Into<String>) -> Self {
         Self { role: Role::User, parts: vec![Part::Text(text.into())] }
     }
 
-    /// A message of the model with these parts, as an [`crate::Answer`] has them.
+    /// An assistant message with the parts of an [`crate::Answer`].
     pub fn assistant(parts: Vec<Part>) -> Self {
         Self { role: Role::Assistant, parts }
     }
 
-    /// The results of tools, which go back as a user's message.
+    /// Tool results, which are sent as a user message.
     pub fn results(results: Vec<ToolResult>) -> Self {
         Self { role: Role::User, parts: results.into_iter().map(Part::ToolResult).collect() }
     }
 }
 
-/// A part of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// Plain text.
     Text(String),
-    /// A picture. A model without vision is told in words that there was one.
+    /// An image. A model without vision gets a text that mentions it.
     Image(Image),
-    /// What the model thought, and what its provider wants back of it.
+    /// The model's reasoning, and the data that its provider needs back.
     Reasoning(Reasoning),
-    /// The model wants a tool to be run.
+    /// A request of the model to run a tool.
     ToolCall(ToolCall),
-    /// What a tool said.
     ToolResult(ToolResult),
 }
 
-/// A picture.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// Such as `image/png`.
     pub media_type: String,
-    /// The file's content; base64 where it is written down.
+    /// The file's content; serialized as base64.
     #[serde(serialize_with = "to_base64", deserialize_with = "from_base64")]
     pub bytes: Vec<u8>,
 }
@@ -76,12 +70,11 @@ impl std::fmt::Debug for Image {
 }
 
 impl Image {
-    /// The content as providers take it.
     pub(crate) fn base64(&self) -> String {
         STANDARD.encode(&self.bytes)
     }
 
-    /// What a model without eyes is told.
+    /// The replacement text for models without vision.
     pub(crate) fn unseen(&self) -> String {
         format!("[a picture ({}, {} bytes) that this model cannot see]", self.media_type, self.bytes.len())
     }
@@ -96,57 +89,52 @@ fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D:
     STANDARD.decode(text).map_err(serde::de::Error::custom)
 }
 
-/// JSON that only one kind of provider understands. It is sent back word for word to that kind, and left out for others.
+/// JSON that only one kind of provider understands. It is sent back verbatim to that kind, and omitted for others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opaque {
-    /// Who understands it.
+    /// The API that understands it.
     pub dialect: Dialect,
-    /// As it came.
     pub data: Value,
 }
 
-/// What the model thought before it answered.
+/// The model's reasoning before its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reasoning {
-    /// The readable part; empty where the provider hides it.
+    /// The readable part; empty if the provider hides it.
     #[serde(default)]
     pub text: String,
-    /// What the provider wants back.
+    /// The data that the provider needs back.
     pub opaque: Opaque,
 }
 
-/// The model wants a tool to be run.
+/// A request of the model to run a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Names the call in its result. Unique within an answer (an id that a provider gave twice, or not at all, was
-    /// replaced), not across answers.
+    /// Identifies the call in its result. Unique within an answer, but not across answers; missing and duplicate ids
+    /// from a provider are replaced.
     pub id: String,
-    /// The tool; not necessarily one that was offered.
+    /// The tool's name; it may be unknown.
     pub name: String,
-    /// An object. When the model wrote something that is not JSON, even with mercy, this is its text as a string, so
-    /// that the check of the tool's input refuses it and the model can be told.
+    /// An object. If the model wrote something that is not JSON even for the lenient parser, this is its text as a
+    /// string, so that the validation of the tool's input rejects it and the model can be informed.
     pub arguments: Value,
-    /// What the provider wants back with this call.
+    /// The data that the provider needs back with this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opaque: Option<Opaque>,
 }
 
-/// What a tool said.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// The call's id.
     pub id: String,
-    /// The tool's name.
     pub name: String,
-    /// Text and pictures, in order.
+    /// Text and images, in order.
     pub parts: Vec<ResultPart>,
-    /// Whether the tool failed.
     #[serde(default)]
     pub is_error: bool,
 }
 
 impl ToolResult {
-    /// A result that is plain text.
+    /// A plain-text result.
     pub fn text(call: &ToolCall, text: impl Into<String>) -> Self {
         Self {
             id: call.id.clone(),
@@ -157,12 +145,9 @@ impl ToolResult {
     }
 }
 
-/// A part of a tool's result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResultPart {
-    /// Plain text.
     Text(String),
-    /// A picture.
     Image(Image),
 }

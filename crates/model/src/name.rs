@@ -1,4 +1,4 @@
-//! What a model is called and which dialect its provider speaks.
+//! Model names and API dialects.
 
 use std::fmt;
 
@@ -11,12 +11,10 @@ use utoipa::ToSchema;
 pub struct ModelName(String);
 
 impl ModelName {
-    /// Takes a name as it is.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -28,16 +26,16 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// How a provider wants to be spoken to.
+/// The API format of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
-    /// Chat completions, as OpenAI made them and many servers speak them.
+    /// OpenAI's chat completions API, which many servers implement.
     OpenAi,
-    /// Responses, OpenAI's newer way, which it wants for models that think.
+    /// OpenAI's newer responses API, which reasoning models require.
     Responses,
-    /// Messages, as Anthropic made them.
+    /// Anthropic's messages API.
     Anthropic,
-    /// Generate content, as Google made it.
+    /// Google's `generateContent` API.
     Gemini,
 }

@@ -1,14 +1,14 @@
-//! Money: what tokens cost.
+//! Money and model prices.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::answer::Usage;
 use crate::error::ModelError;
+use crate::usage::Usage;
 
-/// An amount of money, exact: thousand-millionths of a US dollar.
+/// An exact amount of money, in billionths of a US dollar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Money {
@@ -16,24 +16,22 @@ pub struct Money {
 }
 
 impl Money {
-    /// From thousand-millionths of a US dollar.
     pub const fn from_nanodollars(nanodollars: u64) -> Self {
         Self { nanodollars }
     }
 
-    /// From dollars, rounded up; nothing for what is no amount.
+    /// Converts from dollars, rounding up; `None` if the value is not a valid amount.
     pub fn from_dollars(dollars: f64) -> Option<Self> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just here")]
         (0.0..=1e9).contains(&dollars).then(|| Self { nanodollars: (dollars * 1e9).ceil() as u64 })
     }
 
-    /// In dollars, for showing.
+    /// In dollars, for display.
     #[expect(clippy::cast_precision_loss, reason = "for showing")]
     pub fn dollars(self) -> f64 {
         self.nanodollars as f64 / 1e9
     }
 
-    /// In thousand-millionths of a US dollar.
     pub const fn nanodollars(self) -> u64 {
         self.nanodollars
     }
@@ -89,14 +87,14 @@ pub struct LongPrice {
 }
 
 impl Price {
-    /// What this usage costs, rounded up.
+    /// The cost of this usage, rounded up.
     pub fn of(&self, usage: &Usage) -> Money {
         let long = self.above.filter(|long| usage.prompt() > long.tokens);
         let (input, cached, output) = match long {
             Some(long) => (long.input, long.cached_input, long.output),
             None => (self.input, self.cached_input, self.output),
         };
-        // Writing into a cache keeps its relation to reading anew.
+        // For long requests, the price of cache writes scales with the input price.
         let write = self
             .cache_write
             .map_or(input, |write| if self.input > 0.0 { write * input / self.input } else { write });
@@ -108,11 +106,11 @@ impl Price {
         ];
         #[expect(clippy::cast_precision_loss, reason = "no bill has that many tokens")]
         let microdollars: f64 = amounts.iter().map(|(tokens, price)| *tokens as f64 * price).sum();
-        // A sum that is whole but for the noise of floating point is not rounded up.
+        // Prevents floating-point noise from rounding up an amount that is exact.
         Money::from_dollars((microdollars - 1e-6).max(0.0) / 1e6).unwrap_or(Money::from_nanodollars(u64::MAX))
     }
 
-    /// Refuses what is no price, naming the setting.
+    /// Rejects an invalid price, naming the setting.
     pub fn check(&self, key: &str) -> Result<(), ModelError> {
         let long = self
             .above

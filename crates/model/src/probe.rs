@@ -1,4 +1,5 @@
-//! Asks an OpenAI-compatible server what it is and what its models can do. Each kind of server says it elsewhere.
+//! Asks an OpenAI-compatible server what it is and what its models can do. Each kind of server reports this
+//! differently.
 
 use std::time::Duration;
 
@@ -7,14 +8,14 @@ use serde_json::{Value, json};
 use crate::error::ModelError;
 use crate::http::Endpoint;
 
-/// How long a server may take to say what it is.
+/// Timeout of each request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of how many of Ollama's models more than the name is asked.
+/// The maximum number of Ollama models whose details are queried.
 const MOST_DESCRIBED: usize = 32;
-/// Ollama cuts conversations without a word at this many tokens unless it was told otherwise.
+/// By default, Ollama silently truncates conversations at this many tokens.
 const OLLAMA_CONTEXT: u32 = 4096;
 
-/// What kind of server it is.
+/// The server software.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerKind {
     Ollama,
@@ -25,7 +26,7 @@ pub(crate) enum ServerKind {
 }
 
 impl ServerKind {
-    /// What people call it.
+    /// The display name.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Ollama => "ollama",
@@ -37,7 +38,7 @@ impl ServerKind {
     }
 }
 
-/// A model that a server offers, as far as it tells.
+/// A model that a server offers, as far as the server describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) id: String,
@@ -45,20 +46,19 @@ pub(crate) struct Served {
     pub(crate) vision: Option<bool>,
     pub(crate) tools: Option<bool>,
     pub(crate) reasoning: Option<bool>,
-    /// How many numbers it is made of.
+    /// Number of parameters.
     pub(crate) parameters: Option<u64>,
-    /// Whether it is in memory already.
+    /// Whether it is already in memory.
     pub(crate) is_loaded: bool,
 }
 
-/// What a server is and offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Server {
     pub(crate) kind: ServerKind,
     pub(crate) models: Vec<Served>,
 }
 
-/// Asks. Fails when nobody answers, or not with a list of models.
+/// Queries a server. Fails if the server is unreachable or does not return a list of models.
 pub(crate) async fn look(endpoint: &Endpoint) -> Result<Server, ModelError> {
     let list = endpoint.get("/models", PATIENCE).await?;
     let data = list["data"].as_array().or_else(|| list["models"].as_array());
@@ -88,7 +88,7 @@ pub(crate) async fn look(endpoint: &Endpoint) -> Result<Server, ModelError> {
     Ok(Server { kind: ServerKind::Other, models })
 }
 
-/// The address without `/v1`.
+/// The URL without `/v1`.
 fn root_of(base_url: &str) -> &str {
     base_url.strip_suffix("/v1").unwrap_or(base_url)
 }
@@ -107,7 +107,7 @@ fn served(model: &Value) -> Option<Served> {
     })
 }
 
-/// llama.cpp: one model, described under `/props`.
+/// llama.cpp serves one model, described under `/props`.
 fn with_props(model: Served, props: &Value) -> Served {
     let caps = &props["chat_template_caps"];
     let said = caps["supports_tools"].as_bool().or_else(|| caps["supports_tool_calls"].as_bool());

@@ -1,21 +1,21 @@
-//! The providers that have a name, and what a configured string means.
+//! The named providers, and the parsing of configured model names.
 
 use crate::error::ModelError;
 use crate::http::{KeyHeader, Reach};
 use crate::name::Dialect;
 
-/// Somebody who serves models.
+/// A model provider.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Provider {
-    /// As it is written before the slash.
+    /// The part before the slash.
     pub id: &'static str,
-    /// Variables of the environment that hold its key, the first that is set counts; none for a local server.
+    /// Environment variables that may contain the key; the first one that is set is used. Empty for a local server.
     pub key_variables: &'static [&'static str],
     pub(crate) dialect: Dialect,
     pub(crate) base_url: &'static str,
 }
 
-/// All that can be written before the slash.
+/// All named providers.
 pub const PROVIDERS: [Provider; 13] = [
     provider("anthropic", &["ANTHROPIC_API_KEY"], Dialect::Anthropic, "https://api.anthropic.com/v1"),
     provider("openai", &["OPENAI_API_KEY"], Dialect::Responses, "https://api.openai.com/v1"),
@@ -47,25 +47,25 @@ const fn provider(
 }
 
 impl Provider {
-    /// Whether it runs on a machine of one's own and wants no key.
+    /// Whether the provider is a local server that needs no key.
     pub fn is_local(&self) -> bool {
         self.key_variables.is_empty()
     }
 }
 
-/// What a configured string means.
+/// A parsed model name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The named provider; nothing for an address.
+    /// The named provider; `None` for a URL.
     pub(crate) provider: Option<&'static Provider>,
-    /// As the provider calls the model; empty where the server is to be asked for its first.
+    /// The provider's name for the model; empty to use the server's default.
     pub(crate) model: String,
-    /// Without a slash at the end.
+    /// Without a trailing slash.
     pub(crate) base_url: String,
 }
 
 impl Target {
-    /// Reads `provider/model`, or an address with an optional `#model`. `key` names the setting in the error.
+    /// Parses `provider/model`, or a URL with an optional `#model`. `key` is the name of the setting in errors.
     pub(crate) fn parse(text: &str, key: &str) -> Result<Self, ModelError> {
         let text = text.trim();
         if text.starts_with("http://") || text.starts_with("https://") {
@@ -92,12 +92,11 @@ impl Target {
         Ok(Self { provider: Some(provider), model: model.to_owned(), base_url: provider.base_url.to_owned() })
     }
 
-    /// How it wants to be spoken to.
     pub(crate) fn dialect(&self) -> Dialect {
         self.provider.map_or(Dialect::OpenAi, |provider| provider.dialect)
     }
 
-    /// Where its key goes.
+    /// The header that carries the key.
     pub(crate) fn key_header(&self) -> KeyHeader {
         match self.dialect() {
             Dialect::OpenAi | Dialect::Responses => KeyHeader::Bearer,
@@ -106,7 +105,7 @@ impl Target {
         }
     }
 
-    /// What people call it: `provider/model`, or the address with `#model`.
+    /// The display name: `provider/model`, or the URL with `#model`.
     pub(crate) fn name(&self) -> String {
         match self.provider {
             Some(provider) => format!("{}/{}", provider.id, self.model),
@@ -115,13 +114,12 @@ impl Target {
         }
     }
 
-    /// Where it is.
     pub(crate) fn reach(&self) -> Reach {
         if is_loopback(&self.base_url) { Reach::Local } else { Reach::Remote }
     }
 }
 
-/// An address that is one, holds no secret, and has no slash at the end.
+/// Validates a URL: it must not contain credentials. Removes a trailing slash.
 pub(crate) fn base_url(text: &str, key: &str) -> Result<String, ModelError> {
     let wrong = |detail: &str| Err(ModelError::Settings { key: key.to_owned(), detail: detail.to_owned() });
     let Ok(url) = reqwest::Url::parse(text) else {
@@ -141,7 +139,7 @@ pub(crate) fn base_url(text: &str, key: &str) -> Result<String, ModelError> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-/// Whether an address is on this machine.
+/// Whether a URL refers to this machine.
 pub(crate) fn is_loopback(base_url: &str) -> bool {
     let Ok(url) = reqwest::Url::parse(base_url) else { return false };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);

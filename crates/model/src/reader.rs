@@ -1,4 +1,4 @@
-//! What the readers of the dialects have in common: events come in one by one, an answer grows.
+//! What the response parsers of all APIs have in common: they consume events one by one and build an answer.
 
 use serde_json::Value;
 
@@ -8,23 +8,23 @@ use crate::error::ModelError;
 use crate::events::Emitter;
 use crate::http::Events;
 
-/// Reads the events of one answer.
+/// Parses the events of one answer.
 pub(crate) trait Reader {
-    /// What one event shows to who watches.
+    /// The events that one API event produces for display.
     type Shown: IntoIterator<Item = ModelEvent>;
 
-    /// Takes the next event.
+    /// Processes the next event.
     fn read(&mut self, event: &Value) -> Result<Self::Shown, ModelError>;
 
-    /// What came so far.
+    /// The answer so far.
     fn draft(&self) -> &Draft;
 
-    /// Whether an event has said that nothing more comes.
+    /// Whether the last event has arrived.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Reads until the end and shows what comes.
+    /// Reads until the end and emits the events for display.
     async fn read_all(&mut self, events: &mut Events, emitter: &Emitter) -> Result<(), ModelError> {
         while !self.is_over()
             && let Some(event) = events.next(self.draft().usage).await?
@@ -36,7 +36,7 @@ pub(crate) trait Reader {
         Ok(())
     }
 
-    /// The reader after these events, for the fuzz targets.
+    /// Processes these events, for the fuzz targets.
     #[cfg(feature = "fuzzing")]
     fn after(mut self, values: &[Value]) -> Option<Self>
     where

@@ -1,4 +1,4 @@
-//! What a model is asked.
+//! Requests to a model.
 
 use std::sync::Arc;
 
@@ -7,68 +7,68 @@ use serde_json::Value;
 
 use crate::message::Message;
 
-/// A request to a model. What requests of one conversation have in common is shared between them.
+/// A request to a model. Requests of one conversation share their common data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelRequest {
-    /// Who the model is to be and what rules hold. May be empty.
+    /// The system prompt. May be empty.
     pub system: Arc<str>,
     /// The conversation, oldest first. A tool call of the assistant is followed by its result.
     pub messages: Vec<Arc<Message>>,
-    /// Whether the last message is a status that only this request has, not a word of the user: no new turn begins with it.
+    /// Whether the last message is a temporary status that only this request contains, not a user message: it does
+    /// not start a new turn.
     #[serde(default)]
     pub ends_with_status: bool,
-    /// Tools that may be called.
+    /// The tools that the model may call.
     pub tools: Arc<[ToolSpec]>,
-    /// Whether one must be.
     #[serde(default)]
     pub tool_choice: ToolChoice,
-    /// Most tokens of the answer; without a value, what the model allows.
+    /// The maximum number of output tokens; by default what the model allows.
     pub max_output_tokens: Option<u32>,
-    /// 0 for the same answer every time, as far as the provider can; without a value its default.
+    /// 0 for deterministic answers, as far as the provider supports it; by default the provider's default.
     pub temperature: Option<f32>,
-    /// How much the model should think, where it can be told.
+    /// How much the model should think, if it supports that.
     #[serde(default)]
     pub effort: Effort,
-    /// Indices of messages that end a prefix which later requests will repeat. Tools and system text are taken to be
-    /// stable without saying. Only the last three count; providers that cache by themselves do not need them.
+    /// Indices of messages that end a prefix which later requests will repeat. Tools and system prompt are always
+    /// considered stable. Only the last three count; providers with automatic caching ignore them.
     #[serde(default)]
     pub cache_after: Vec<usize>,
-    /// The same for all requests of one conversation, so that a provider can send them to where the cache is.
+    /// The same for all requests of one conversation, so that a provider can route them to the server with the cache.
     pub cache_key: Option<String>,
-    /// The answer's text must be JSON of this shape. Not together with tools.
+    /// A JSON schema for the answer's text. Cannot be combined with tools.
     pub output_schema: Option<OutputSchema>,
 }
 
 impl ModelRequest {
-    /// Adds a message at the end.
+    /// Appends a message.
     pub fn say(&mut self, message: Message) {
         self.messages.push(Arc::new(message));
     }
 }
 
-/// A tool as the model sees it.
+/// A tool definition for the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolSpec {
-    /// Letters, digits, `_` and `-`, at most 64.
+    /// At most 64 letters, digits, `_` and `-`.
     pub name: String,
-    /// What it does and when to use it.
+    /// What the tool does and when to use it.
     pub description: String,
-    /// JSON schema of its input; an object.
+    /// JSON schema of the input; must be an object.
     pub input_schema: Value,
 }
 
-/// Whether a tool must be called.
+/// Whether the model must call a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolChoice {
-    /// As the model likes.
+    /// The model decides.
     #[default]
     Auto,
-    /// None, though they stay in the prompt.
+    /// No calls, although the tools stay in the prompt.
     Never,
-    /// At least one.
+    /// At least one call.
     Required,
-    /// This one.
+    /// A call of this tool.
     Tool(String),
 }
 
@@ -76,22 +76,18 @@ pub enum ToolChoice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
-    /// What the provider does when nothing is said.
+    /// The provider's default.
     #[default]
     Unset,
-    /// Little.
     Low,
-    /// Some.
     Medium,
-    /// Much.
     High,
 }
 
-/// A shape for the answer's text.
+/// A JSON schema for the answer's text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutputSchema {
     /// Letters, digits, `_` and `-`.
     pub name: String,
-    /// JSON schema.
     pub schema: Value,
 }

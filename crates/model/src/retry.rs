@@ -1,30 +1,30 @@
-//! When to ask again, and whom: a pure decision. `chain.rs` does the waiting.
+//! Decides whether to retry, and with which model. Does no I/O; `chain.rs` does the waiting.
 
 use std::time::Duration;
 
 use crate::error::{ModelError, Retryable};
 
-/// The wait before the first repetition; it doubles each time.
+/// The delay before the first retry; it doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait of our own choice.
+/// The maximum delay, unless the provider asks for more.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// A provider that asks for more is given up for now.
+/// If a provider asks for a longer delay, the next model is used.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
-/// Answers that cannot be read rarely get better.
+/// The maximum number of retries after malformed responses, which rarely get better.
 const MOST_MALFORMED: u32 = 2;
 
 /// What to do after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Ask the same model again after a wait.
+    /// Retry the same model after a delay.
     Again(Duration),
-    /// Ask the next model, if there is one.
+    /// Use the next model, if there is one.
     Next,
-    /// Tell the caller.
+    /// Return the error to the caller.
     Stop,
 }
 
-/// Decides after `failures` failed attempts (at least one) at the same model. `jitter` is between 0 and 1.
+/// Decides after `failures` failed attempts (at least one) with the same model. `jitter` is between 0 and 1.
 pub(crate) fn decide(error: &ModelError, failures: u32, retries: u32, jitter: f64) -> Decision {
     match error.retryable() {
         Retryable::No => return Decision::Stop,
@@ -39,7 +39,7 @@ pub(crate) fn decide(error: &ModelError, failures: u32, retries: u32, jitter: f6
     let doubled = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_WAIT);
     match error.retry_after() {
         Some(asked) if asked > LONGEST_PATIENCE => Decision::Next,
-        // Not earlier than asked, and not all at the same time.
+        // Not before the requested time, and with jitter so that clients do not retry simultaneously.
         Some(asked) => Decision::Again(asked + FIRST_WAIT.mul_f64(jitter)),
         None => Decision::Again(doubled.mul_f64(0.5 + jitter / 2.0)),
     }

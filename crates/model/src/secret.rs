@@ -1,13 +1,13 @@
-//! A key that does not print itself.
+//! A key that is never printed.
 
 use std::fmt;
 
-/// A key. Prints as `***`, is not serializable, and shows itself only to who asks for it by name.
+/// A key. It prints as `***`, is not serializable, and is only accessible through [`Secret::reveal`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps a key; white space around it, such as a file's last line end, is not part of it.
+    /// Stores a key without surrounding white space, such as the line feed at the end of a file.
     pub fn new(text: &str) -> Self {
         Self(text.trim().to_owned())
     }
@@ -18,7 +18,7 @@ impl Secret {
         &self.0
     }
 
-    /// Replaces every copy of the key in a text: what a provider says may repeat what it was sent.
+    /// Redacts every copy of the key in a text: a provider's message may repeat what it received.
     #[must_use]
     pub fn hide_in(&self, text: &str) -> String {
         if self.0.len() < 4 { text.to_owned() } else { text.replace(&self.0, "***") }

@@ -1,4 +1,4 @@
-//! What a caller can set. The binary fills this from its configuration; this crate reads no environment.
+//! Settings of this crate. The binary fills them from its configuration; this crate does not read the environment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::price::Price;
 use crate::provider::{self, Target};
 use crate::secret::Secret;
 
-/// Where local servers listen when nobody says otherwise: Ollama, llama.cpp (two), LM Studio, vLLM.
+/// Default ports of local servers: Ollama, llama.cpp (two), LM Studio, vLLM.
 const LOCAL_PORTS: [u16; 5] = [11434, 8080, 8081, 1234, 8000];
 
 /// What a model can take and do.
@@ -33,52 +33,49 @@ pub struct ModelLimits {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolMode {
-    /// Whatever the server says the model can do.
+    /// According to what the server reports about the model.
     #[default]
     Auto,
-    /// By the provider's own tool calls.
+    /// With the provider's native tool calls.
     Native,
-    /// Written as JSON in the text, held to a schema where the server can.
+    /// As JSON in the text, constrained by a schema if the server supports it.
     Prompted,
 }
 
-/// Everything that [`crate::connect`] needs to know.
+/// The input of [`crate::connect`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// `provider/model`, or the address of an OpenAI-compatible server with an optional `#model`. Without one, a local
-    /// server is looked for.
+    /// `provider/model`, or the URL of an OpenAI-compatible server with an optional `#model`. If absent, a local
+    /// server is used if one is found.
     pub name: Option<String>,
-    /// Who is asked when the first cannot answer, in order.
+    /// The models to use if the first one fails, in order.
     pub fallback: Vec<String>,
-    /// Address instead of the provider's own, for the first model: a gateway, a test.
+    /// Overrides the provider's URL for the first model, such as with a gateway or in a test.
     pub base_url: Option<String>,
-    /// Key for the first model, whoever its provider is.
+    /// Key for the first model, whatever its provider.
     pub key: Option<Secret>,
     /// Keys by provider, such as `anthropic`.
     pub provider_keys: BTreeMap<String, Secret>,
-    /// How tool calls are made.
     pub tools: ToolMode,
-    /// Instead of what the table or the server says.
+    /// Overrides the limit from the table or the server.
     pub context_tokens: Option<u32>,
-    /// Instead of what the table or the server says.
+    /// Overrides the limit from the table or the server.
     pub output_tokens: Option<u32>,
-    /// Prices before those of the table, by model name.
+    /// Prices by model name; they override the table.
     pub prices: BTreeMap<String, Price>,
-    /// How long a connection may take.
     pub connect_timeout: Duration,
-    /// How long nothing may come, before the first bit of an answer and between two. Without a value three minutes, and
-    /// a quarter of an hour from a server on this machine, which may read a long prompt slowly.
+    /// The maximum time without any data, before and during an answer. Defaults to three minutes, and to a quarter of
+    /// an hour for a server on this machine, which may process a long prompt slowly.
     pub silence_timeout: Option<Duration>,
-    /// How often the same model is asked again before the next is.
+    /// How often the same model is retried before the next one is used.
     pub retries: u32,
-    /// Whether local servers are looked for where nothing is named.
+    /// Whether to look for local servers if no model is configured.
     pub local: bool,
-    /// The ports of this machine at which they are looked for.
+    /// The local ports to check.
     pub local_ports: Vec<u16>,
-    /// Addresses that jobs may name beside those above, where not everybody may do everything; each with an optional
-    /// `#model`.
+    /// Additional URLs that jobs may name if their permissions are restricted; each with an optional `#model`.
     pub jobs_may: Vec<String>,
-    /// Whether the answers of the first model were written down beforehand, as those of a demonstration.
+    /// Whether the answers of the first model are recorded, as in the demo.
     pub is_recorded: bool,
 }
 
@@ -106,7 +103,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses what cannot be right, by the name of the setting, without asking anybody.
+    /// Rejects invalid settings by name, without network access.
     pub fn check(&self) -> Result<(), ModelError> {
         self.named().map(|_| ())?;
         for (index, name) in self.jobs_may.iter().enumerate() {
@@ -122,8 +119,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether a job may name this model where not everybody may do everything: providers, and servers that the operator
-    /// has named. Any other address would let its caller use this server to look around in the operator's network.
+    /// Whether a restricted job may name this model: providers, and servers that the operator has configured. Any
+    /// other URL would let the caller use this server to probe the operator's network.
     pub fn allows(&self, name: &str) -> bool {
         let Ok(wanted) = Target::parse(name, "model") else { return true };
         if wanted.provider.is_some() {
@@ -138,7 +135,7 @@ impl Settings {
         })
     }
 
-    /// What is named: the first model, then the fallbacks.
+    /// The configured models: the first one, then the fallbacks.
     pub(crate) fn named(&self) -> Result<Vec<Target>, ModelError> {
         let mut targets = Vec::new();
         match (&self.name, &self.base_url) {

@@ -1,22 +1,21 @@
-//! Server-sent events: bytes in, events out. Pure; who reads the bytes and how long they may take is `http.rs`.
+//! Parses server-sent events. Does no I/O; `http.rs` reads the bytes and enforces timeouts.
 
-/// Longest event: an image or a whole answer in one piece fits, an endless line does not.
+/// The maximum size of an event: an image or a complete answer fits, an endless line does not.
 const MOST_BYTES: usize = 32 * 1024 * 1024;
 
-/// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SseEvent {
-    /// The event's name; empty where none was given.
+    /// The event's name; empty if there is none.
     pub(crate) name: String,
-    /// The data; lines joined by line ends.
+    /// The data; lines are joined by line feeds.
     pub(crate) data: String,
 }
 
-/// An event that never ends.
+/// The event exceeds the maximum size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// Takes bytes in pieces of any size.
+/// An incremental decoder that accepts pieces of any size.
 #[derive(Debug, Default)]
 pub(crate) struct SseDecoder {
     line: Vec<u8>,
@@ -28,7 +27,7 @@ pub(crate) struct SseDecoder {
 }
 
 impl SseDecoder {
-    /// The events that these bytes complete.
+    /// Returns the events that these bytes complete.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, TooLong> {
         let mut events = Vec::new();
         for byte in bytes {
@@ -45,7 +44,7 @@ impl SseDecoder {
         Ok(events)
     }
 
-    /// What is left when the bytes end: servers forget the last empty line.
+    /// Returns the last event at the end of the stream: some servers omit the final empty line.
     pub(crate) fn finish(mut self) -> Option<SseEvent> {
         let whole = if self.line.is_empty() { None } else { self.end_line() };
         whole.or_else(|| self.end_event())
@@ -70,7 +69,7 @@ impl SseDecoder {
                 self.data.extend_from_slice(value);
             }
             b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
-            // `id`, `retry`, comments and what nobody knows.
+            // Ignores `id`, `retry`, comments and unknown fields.
             _ => {}
         }
         None

@@ -1,5 +1,5 @@
-//! Which model agents use and what else could be reached, as one document: `caisson models --json` and
-//! `GET /v1/models` show the same. It holds no key.
+//! The model that agents use and all reachable models, as one document for `caisson models --json` and `GET
+//! /v1/models`. It contains no keys.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -45,22 +45,30 @@ impl From<&ModelError> for Trouble {
     }
 }
 
+impl Trouble {
+    /// Why the models of a source are not known; `None` if they are.
+    fn of(source: &Source) -> Option<Self> {
+        let code = source.trouble_code.unwrap_or("model_unreachable").to_owned();
+        Some(Self { code, detail: source.trouble.clone()? })
+    }
+}
+
 impl Survey {
-    /// Whether agents have a model that can be asked.
+    /// Whether agents have a usable model.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.model.is_some() && self.trouble.is_none()
     }
 }
 
-/// Asks everybody that can be asked. A server or provider that does not answer is listed with its trouble.
+/// Queries all servers and providers. Those that do not answer are listed with their error.
 pub async fn survey(settings: &Settings) -> Result<Survey, ModelError> {
     let (sources, used) = futures::join!(list(settings), connect(settings));
     let sources = sources?;
     let is_named = settings.name.is_some() || settings.base_url.is_some();
     let (model, trouble) = match used {
         Ok(model) => {
-            let trouble = sources.first().filter(|_| is_named).and_then(Source::as_trouble);
+            let trouble = sources.first().filter(|_| is_named).and_then(Trouble::of);
             (Some(UsedModel { name: model.name().clone(), limits: model.limits() }), trouble)
         }
         Err(error) => (None, Some(Trouble::from(&error))),

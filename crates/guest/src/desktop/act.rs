@@ -1,4 +1,4 @@
-//! Carries out one action.
+//! Performs one desktop action.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use crate::guest::Guest;
 use crate::output::{Cursor, Next, Reach};
 use crate::{process, sys};
 
-/// How often it is looked for a window that is waited for, and how long where nothing was said.
+/// How often to look for an awaited window, and for how long if the request sets no limit.
 const WINDOW_PAUSE: Duration = Duration::from_millis(25);
 const WINDOW_PATIENCE_S: f64 = 10.0;
-/// How much of what it printed is shown then.
+/// How many output chunks the error message of a failed launch may include.
 const LAUNCH_CHUNKS: u64 = 8;
-/// A program that ends badly so soon was not launched.
+/// A launch fails if the program exits with an error within this time.
 const LAUNCH_WATCH: Duration = Duration::from_millis(300);
 
-/// What an action gave: the answer, and an image where it announces one.
+/// The result of an action: the reply, and the image that the reply announces, if any.
 pub(super) type Done = Result<(GuiReply, Vec<u8>), GuiError>;
 
-/// Carries out an action on the desktop, which is started where needed.
+/// Performs an action. Starts the desktop if it is not running.
 pub(super) async fn act(guest: &Rc<Guest>, spec: &DesktopSpec, action: GuiAction) -> Done {
     let _held: DesktopUse = acquire(guest, spec).await?;
     let nothing = |()| (GuiReply::default(), Vec::new());
@@ -54,7 +54,7 @@ pub(super) async fn act(guest: &Rc<Guest>, spec: &DesktopSpec, action: GuiAction
 }
 
 impl super::Display {
-    /// What hands do.
+    /// Performs a mouse or keyboard action.
     fn input(&mut self, action: GuiAction) -> Result<(), GuiError> {
         match action {
             GuiAction::Move { x, y } => {
@@ -124,7 +124,7 @@ async fn wait(guest: &Rc<Guest>, seconds: Option<f64>, title: Option<String>) ->
     }
 }
 
-/// Starts a program like any call of its own, so that its output is bounded and its end is noticed.
+/// Starts a program as a separate call, so that its output is bounded and its end is noticed.
 async fn launch(guest: &Rc<Guest>, spec: &DesktopSpec, command: String) -> Done {
     if command.trim().is_empty() || command.contains('\0') {
         return Err(bad_input("`command` is empty or has a NUL character"));
@@ -167,7 +167,7 @@ fn shorten(command: &str) -> String {
     command.chars().take(120).collect()
 }
 
-/// The last lines of a program that has failed.
+/// The last lines of output of a failed program.
 fn last_output(call: &crate::calls::ProcessCall) -> String {
     let store = call.store.borrow();
     let mut cursor = Cursor::at(store.next_sequence().saturating_sub(LAUNCH_CHUNKS));

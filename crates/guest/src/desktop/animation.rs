@@ -1,5 +1,5 @@
-//! An animated PNG on disk. It is whole after every frame, whoever reads it: a frame holds only the part of the screen
-//! that has changed, is written over the mark of the end, and brings a new one.
+//! An animated PNG on disk. The file is complete after every frame: a frame holds only the part of the screen that
+//! changed, overwrites the end marker, and appends a new one.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 
 use super::packed::{Packed, begin_file, put_chunk};
 
-/// Where the number of frames stands: behind the signature and the header.
+/// Offset of the frame count, right after the signature and the header.
 const COUNT_AT: u64 = 33;
-/// Times are counted in milliseconds.
+/// Delays are in milliseconds.
 const PER_SECOND: u16 = 1000;
-/// How long the newest frame is shown, which nothing has followed yet.
+/// The delay of the newest frame, until another frame follows.
 const LAST_MILLISECONDS: u16 = 1000;
 
-/// A part of the screen.
+/// A rectangle on the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Area {
     pub(super) x: u32,
@@ -23,18 +23,18 @@ pub(super) struct Area {
     pub(super) height: u32,
 }
 
-/// A file that grows by frames.
+/// An animation file that grows frame by frame.
 pub(super) struct Animation {
     file: File,
     frames: u32,
-    /// The number of the next chunk that has one.
+    /// The next sequence number for chunks that have one.
     sequence: u32,
-    /// Where the mark of the end is.
+    /// Offset of the end marker.
     end: u64,
     last: Option<Control>,
 }
 
-/// What is said of a frame before its pixels.
+/// The metadata that precedes the pixels of a frame (`fcTL`).
 #[derive(Debug, Clone, Copy)]
 struct Control {
     at: u64,
@@ -43,7 +43,7 @@ struct Control {
 }
 
 impl Animation {
-    /// Begins an empty file for pictures of this size.
+    /// Begins a file without frames for screens of this size.
     pub(super) fn begin(file: File, width: u32, height: u32) -> io::Result<Self> {
         let mut bytes = begin_file(width, height);
         put_chunk(&mut bytes, b"acTL", &count(0));
@@ -51,12 +51,13 @@ impl Animation {
         Ok(Self { file, frames: 0, sequence: 0, end: bytes.len() as u64, last: None })
     }
 
-    /// Bytes so far.
+    /// Size of the file so far, without the end marker.
     pub(super) fn bytes(&self) -> u64 {
         self.end
     }
 
-    /// Adds a frame: the rows of an area, the first time that of everything. The frame before it was shown for so long.
+    /// Adds a frame with the rows of `area`; the first frame must cover the whole screen. `before_ms` is how long the
+    /// previous frame was visible.
     pub(super) fn add<'a>(
         &mut self,
         area: Area,
@@ -100,13 +101,13 @@ impl Control {
         let mut content = [self.sequence, width, height, x, y].map(u32::to_be_bytes).concat();
         content.extend_from_slice(&milliseconds.to_be_bytes());
         content.extend_from_slice(&PER_SECOND.to_be_bytes());
-        // Left standing when the next one comes, and put there as it is.
+        // Leave the frame in place for the next one; copy its pixels without blending.
         content.extend_from_slice(&[0, 0]);
         content
     }
 }
 
-/// So many frames, shown once.
+/// The content of `acTL`: the number of frames, played once.
 fn count(frames: u32) -> Vec<u8> {
     [frames, 1].map(u32::to_be_bytes).concat()
 }

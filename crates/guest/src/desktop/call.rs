@@ -1,4 +1,4 @@
-//! A journalled action: done once, its result kept for whoever asks again with the same key.
+//! A journaled desktop action: performed once, with its result kept for repeated requests with the same key.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -8,12 +8,10 @@ use tokio::sync::watch;
 
 use crate::calls::write_file;
 
-/// Where the image of a result is, in the folder of the call.
+/// The file for the image of a result, in the folder of the call.
 const IMAGE_FILE: &str = "image.png";
 
-/// One journalled action.
 pub(crate) struct GuiCall {
-    /// Its name.
     pub(crate) key: CallKey,
     folder: PathBuf,
     result: RefCell<Option<GuiResult>>,
@@ -21,17 +19,15 @@ pub(crate) struct GuiCall {
 }
 
 impl GuiCall {
-    /// An action that is about to be done.
     pub(crate) fn new(key: CallKey, folder: PathBuf) -> Self {
         Self { key, folder, result: RefCell::new(None), is_done: watch::Sender::new(false) }
     }
 
-    /// Whether it was done.
     pub(crate) fn is_done(&self) -> bool {
         *self.is_done.borrow()
     }
 
-    /// Keeps the result and tells those that wait.
+    /// Stores the result and wakes the waiters.
     pub(crate) fn finish(&self, mut result: GuiResult, image: &[u8]) {
         if !image.is_empty()
             && let Err(error) = write_file(&self.folder, IMAGE_FILE, image)
@@ -43,7 +39,7 @@ impl GuiCall {
         self.is_done.send_replace(true);
     }
 
-    /// The result with its image, once there is one.
+    /// Waits for the result and its image.
     pub(crate) async fn result(&self) -> (GuiResult, Vec<u8>) {
         let _ = self.is_done.subscribe().wait_for(|done| *done).await;
         let lost = || {
@@ -62,7 +58,7 @@ impl GuiCall {
         }
     }
 
-    /// The host has the result: the image is dropped.
+    /// Drops the image because the host has the result.
     pub(crate) fn forget(&self) {
         let _ = std::fs::remove_file(self.folder.join(IMAGE_FILE));
     }

@@ -1,4 +1,4 @@
-//! The connection to the X server. It lives on one thread; every wait on it has a limit.
+//! The connection to the X server. It stays on one thread. Every wait on it has a time limit.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,11 +18,11 @@ use x11rb::utils::RawFdContainer;
 use super::screenshot::SharedPixels;
 use super::{X_SOCKET, wallpaper};
 
-/// How long the X server may keep one action waiting.
+/// How long one action may wait for the X server.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 x11rb::atom_manager! {
-    /// Names that window managers and clients agree on.
+    /// Atoms that window managers and clients share.
     pub(super) Names: NamesCookie {
         UTF8_STRING,
         _NET_ACTIVE_WINDOW,
@@ -34,7 +34,7 @@ x11rb::atom_manager! {
     }
 }
 
-/// A stream that gives up: what is at its other end may never answer.
+/// A stream with a deadline, because the program at the other end may never respond.
 pub(super) struct Patient {
     inner: DefaultStream,
     deadline: Cell<Instant>,
@@ -75,16 +75,16 @@ impl Stream for Patient {
     }
 }
 
-/// The X server as the guest sees it.
+/// A connection to the X server.
 pub(crate) struct Display {
     pub(super) connection: RustConnection<Patient>,
     pub(super) root: Window,
     pub(super) width: u16,
     pub(super) height: u16,
     pub(super) names: Names,
-    /// Keys without a meaning of their own that were given one by us.
+    /// Unassigned keys that the guest has given a temporary meaning.
     pub(super) lent_keys: Vec<u8>,
-    /// Where the server writes pictures of the screen.
+    /// The memory into which the server writes screenshots.
     pub(super) shared: Option<SharedPixels>,
 }
 
@@ -92,12 +92,12 @@ thread_local! {
     static DISPLAY: RefCell<Option<Display>> = const { RefCell::new(None) };
 }
 
-/// Lends the display of this thread, connecting first where needed. A connection that broke is not used again.
+/// Runs `work` with this thread's display. Connects first if needed. Drops a connection that failed.
 pub(super) fn with_display<T>(work: impl FnOnce(&mut Display) -> Result<T, GuiError>) -> Result<T, GuiError> {
     DISPLAY.with_borrow_mut(|slot| {
         if let Some(display) = slot {
             display.be_patient();
-            // The server may have been started anew since.
+            // The server may have restarted since the last use.
             if display.ping().is_err() {
                 *slot = None;
             }
@@ -119,7 +119,7 @@ impl Display {
         let socket = socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
-            // A full queue of connections is an error, not a wait.
+            // If the connection queue is full, fail instead of waiting.
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         );
@@ -141,21 +141,21 @@ impl Display {
         Ok(display)
     }
 
-    /// Gives the next action its time.
+    /// Starts a new time limit for the next action.
     pub(super) fn be_patient(&self) {
         self.connection.stream().deadline.set(Instant::now() + PATIENCE);
     }
 
-    /// Waits until the server has done all that was asked.
+    /// Waits until the server has processed all requests.
     pub(super) fn ping(&self) -> Result<(), GuiError> {
         let asked = self.connection.get_input_focus().map_err(|error| lost(&error))?;
         asked.reply().map_err(|error| lost(&error))?;
-        // Events that nobody wants would pile up.
+        // Discard events, which would otherwise pile up.
         while let Ok(Some(_)) = self.connection.poll_for_event() {}
         Ok(())
     }
 
-    /// Succeeds where the server answers; it has answered already.
+    /// Does nothing: to get here, the connection must already work.
     #[expect(
         clippy::unnecessary_wraps,
         clippy::unused_self,
@@ -165,13 +165,13 @@ impl Display {
         Ok(())
     }
 
-    /// Whether a window manager is there.
+    /// Whether a window manager is running.
     pub(super) fn has_manager(&mut self) -> Result<bool, GuiError> {
         let windows = self.numbers(self.root, self.names._NET_SUPPORTING_WM_CHECK, 1)?;
         Ok(windows.first().is_some_and(|window| *window != 0))
     }
 
-    /// A property that holds numbers, at most so many.
+    /// Reads a property with numbers, at most `most` of them.
     pub(super) fn numbers(&self, window: Window, name: Atom, most: u32) -> Result<Vec<u32>, GuiError> {
         let asked = self.connection.get_property(false, window, name, 0u32, 0, most);
         match asked.map_err(|error| lost(&error))?.reply() {
@@ -183,22 +183,22 @@ impl Display {
     }
 }
 
-/// The X server is gone or does not answer.
+/// The error for an X server that is gone or does not respond.
 pub(super) fn lost(error: &(impl std::fmt::Display + ?Sized)) -> GuiError {
     GuiError { code: GuiErrorCode::NoDesktop, message: format!("the X server does not answer: {error}") }
 }
 
-/// Turns an error of a request without an answer into ours.
+/// Converts the error of a request without a reply.
 pub(super) fn sent<T>(result: Result<T, ConnectionError>) -> Result<(), GuiError> {
     result.map(drop).map_err(|error| lost(&error))
 }
 
-/// Turns an error of a request with an answer into ours.
+/// Converts the error of a request with a reply.
 pub(super) fn answered<T>(result: Result<T, ReplyError>) -> Result<T, GuiError> {
     result.map_err(|error| lost(&error))
 }
 
-/// A new number for something on the server.
+/// Allocates a resource ID on the server.
 pub(super) fn new_id(display: &Display) -> Result<u32, GuiError> {
     let made: Result<u32, ReplyOrIdError> = display.connection.generate_id();
     made.map_err(|error| lost(&error))

@@ -1,4 +1,5 @@
-//! Typing. A character that the keyboard lacks is lent a key that has no meaning, so that any text can be typed.
+//! Typing. Any text can be typed: a character that is missing on the keyboard gets temporarily assigned to an unused
+//! key.
 
 use std::collections::{HashMap, HashSet};
 use std::thread::sleep;
@@ -12,25 +13,26 @@ use super::bad_input;
 use super::display::{Display, answered, lost, sent};
 use super::keys::{parse_chord, symbol_of};
 
-/// Programs hear of a lent key and look up its new meaning when they get to it: so long nothing is changed again.
+/// Programs notice a reassigned key and look up its new meaning with a delay. No key is reassigned again during this
+/// time.
 const LEND_PAUSE: Duration = Duration::from_millis(60);
-/// What was typed with a key is read before the key gets another meaning, also by a program that is slow.
+/// A slow program must have read what was typed with a key before the key is reassigned.
 const TAKE_BACK_PAUSE: Duration = Duration::from_millis(250);
-/// Keys pressed before the server is waited for: its queue is not endless.
+/// How many keys to press before waiting for the server, whose queue is limited.
 const KEYS_IN_A_ROW: usize = 32;
 const SHIFT: u32 = 0xffe1;
 
-/// How to type one symbol.
+/// The key that types a symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) code: u8,
     pub(super) with_shift: bool,
 }
 
-/// What the keys mean now.
+/// The current keyboard mapping.
 pub(super) struct Mapping {
     keys: HashMap<u32, Key>,
-    /// Keys without a meaning.
+    /// Keys without an assigned symbol.
     spare: Vec<u8>,
 }
 
@@ -58,7 +60,7 @@ impl Mapping {
 }
 
 impl Display {
-    /// What the keys mean now.
+    /// Reads the current keyboard mapping.
     pub(super) fn mapping(&self) -> Result<Mapping, GuiError> {
         let setup = self.connection.setup();
         let (first, last) = (setup.min_keycode, setup.max_keycode);
@@ -68,7 +70,7 @@ impl Display {
         Ok(Mapping::read(first, usize::from(reply.keysyms_per_keycode), &reply.keysyms))
     }
 
-    /// Presses keys together, in order, and releases them the other way round.
+    /// Presses keys in order, then releases them in reverse order.
     pub(super) fn press_chord(&mut self, chord: &str) -> Result<(), GuiError> {
         let symbols = parse_chord(chord).map_err(bad_input)?;
         let (mapping, _) = self.lend(&symbols)?;
@@ -89,7 +91,6 @@ impl Display {
         self.ping()
     }
 
-    /// Types a text.
     pub(super) fn type_text(&mut self, text: &str) -> Result<(), GuiError> {
         if text.chars().count() > MAX_TYPED {
             return Err(bad_input(format!("a text of at most {MAX_TYPED} characters can be typed at once")));
@@ -98,7 +99,7 @@ impl Display {
         if let Some(bad) = text.chars().find(bad) {
             return Err(bad_input(format!("{bad:?} is no character to type; use `key` for keys")));
         }
-        // A line end of two characters is one key.
+        // CRLF is a single press of Return.
         let symbols: Vec<u32> = text.replace("\r\n", "\n").chars().map(symbol_of).collect();
         let mut rest = symbols.as_slice();
         while !rest.is_empty() {
@@ -118,7 +119,7 @@ impl Display {
     fn press_all(&self, symbols: &[u32], mapping: &Mapping) -> Result<(), GuiError> {
         let shift = mapping.find(SHIFT).map(|key| key.code);
         for some in symbols.chunks(KEYS_IN_A_ROW) {
-            // A long text takes its time; each piece has the whole of it.
+            // Typing a long text takes time. Each piece gets the full time limit.
             self.be_patient();
             for symbol in some {
                 let Some(key) = mapping.find(*symbol) else { continue };
@@ -133,8 +134,8 @@ impl Display {
         Ok(())
     }
 
-    /// Gives symbols that no key has one of the keys without a meaning, or one that was lent before and is not needed now.
-    /// What the keys mean then, and how many of the symbols can be typed with them.
+    /// Assigns keys to those symbols that have none. Uses keys without a symbol, or keys lent earlier that the batch
+    /// does not need. Returns the new mapping and how many of the symbols it can type.
     fn lend(&mut self, symbols: &[u32]) -> Result<(Mapping, usize), GuiError> {
         let mut mapping = self.mapping()?;
         let Batch { count, loans } = mapping.plan(symbols, &self.lent_keys);
@@ -146,11 +147,11 @@ impl Display {
             sleep(TAKE_BACK_PAUSE);
         }
         for (symbol, code) in &loans {
-            // The same with and without shift.
+            // The same symbol with and without Shift.
             sent(self.connection.change_keyboard_mapping(1, *code, 2, &[*symbol, *symbol]))?;
         }
         mapping.take(&loans);
-        // Those that were lent longest ago are taken back first.
+        // Keep the order: the keys lent longest ago are reassigned first.
         self.lent_keys.retain(|lent| loans.iter().all(|(_, code)| code != lent));
         self.lent_keys.extend(loans.iter().map(|(_, code)| *code));
         self.ping()?;
@@ -159,18 +160,18 @@ impl Display {
     }
 }
 
-/// How far a text can be typed, and what must be lent for it.
+/// How much of a text can be typed at once, and the assignments it needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
-    /// So many symbols.
+    /// Number of symbols.
     count: usize,
-    /// Symbols and their keys.
+    /// Symbols and the keys assigned to them.
     loans: Vec<(u32, u8)>,
 }
 
 impl Mapping {
-    /// Plans to type as many of the symbols as there are keys for. A key that one of them needs as it is, is not lent to
-    /// another.
+    /// Plans to type as many symbols as possible. Does not reassign a key that one of the symbols needs with its
+    /// current meaning.
     fn plan(&self, symbols: &[u32], lent: &[u8]) -> Batch {
         let mut free = self.spare.iter().chain(lent).copied();
         let mut needed: HashSet<u8> = HashSet::new();
@@ -196,7 +197,7 @@ impl Mapping {
         Batch { count: symbols.len(), loans }
     }
 
-    /// Takes in what was lent.
+    /// Applies assignments to the mapping.
     fn take(&mut self, loans: &[(u32, u8)]) {
         self.keys.retain(|_, key| loans.iter().all(|(_, code)| *code != key.code));
         self.spare.retain(|spare| loans.iter().all(|(_, code)| code != spare));
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(full.plan(&[5], &[]), Batch { count: 0, loans: vec![] });
     }
 
-    /// Types with a keyboard that does what it is told, and gives what a program would see.
+    /// Types with a simulated keyboard and returns what a program would receive.
     fn typed(symbols: &[u32], mapping: &mut Mapping, lent: &mut Vec<u8>) -> Vec<u32> {
         let mut seen = Vec::new();
         let mut rest = symbols;
@@ -240,7 +241,7 @@ mod tests {
             lent.extend(loans.iter().map(|(_, code)| *code));
             for symbol in &rest[..count] {
                 let code = mapping.find(*symbol).unwrap().code;
-                // A key has one meaning, whatever we believe.
+                // A key has only one meaning, no matter what the mapping says.
                 let meanings: Vec<u32> = mapping
                     .keys
                     .iter()
@@ -264,7 +265,7 @@ mod tests {
             let mut lent = Vec::new();
             let many: Vec<u32> = (0..300).map(|number| 0x0100_4e00 + number).chain([0x61]).collect();
             assert_eq!(typed(&many, &mut mapping, &mut lent), many);
-            // Those of before among new ones: keys that are needed as they are must not be taken back for others.
+            // Mix earlier characters with new ones: a key needed with its current meaning must not be reassigned.
             let mixed: Vec<u32> =
                 many[250..300].iter().chain(&many[..50]).chain(&[0x0101_f600]).copied().collect();
             assert_eq!(typed(&mixed, &mut mapping, &mut lent), mixed, "{spare} spare keys");

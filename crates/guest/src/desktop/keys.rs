@@ -1,6 +1,6 @@
-//! The names of keys, and the symbols that X has for them and for characters.
+//! Key names and the X keysyms of keys and characters.
 
-/// Names that callers may write, in lower case, and their symbols.
+/// Accepted key names, in lower case, with their keysyms.
 const NAMED: [(&str, u32); 62] = [
     ("return", 0xff0d),
     ("enter", 0xff0d),
@@ -68,7 +68,7 @@ const NAMED: [(&str, u32); 62] = [
 const FIRST_FUNCTION_KEY: u32 = 0xffbe;
 const FUNCTION_KEYS: u32 = 24;
 
-/// The symbol of a character.
+/// The keysym of a character.
 pub(super) fn symbol_of(character: char) -> u32 {
     match character {
         '\n' | '\r' => 0xff0d,
@@ -80,7 +80,7 @@ pub(super) fn symbol_of(character: char) -> u32 {
     }
 }
 
-/// The symbol of a key by its name, or of a single character.
+/// The keysym of a named key or of a single character.
 fn symbol_by_name(name: &str) -> Option<u32> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next()) {
@@ -94,10 +94,10 @@ fn symbol_by_name(name: &str) -> Option<u32> {
     (1..=FUNCTION_KEYS).contains(&number).then(|| FIRST_FUNCTION_KEY + number - 1)
 }
 
-/// The symbols of keys pressed together, such as `ctrl+shift+t`; the error is for people.
+/// Parses keys to press together, such as `ctrl+shift+t`, into keysyms. The error is a message for the user.
 pub(super) fn parse_chord(chord: &str) -> Result<Vec<u32>, String> {
     const MOST: usize = 8;
-    // A plus at the end is the key itself.
+    // A trailing plus is the plus key itself.
     let (rest, last) = match chord.strip_suffix("++") {
         Some(rest) => (rest, Some("plus")),
         None if chord == "+" => ("", Some("plus")),

@@ -1,7 +1,8 @@
-//! The desktop: an X server that speaks VNC and a window manager, both services, and what is done on them over X11.
+//! The desktop: an X server with built-in VNC and a window manager, both run as services, and actions performed over
+//! X11.
 //!
-//! Everything that speaks to the X server happens on one thread made at the start ([`display`]), with a limit on every
-//! wait: what listens on the display's socket belongs to the job and may be anything.
+//! All communication with the X server happens on one dedicated thread ([`display`]), and every wait has a time
+//! limit: the listener on the display's socket belongs to the job and may be any program.
 
 mod act;
 mod animation;
@@ -35,27 +36,26 @@ use crate::services::{ServiceFailure, ServiceUse, Services};
 use display::Display;
 use record::Recorder;
 
-/// Where the VNC server listens, below the home: jobs clear `/tmp` more readily. Nothing outside the sandbox has this
-/// path, and there is no TCP port.
+/// The folder of the VNC socket below the home directory, because jobs are more likely to clear `/tmp`. The path is
+/// not reachable from outside the sandbox, and there is no TCP port.
 const VNC_FOLDER: &str = ".cache/caisson";
 const VNC_NAME: &str = "vnc";
-/// The agent's home, where nobody says otherwise.
+/// The agent's home directory, unless `HOME` is set.
 const HOME: &str = "/home/agent";
-/// The names of services: the screen, and the browser that the host starts on it.
+/// Names of services: the X server, and the browser that the host starts on it.
 const X_SERVER: &str = "x-server";
 const BROWSER: &str = "browser";
-/// Where the X server listens.
+/// The socket of the X server.
 const X_SOCKET: &str = "/tmp/.X11-unix/X1";
-/// The longest time that a window manager which has not failed may take to manage the display, and how often this is
-/// checked.
+/// How long a running window manager may take to manage the display, and how often to check.
 const MANAGER_PATIENCE: Duration = Duration::from_secs(60);
 const MANAGER_PAUSE: Duration = Duration::from_millis(4);
-/// The services stop so soon after the last user: who keeps the desktop alive is [`keep`].
+/// The services stop this soon after the last user leaves. [`keep`] keeps the desktop alive beyond that.
 const SERVICE_IDLE_MS: u64 = 500;
-/// How often it is looked whether the desktop is still used.
+/// How often to check whether the desktop is still in use.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is remembered of the desktop.
+/// State of the desktop across uses.
 #[derive(Default)]
 pub(crate) struct Desktop {
     is_kept: Cell<bool>,
@@ -64,13 +64,13 @@ pub(crate) struct Desktop {
 }
 
 impl Desktop {
-    /// What records the desktop, where that is wanted.
+    /// The recorder, if the desktop is being recorded.
     pub(crate) fn recorder(&self) -> Option<Rc<Recorder>> {
         self.recorder.borrow().clone()
     }
 }
 
-/// Keeps the desktop running.
+/// Keeps the desktop running until dropped.
 pub(crate) struct DesktopUse {
     _manager: ServiceUse,
     _server: ServiceUse,
@@ -84,21 +84,21 @@ fn bad_input(message: impl Into<String>) -> GuiError {
     GuiError { code: GuiErrorCode::BadInput, message: message.into() }
 }
 
-/// Starts the desktop where needed; there is a window manager when this returns.
+/// Starts the desktop if it is not running. A window manager is running when this returns.
 pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<DesktopUse, GuiError> {
     if guest.spawner.shelter.is_some() {
-        // Its socket would lie in the host's /tmp, where somebody else's may be.
+        // The X socket would be in the host's `/tmp`, where another user's may exist.
         let message =
             "a sandbox without namespaces has no desktop; ask for the isolation `namespaces`".to_owned();
         return Err(GuiError { code: GuiErrorCode::NoDesktop, message });
     }
     if !guest.services.is_running(X_SERVER) {
         let folder = vnc_folder(spec);
-        // Where it cannot be made, the X server says so.
+        // If this fails, the X server reports it.
         let _ = guest.workers.short(move || std::fs::create_dir_all(folder)).await;
     }
     let server = Services::acquire(guest, &x_server(spec)).await.map_err(no_desktop)?;
-    // A new connection paints the background before there is anything on it.
+    // A new connection paints the background before any window opens.
     on_display(guest, Display::check).await?;
     let manager = Services::acquire(guest, &window_manager(spec)).await.map_err(no_desktop)?;
     let deadline = Instant::now() + MANAGER_PATIENCE;
@@ -121,7 +121,7 @@ pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<Des
     Ok(DesktopUse { _manager: manager, _server: server })
 }
 
-/// Keeps the desktop running between uses, and as long as a window is open.
+/// Keeps the desktop running between uses and while a window is open.
 async fn keep(guest: Rc<Guest>, spec: DesktopSpec) {
     let Some(idle) = spec.idle_ms.map(Duration::from_millis) else {
         let _held = hold(&guest, &spec).await;
@@ -148,8 +148,7 @@ async fn hold(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<DesktopUse, Servi
     Ok(DesktopUse { _manager: manager, _server: server })
 }
 
-/// Does something that a person or a step does on the desktop. Meanwhile a browser that runs there is not idle, whatever
-/// is done to it.
+/// Runs an action or a VNC session. A browser on the desktop counts as in use meanwhile.
 async fn with_browser<T>(guest: &Guest, spec: &DesktopSpec, work: impl Future<Output = T>) -> T {
     let pause = spec.idle_ms.map_or(LOOK_PAUSE, |idle| LOOK_PAUSE.min(Duration::from_millis(idle / 2)));
     let mut work = std::pin::pin!(work);
@@ -170,12 +169,12 @@ fn vnc_folder(spec: &DesktopSpec) -> PathBuf {
     Path::new(spec.environment.get("HOME").map_or(HOME, String::as_str)).join(VNC_FOLDER)
 }
 
-/// Where the VNC server listens.
+/// The path of the VNC socket.
 fn vnc_socket(spec: &DesktopSpec) -> String {
     vnc_folder(spec).join(VNC_NAME).to_string_lossy().into_owned()
 }
 
-/// Does something with the X server, on the thread for it.
+/// Runs `work` on the thread that owns the X connection.
 pub(crate) async fn on_display<T: Send + 'static>(
     guest: &Guest,
     work: impl FnOnce(&mut Display) -> Result<T, GuiError> + Send + 'static,
@@ -184,7 +183,7 @@ pub(crate) async fn on_display<T: Send + 'static>(
     done.map_err(|error| GuiError { code: GuiErrorCode::NoDesktop, message: error.message })?
 }
 
-/// The environment of everything on the desktop.
+/// The environment of all programs on the desktop.
 fn environment(spec: &DesktopSpec) -> BTreeMap<String, String> {
     let mut environment = spec.environment.clone();
     environment.insert("DISPLAY".to_owned(), DISPLAY.to_owned());
@@ -204,7 +203,7 @@ fn service(name: &'static str, program: Vec<String>, spec: &DesktopSpec, ready: 
     }
 }
 
-/// TigerVNC's X server: X and VNC in one process.
+/// TigerVNC's Xvnc: X server and VNC server in one process.
 fn x_server(spec: &DesktopSpec) -> ServiceSpec {
     let geometry = format!("{}x{}", spec.width, spec.height);
     let socket = vnc_socket(spec);
@@ -215,26 +214,27 @@ fn x_server(spec: &DesktopSpec) -> ServiceSpec {
         &geometry,
         "-depth",
         "24",
-        // VNC on a socket, which nothing outside the sandbox has, and on no port.
+        // VNC on a Unix socket inside the sandbox, and on no TCP port.
         "-rfbunixpath",
         &socket,
         "-rfbunixmode",
-        // Everything in here is the same user; the guest has no right to open others' sockets.
+        // All processes in the sandbox have the same user, and the guest lacks the capability to open other users'
+        // sockets.
         "0666",
         "-rfbport",
         "-1",
         "-SecurityTypes",
         "None",
-        // Several people may watch; none of them changes the size for the others.
+        // Several people may watch. None of them can change the screen size for the others.
         "-AlwaysShared",
         "-AcceptSetDesktopSize=0",
         "-desktop",
         "Caisson",
-        // Whoever can reach the socket runs in this sandbox, as the same user.
+        // Any process that can reach the socket runs in this sandbox as the same user.
         "-ac",
         "-nolisten",
         "tcp",
-        // The background and what was typed stay when the last window closes.
+        // Keep the background and the keyboard mapping when the last window closes.
         "-noreset",
     ];
     let ready = Readiness::Accepts(Endpoint::Unix(X_SOCKET.to_owned()));

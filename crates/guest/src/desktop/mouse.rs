@@ -1,4 +1,4 @@
-//! The pointer: moving, clicking, dragging, the wheel. Through XTEST, as if a person did it.
+//! The mouse: moving, clicking, dragging and scrolling, through the XTEST extension.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use x11rb::protocol::xtest::ConnectionExt as _;
 use super::bad_input;
 use super::display::{Display, lost, sent};
 
-/// Between the two clicks of a double click, and between the points of a drag.
+/// Pauses between the two clicks of a double click, and between the points of a drag.
 const CLICK_PAUSE: Duration = Duration::from_millis(40);
 const DRAG_PAUSE: Duration = Duration::from_millis(8);
-/// The points of a drag beside its ends.
+/// Number of pointer movements in a drag.
 const DRAG_POINTS: i32 = 12;
-/// The most clicks of the wheel in one action.
+/// The most wheel clicks in one action.
 const MAX_SCROLL: i32 = 200;
-/// The buttons that the wheel is.
+/// Buttons that stand for the wheel: down and up, then right and left.
 const WHEEL: [(u8, u8); 2] = [(5, 4), (7, 6)];
 
-/// A place on the screen.
+/// A position on the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Point {
     x: i16,
@@ -30,7 +30,7 @@ pub(super) struct Point {
 }
 
 impl Display {
-    /// Checks that a place is on the screen.
+    /// Checks that a position is on the screen.
     pub(super) fn point(&self, x: i32, y: i32) -> Result<Point, GuiError> {
         if x < 0 || y < 0 || x >= i32::from(self.width) || y >= i32::from(self.height) {
             return Err(bad_input(format!(
@@ -44,7 +44,7 @@ impl Display {
         Ok(Point { x: i16::try_from(x).unwrap_or(0), y: i16::try_from(y).unwrap_or(0) })
     }
 
-    /// The place where something is to be done, where one was named.
+    /// The position of an action, if it has one.
     pub(super) fn place(&self, x: Option<i32>, y: Option<i32>) -> Result<Option<Point>, GuiError> {
         match (x, y) {
             (Some(x), Some(y)) => self.point(x, y).map(Some),
@@ -65,13 +65,12 @@ impl Display {
         self.fake(KEY_RELEASE_EVENT, code, Point { x: 0, y: 0 })
     }
 
-    /// Moves the pointer.
     pub(super) fn move_to(&mut self, point: Point) -> Result<(), GuiError> {
         self.fake(MOTION_NOTIFY_EVENT, 0, point)?;
         self.ping()
     }
 
-    /// Clicks so often, at a place or where the pointer is.
+    /// Clicks `times` times at `place`, or at the current position.
     pub(super) fn click(
         &mut self,
         place: Option<Point>,
@@ -104,7 +103,8 @@ impl Display {
         self.fake(kind, number, Point { x: 0, y: 0 })
     }
 
-    /// Presses at one place and releases at another, with a way between that programs can follow.
+    /// Presses the button at one position and releases it at another, moving through intermediate points that
+    /// programs can follow.
     pub(super) fn drag(&mut self, from: Point, to: Point, button: MouseButton) -> Result<(), GuiError> {
         self.move_to(from)?;
         self.button(BUTTON_PRESS_EVENT, number(button))?;
@@ -120,7 +120,6 @@ impl Display {
         self.ping()
     }
 
-    /// Turns the wheel.
     pub(super) fn scroll(&mut self, place: Option<Point>, down: i32, right: i32) -> Result<(), GuiError> {
         if down == 0 && right == 0 {
             return Err(bad_input(

@@ -1,33 +1,33 @@
-//! Pixels of the screen, packed as PNG wants them. Row by row, straight into the compressor: somebody waits for a million
-//! pixels, and the memory for a copy of them would have to be made first.
+//! Pixels of the screen, compressed for PNG. Rows go straight into the compressor: a screenshot has about a million
+//! pixels, and copying them first would cost time and memory.
 
 use std::io;
 
-/// What the server may write per pixel: blue, green, red, nothing.
+/// Bytes per pixel from the server: blue, green, red, padding.
 pub(super) const PIXEL_BYTES: usize = 4;
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// Each pixel is told by what it differs from its left neighbour: screens are flat along their lines.
+/// PNG's filter type `Sub`: each pixel is stored as the difference from its left neighbor. Screens have little
+/// variation along a row.
 const DIFFERENCE_TO_THE_LEFT: u8 = 1;
-/// Bytes that are handed to the compressor at once.
+/// Buffer size for the compressor.
 const PIECE_BYTES: usize = 64 * 1024;
 /// The highest bit of each byte.
 const HIGH: u32 = 0x8080_8080;
 const COLOURS: u32 = 0x00ff_ffff;
 
-/// Rows on their way into a picture.
+/// Rows compressed into PNG image data.
 pub(super) struct Packed {
     compressor: fdeflate::Compressor<Vec<u8>>,
     lines: Vec<u8>,
 }
 
 impl Packed {
-    /// A picture without rows.
     pub(super) fn new() -> io::Result<Self> {
         let compressor = fdeflate::Compressor::new(Vec::with_capacity(PIECE_BYTES))?;
         Ok(Self { compressor, lines: Vec::with_capacity(PIECE_BYTES) })
     }
 
-    /// Adds a row, as the server writes it.
+    /// Adds a row in the server's pixel format.
     pub(super) fn add(&mut self, row: &[u8]) -> io::Result<()> {
         let from = self.lines.len();
         self.lines.resize(from + 1 + row.len() / PIXEL_BYTES * 3, DIFFERENCE_TO_THE_LEFT);
@@ -39,24 +39,24 @@ impl Packed {
         Ok(())
     }
 
-    /// The packed rows.
+    /// Returns the compressed rows.
     pub(super) fn finish(mut self) -> io::Result<Vec<u8>> {
         self.compressor.write_data(&self.lines)?;
         self.compressor.finish()
     }
 }
 
-/// The start of a file with pictures of this size.
+/// The signature and header of a PNG file with these dimensions.
 pub(super) fn begin_file(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = SIGNATURE.to_vec();
-    // Eight bits each of red, green and blue; nothing special.
+    // RGB with 8 bits per channel, without interlacing.
     let mut header = [width.to_be_bytes(), height.to_be_bytes()].concat();
     header.extend_from_slice(&[8, 2, 0, 0, 0]);
     put_chunk(&mut bytes, b"IHDR", &header);
     bytes
 }
 
-/// Appends a part of a file.
+/// Appends a PNG chunk.
 pub(super) fn put_chunk(bytes: &mut Vec<u8>, name: &[u8; 4], content: &[u8]) {
     bytes.extend_from_slice(&u32::try_from(content.len()).unwrap_or(u32::MAX).to_be_bytes());
     let from = bytes.len();
@@ -66,7 +66,8 @@ pub(super) fn put_chunk(bytes: &mut Vec<u8>, name: &[u8; 4], content: &[u8]) {
     bytes.extend_from_slice(&checksum.to_be_bytes());
 }
 
-/// Red, green and blue of each pixel without those of the pixel before it. Four pixels, which are three words, at a time.
+/// The difference of each pixel's red, green and blue from those of the previous pixel. Processes four pixels (three
+/// 32-bit words of output) at a time.
 fn differences(row: &[u8], line: &mut [u8]) {
     let (fours, rest) = row.as_chunks::<16>();
     let (threes, _) = line.as_chunks_mut::<12>();
@@ -80,7 +81,7 @@ fn differences(row: &[u8], line: &mut [u8]) {
         three[4..8].copy_from_slice(&(f >> 8 | g << 16).to_le_bytes());
         three[8..].copy_from_slice(&(g >> 16 | h << 8).to_le_bytes());
     }
-    // What is left over of a row that is not of fours.
+    // The remaining pixels of a row whose width is not a multiple of four.
     let ends = line.get_mut(fours.len() * 12..).unwrap_or_default();
     for (pixel, end) in rest.chunks_exact(PIXEL_BYTES).zip(ends.chunks_exact_mut(3)) {
         let pixel = colour(pixel[0], pixel[1], pixel[2]);
@@ -93,7 +94,7 @@ fn colour(blue: u8, green: u8, red: u8) -> u32 {
     u32::from_le_bytes([red, green, blue, 0])
 }
 
-/// Each byte of a colour minus that of another, without borrowing from its neighbour.
+/// Subtracts each byte of `before` from that of `colour`, without borrowing across bytes.
 fn without(colour: u32, before: u32) -> u32 {
     (((colour | HIGH) - (before & !HIGH)) ^ ((colour ^ !before) & HIGH)) & COLOURS
 }

@@ -1,9 +1,9 @@
-//! The arrow of the mouse, for recordings: viewers draw their own, so the screen has none.
+//! Draws the mouse pointer for recordings. The screen itself shows none, because viewers draw their own.
 
 use super::packed::PIXEL_BYTES;
 use super::record::Frame;
 
-/// `#` is dark, `.` is light, the rest shows what is below. The tip is at the top left.
+/// `#` is dark, `.` is light, anything else is transparent. The tip is at the top left.
 const ARROW: [&[u8]; 17] = [
     b"#",
     b"##",
@@ -26,7 +26,7 @@ const ARROW: [&[u8]; 17] = [
 const DARK: [u8; PIXEL_BYTES] = [0x20, 0x18, 0x10, 0];
 const LIGHT: [u8; PIXEL_BYTES] = [0xff, 0xff, 0xff, 0];
 
-/// Draws the arrow with its tip at a place; what lies off the screen is left out.
+/// Draws the pointer with its tip at `x`, `y`, clipped to the screen.
 pub(super) fn draw(frame: &mut Frame, x: i16, y: i16) {
     let width = frame.width as usize;
     let (Ok(x), Ok(y)) = (usize::try_from(x), usize::try_from(y)) else { return };

@@ -1,5 +1,5 @@
-//! Records the desktop into `.caisson/desktop.apng` of the workspace, where a job wants it: a frame whenever it is time
-//! and something has changed. It keeps no desktop running and starts none.
+//! Records the desktop to `.caisson/desktop.apng` in the workspace if the job requests it: one frame per interval,
+//! only if the screen changed. The recorder neither starts the desktop nor keeps it running.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -18,31 +18,32 @@ use super::packed::PIXEL_BYTES;
 use crate::guest::Guest;
 
 const FOLDER: &str = ".caisson";
-/// All files of one sandbox together; then the recording ends.
+/// Size limit of all recording files of one sandbox. The recording ends when it is reached.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// Files of one sandbox: a new one begins when the screen has another size or the sandbox was made anew.
+/// The most recording files of one sandbox. A new file begins when the screen size changes or the sandbox was
+/// recreated.
 const MAX_FILES: u32 = 20;
-/// How often a picture is taken.
+/// Intervals between frames.
 const TIMELAPSE_PAUSE: Duration = Duration::from_secs(2);
 const VIDEO_PAUSE: Duration = Duration::from_millis(200);
-/// How long each picture of a time-lapse is shown, and one of a video at most.
+/// The display time of each time-lapse frame, and the longest display time of a video frame.
 const TIMELAPSE_MS: u16 = 200;
 const VIDEO_MOST_MS: u16 = 2000;
 
-/// The pixels of the screen, with the pointer.
+/// The pixels of the screen, including the pointer.
 pub(super) struct Frame {
     pub(super) width: u32,
     pub(super) height: u32,
     pub(super) pixels: Vec<u8>,
 }
 
-/// Records while the guest lives.
+/// Records the desktop until the guest exits.
 pub(crate) struct Recorder {
     kind: Recording,
     film: Mutex<Option<Film>>,
 }
 
-/// Begins to record where that is wanted and not done yet.
+/// Starts recording if the job requests it and it has not started yet.
 pub(super) fn begin(guest: &Rc<Guest>, spec: &DesktopSpec) {
     let Some(kind) = spec.recording else { return };
     let mut slot = guest.desktop.recorder.borrow_mut();
@@ -66,14 +67,15 @@ pub(super) fn begin(guest: &Rc<Guest>, spec: &DesktopSpec) {
 }
 
 impl Recorder {
-    /// Records what is there now, and nothing more until the result is dropped: the file can be read.
+    /// Records the current screen, then pauses the recording until the returned guard is dropped, so that the file
+    /// can be read.
     pub(crate) async fn hold<'a>(&'a self, guest: &Rc<Guest>) -> MutexGuard<'a, impl Sized> {
         let mut film = self.film.lock().await;
         self.add(guest, &mut film).await;
         film
     }
 
-    /// Records what is there now; `None` when it has come to its end.
+    /// Records the current screen. Returns `None` once the recording has ended.
     async fn take(&self, guest: &Rc<Guest>) -> Option<()> {
         let mut film = self.film.lock().await;
         self.add(guest, &mut film).await;
@@ -84,20 +86,20 @@ impl Recorder {
         if slot.is_none() {
             return;
         }
-        // There may be no desktop now; there may be one later.
+        // The desktop may not be running now but may start later.
         let Ok(frame) = on_display(guest, |display| display.frame()).await else { return };
         let (Some(mut film), kind) = (slot.take(), self.kind) else { return };
         let added = guest.workers.short(move || film.add(frame, kind).map(|()| film)).await;
-        // A disk that is full or a file that cannot be made ends the recording; what is written stays.
+        // If the disk is full or a file cannot be created, the recording ends. Earlier frames remain.
         *slot = added.ok().and_then(Result::ok);
     }
 }
 
-/// What was recorded so far. Used on a thread that has the agent's rights.
+/// The recording so far. Used on a thread with the agent's permissions.
 struct Film {
     folder: PathBuf,
     running: Option<Running>,
-    /// Bytes of earlier files.
+    /// Bytes in earlier files.
     written: u64,
     files: u32,
 }
@@ -140,7 +142,7 @@ impl Film {
                 1 => "desktop.apng".to_owned(),
                 number => format!("desktop-{number}.apng"),
             };
-            // One of an earlier life of the sandbox is not written over.
+            // Do not overwrite a recording from before the sandbox was recreated.
             match OpenOptions::new().write(true).create_new(true).mode(0o644).open(self.folder.join(name)) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 other => break other?,
@@ -158,7 +160,7 @@ fn rows(frame: &Frame) -> impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIter
     frame.pixels.chunks_exact((frame.width as usize * PIXEL_BYTES).max(PIXEL_BYTES))
 }
 
-/// The smallest area that holds all that differs; `None` where nothing does.
+/// The smallest rectangle that contains all changes; `None` if nothing changed.
 fn changed_area(old: &Frame, new: &Frame) -> Option<Area> {
     let differs = |(old, new): (&[u8], &[u8])| old != new;
     let top = rows(old).zip(rows(new)).position(differs)?;
@@ -178,7 +180,7 @@ fn changed_area(old: &Frame, new: &Frame) -> Option<Area> {
     Some(Area { x: number(left), y: number(top), width: number(width), height: number(height) })
 }
 
-/// The part of each row that is in an area.
+/// The part of each row inside `area`.
 fn rows_of(frame: &Frame, area: Area) -> impl Iterator<Item = &[u8]> {
     let (from, bytes) = (area.x as usize * PIXEL_BYTES, area.width as usize * PIXEL_BYTES);
     let wanted = rows(frame).skip(area.y as usize).take(area.height as usize);

@@ -1,7 +1,8 @@
-//! Pictures of the screen as PNG.
+//! Screenshots as PNG.
 //!
-//! The X server writes the pixels into memory that both share; they are read from it as from a file, so that a server
-//! that cuts the memory off gets us an error and not a signal. The memory stays for the next picture.
+//! The X server writes the pixels into a shared memory file. The guest reads it with file reads rather than through a
+//! mapping, so that a server that truncates it causes an error instead of SIGBUS. The memory is reused for the next
+//! screenshot.
 
 use std::fs::File;
 use std::io;
@@ -23,24 +24,24 @@ const ALL_PLANES: u32 = u32::MAX;
 /// Bytes read at a time.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// A picture.
+/// An image file.
 pub(crate) struct Picture {
-    /// Pixels.
+    /// In pixels.
     pub(crate) width: u32,
-    /// Pixels.
+    /// In pixels.
     pub(crate) height: u32,
-    /// The bytes of the file.
+    /// The content of the PNG file.
     pub(crate) png: Vec<u8>,
 }
 
-/// Memory that the X server writes a picture into.
+/// Memory into which the X server writes pixels.
 pub(super) struct SharedPixels {
     memory: File,
     segment: u32,
 }
 
 impl Display {
-    /// Takes a picture of the whole screen.
+    /// Takes a screenshot of the whole screen.
     pub(super) fn screenshot(&mut self) -> Result<Picture, GuiError> {
         let (width, height) = (u32::from(self.width), u32::from(self.height));
         let row_bytes = self.row_bytes();
@@ -52,7 +53,8 @@ impl Display {
         Ok(Picture { width, height, png })
     }
 
-    /// The pixels of the whole screen as they are, and the pointer on them, which is no part of the screen.
+    /// Returns the raw pixels of the whole screen with the pointer drawn on them. The server does not include the
+    /// pointer.
     pub(super) fn frame(&mut self) -> Result<Frame, GuiError> {
         let size = usize::from(self.width) * usize::from(self.height) * PIXEL_BYTES;
         let mut pixels = Vec::with_capacity(size);
@@ -71,7 +73,7 @@ impl Display {
         usize::from(self.width.max(1)) * PIXEL_BYTES
     }
 
-    /// Hands out the pixels of the whole screen, some rows at a time.
+    /// Passes the pixels of the whole screen to `take`, several rows at a time.
     fn pixels(&mut self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> Result<(), GuiError> {
         self.check_format()?;
         let row_bytes = self.row_bytes();
@@ -82,7 +84,7 @@ impl Display {
         }
     }
 
-    /// The one form of pixels that is understood.
+    /// Checks for the only supported pixel format.
     fn check_format(&self) -> Result<(), GuiError> {
         let setup = self.connection.setup();
         let depth = setup.roots.first().map_or(0, |screen| screen.root_depth);
@@ -94,7 +96,7 @@ impl Display {
         }
     }
 
-    /// Pixels through shared memory; `None` where the server does not share.
+    /// Writes the pixels to shared memory. `None` if the server does not support shared memory.
     fn shared_pixels(&mut self, size: usize) -> Option<Result<&SharedPixels, GuiError>> {
         let shared = match self.shared.take() {
             Some(shared) => shared,
@@ -108,7 +110,7 @@ impl Display {
         Some(written.map(|_| &*self.shared.insert(shared)))
     }
 
-    /// Memory of this size that the server has as well.
+    /// Allocates memory of this size and shares it with the server.
     fn share(&self, size: usize) -> Option<SharedPixels> {
         let memory = memfd_create("picture", MemfdFlags::CLOEXEC).ok()?;
         ftruncate(&memory, size as u64).ok()?;
@@ -118,7 +120,7 @@ impl Display {
         Some(SharedPixels { memory: File::from(memory), segment })
     }
 
-    /// Pixels through the socket.
+    /// Receives the pixels through the socket.
     fn copied_pixels(&self, size: usize) -> Result<Vec<u8>, GuiError> {
         let asked = self.connection.get_image(
             ImageFormat::Z_PIXMAP,

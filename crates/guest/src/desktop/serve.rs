@@ -1,4 +1,4 @@
-//! The requests of the host about the desktop.
+//! Serves the host's desktop requests.
 
 use std::io;
 use std::rc::Rc;
@@ -18,7 +18,6 @@ use crate::ports::COPY_BYTES;
 use crate::serve::answer;
 use crate::services::Services;
 
-/// Carries out one order.
 pub(crate) async fn serve(
     guest: &Rc<Guest>,
     mut stream: MessageStream,
@@ -56,8 +55,8 @@ async fn open_vnc(
     Ok(())
 }
 
-/// A connection to the VNC server. Where the job has removed the socket, the X server is started anew unless somebody
-/// would lose a window.
+/// Connects to the VNC server. If the job has removed the socket, restarts the X server, but only if no window is
+/// open.
 async fn reach_vnc(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<(DesktopUse, UnixStream), String> {
     let explain = |error: GuiError| error.message;
     let held = acquire(guest, spec).await.map_err(explain)?;
@@ -88,12 +87,12 @@ async fn reach_vnc(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<(DesktopUse,
 
 async fn dial_vnc(guest: &Guest, spec: &DesktopSpec) -> io::Result<UnixStream> {
     let socket = vnc_socket(spec);
-    // The guest may be root and yet have no right to enter the agent's home.
+    // The guest may be root and still lack permission to enter the agent's home directory.
     let dialled = guest.workers.short(move || dial_unix(&socket)).await;
     UnixStream::from_std(dialled.map_err(|error| io::Error::other(error.message))??)
 }
 
-/// Does an action, once where it has a key. With a key it is carried out even when the link breaks meanwhile.
+/// Performs an action. With a key, it is performed only once, and it completes even if the link breaks.
 async fn act_once(
     guest: &Rc<Guest>,
     mut stream: MessageStream,

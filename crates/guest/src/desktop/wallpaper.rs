@@ -1,4 +1,4 @@
-//! The background of the screen: drawn by us, so that it looks the same on every image and costs no process.
+//! The background of the screen. The guest draws it, so that it looks the same on every image and needs no process.
 
 use protocol::GuiError;
 use x11rb::connection::Connection;
@@ -9,22 +9,21 @@ use x11rb::wrapper::ConnectionExt as _;
 
 use super::display::{Display, lost, new_id, sent};
 
-/// Bytes of one request; servers take a little more.
+/// Size of one image request. Servers accept slightly more.
 const STRIP_BYTES: usize = 192 * 1024;
-/// Top and bottom of the sky, and the colours of the three waves, far to near.
+/// Colors of the top and bottom of the sky, and of the three waves from far to near.
 const TOP: [f32; 3] = [19.0, 41.0, 66.0];
 const BOTTOM: [f32; 3] = [38.0, 112.0, 134.0];
 const WAVES: [[f32; 3]; 3] = [[26.0, 86.0, 112.0], [18.0, 66.0, 92.0], [11.0, 44.0, 66.0]];
-/// Height of each wave's rest line, its amplitude and length as parts of the screen, and where it begins.
+/// For each wave: height of its center line, amplitude, wavelength (as fractions of the screen) and phase.
 const SHAPES: [[f32; 4]; 3] = [[0.66, 0.035, 0.9, 0.2], [0.77, 0.045, 0.7, 2.1], [0.88, 0.035, 1.1, 4.0]];
 
-/// What simple programs look up before they open a window: a terminal that can be read.
+/// X resources that simple programs read before they open a window; they make xterm readable.
 const RESOURCES: &[u8] = b"XTerm*faceName: DejaVu Sans Mono\nXTerm*faceSize: 11\nXTerm*background: #101c24\n\
     XTerm*foreground: #e4eaeb\nXTerm*cursorColor: #59c3c3\nXTerm*internalBorder: 6\nXTerm*saveLines: 10000\n\
     XTerm*utf8: 1\nXTerm*locale: true\nXTerm*scrollBar: false\nXft.dpi: 96\nXft.antialias: 1\n\
     Xft.hinting: 1\nXft.hintstyle: hintslight\n";
 
-/// Paints the background.
 pub(super) fn paint(display: &Display) -> Result<(), GuiError> {
     let connection = &display.connection;
     let (width, height) = (display.width, display.height);
@@ -55,7 +54,7 @@ pub(super) fn paint(display: &Display) -> Result<(), GuiError> {
     let background = ChangeWindowAttributesAux::new().background_pixmap(pixmap);
     sent(connection.change_window_attributes(display.root, &background))?;
     sent(connection.clear_area(false, display.root, 0, 0, 0, 0))?;
-    // Where programs look that pretend to be transparent.
+    // The property from which pseudo-transparent programs read the background.
     let name = display.names._XROOTPMAP_ID;
     sent(connection.change_property32(PropMode::REPLACE, display.root, name, AtomEnum::PIXMAP, &[pixmap]))?;
     let (resources, text) = (AtomEnum::RESOURCE_MANAGER, AtomEnum::STRING);
@@ -65,11 +64,11 @@ pub(super) fn paint(display: &Display) -> Result<(), GuiError> {
     display.ping()
 }
 
-/// Rows of pixels, four bytes each: blue, green, red, nothing.
+/// Draws rows of pixels with four bytes each: blue, green, red, padding.
 #[expect(clippy::cast_precision_loss, reason = "screens are far smaller")]
 fn draw(width: usize, height: usize, from: usize, count: usize) -> Vec<u8> {
     let mut pixels = Vec::with_capacity(width * count * 4);
-    // The lines of the waves are the same in all rows.
+    // The crests of the waves are the same in all rows.
     let lines: Vec<[f32; 3]> = (0..width).map(|x| crests(x as f32 / width as f32)).collect();
     for y in from..from + count {
         let down = y as f32 / height as f32;
@@ -91,7 +90,7 @@ fn crests(across: f32) -> [f32; 3] {
 fn colour_at(down: f32, crests: &[f32; 3], step: f32) -> [f32; 3] {
     let mut colour = mix(TOP, BOTTOM, down);
     for (crest, wave) in crests.iter().zip(WAVES) {
-        // One pixel of transition keeps the edge smooth.
+        // Antialias the edge with one pixel of transition.
         let cover = ((down - crest) / step).clamp(0.0, 1.0);
         let deeper = mix(wave, WAVES[2], ((down - crest) * 1.2).clamp(0.0, 1.0));
         colour = mix(colour, deeper, cover);

@@ -1,4 +1,4 @@
-//! Windows: which there are, bringing one to the front, closing one. As the window manager's list has them.
+//! Windows: listing, focusing and closing them, based on the window manager's client list.
 
 use protocol::{GuiError, WindowChoice, WindowInfo};
 use x11rb::connection::Connection;
@@ -7,14 +7,14 @@ use x11rb::protocol::xproto::{AtomEnum, ClientMessageEvent, ConnectionExt, Event
 use super::bad_input;
 use super::display::{Display, lost, sent};
 
-/// The most windows that are listed, and the most characters of a title.
+/// The most windows in a listing, and the most characters of a title.
 const MAX_WINDOWS: u32 = 256;
 const MAX_TITLE: usize = 200;
-/// Who asks: a person, as far as the window manager is concerned.
+/// EWMH source indication 2: the request comes from a pager, that is, from direct user action.
 const FROM_PAGER: u32 = 2;
 
 impl Display {
-    /// The windows, in the order in which they were opened.
+    /// Lists the windows in the order in which they were opened.
     pub(super) fn windows(&mut self) -> Result<Vec<WindowInfo>, GuiError> {
         let active = self.numbers(self.root, self.names._NET_ACTIVE_WINDOW, 1)?;
         let listed = self.numbers(self.root, self.names._NET_CLIENT_LIST, MAX_WINDOWS)?;
@@ -27,7 +27,7 @@ impl Display {
         Ok(windows)
     }
 
-    /// The facts of a window; `None` where it has gone meanwhile.
+    /// Describes a window. `None` if it has closed meanwhile.
     fn describe(&self, window: Window, is_active: bool) -> Result<Option<WindowInfo>, GuiError> {
         let geometry = self.connection.get_geometry(window).map_err(|error| lost(&error))?;
         let place = self.connection.translate_coordinates(window, self.root, 0, 0);
@@ -60,7 +60,7 @@ impl Display {
         Ok(String::new())
     }
 
-    /// The window that a caller means.
+    /// Finds the window that a caller means.
     pub(super) fn choose(&mut self, choice: &WindowChoice) -> Result<WindowInfo, GuiError> {
         let windows = self.windows()?;
         let found = find(&windows, choice).cloned();
@@ -76,14 +76,12 @@ impl Display {
         })
     }
 
-    /// Brings a window to the front.
     pub(super) fn focus(&mut self, choice: &WindowChoice) -> Result<WindowInfo, GuiError> {
         let window = self.choose(choice)?;
         self.tell_manager(window.number, self.names._NET_ACTIVE_WINDOW, [FROM_PAGER, 0, 0, 0, 0])?;
         Ok(window)
     }
 
-    /// Asks a window to close.
     pub(super) fn close(&mut self, choice: &WindowChoice) -> Result<WindowInfo, GuiError> {
         let window = self.choose(choice)?;
         self.tell_manager(window.number, self.names._NET_CLOSE_WINDOW, [0, FROM_PAGER, 0, 0, 0])?;
@@ -99,7 +97,8 @@ impl Display {
     }
 }
 
-/// A window by its number, or by its title: the whole of it before a part, the newest before others.
+/// Finds a window by number or title. An exact title match wins over a partial match, and a newer window over an
+/// older one.
 pub(super) fn find<'a>(windows: &'a [WindowInfo], choice: &WindowChoice) -> Option<&'a WindowInfo> {
     match choice {
         WindowChoice::Number(number) => windows.iter().find(|window| window.number == *number),

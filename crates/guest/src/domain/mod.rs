@@ -1,5 +1,5 @@
-//! The Landlock domain of what runs in a sandbox without namespaces. Narrower than the guest's own: no journal, no
-//! terminals of others, no port at all.
+//! The Landlock domain of programs in a sandbox without namespaces. It is narrower than the guest's own: no access to
+//! the journal, to other users' terminals, or to any TCP port.
 
 mod sys;
 
@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::shelter::Shelter;
 
-// Rights of linux/landlock.h.
+// Access rights from linux/landlock.h.
 const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const READ_FILE: u64 = 1 << 2;
@@ -18,10 +18,10 @@ const READ_DIRECTORY: u64 = 1 << 3;
 const MAKE_CHARACTER_DEVICE: u64 = 1 << 6;
 const MAKE_BLOCK_DEVICE: u64 = 1 << 11;
 const DEVICE_CONTROL: u64 = 1 << 15;
-/// Everything that version 5 knows.
+/// All file access rights of Landlock ABI version 5.
 const ALL: u64 = (1 << 16) - 1;
 
-/// Puts the calling thread, and what it forks, into the domain. There is no way back.
+/// Moves the calling thread, and the processes it forks, into the domain. This is irreversible.
 pub(crate) fn enter(shelter: &Shelter) -> io::Result<()> {
     let rules = sys::make(ALL)?;
     let add = |path: &Path, rights: u64| -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Replaces one text in a file by another, when it is there exactly once.
+//! Replaces a text in a file if it occurs exactly once.
 
 use protocol::{FileError, FileErrorCode, FileReply};
 use rustix::fs::{AtFlags, FileType, statat};
@@ -11,7 +11,7 @@ use crate::files::write;
 /// The largest file that can be edited.
 const MAX_EDIT_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Replaces the one occurrence of `old` by `new`.
+/// Replaces the only occurrence of `old` with `new`.
 pub(crate) fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<FileReply, FileError> {
     let checked = RelativePath::parse(path, Root::Refused)?;
     refuse_link(workspace, &checked)?;
@@ -21,7 +21,7 @@ pub(crate) fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> R
     write::write(workspace, path, edited.as_bytes(), None)
 }
 
-/// Writing would put a file in the link's place.
+/// Refuses symbolic links, because writing would replace the link with a file.
 fn refuse_link(workspace: &Workspace, path: &RelativePath) -> Result<(), FileError> {
     let place = workspace.place("editing", path, Parents::MustExist)?;
     let stat =
@@ -71,7 +71,7 @@ fn replace_once(content: &str, old: &str, new: &str) -> Result<String, (FileErro
     }
 }
 
-/// How often a text occurs, those that overlap too.
+/// Counts the occurrences of a text, including overlapping ones.
 fn occurrences(content: &str, wanted: &str) -> usize {
     let mut count = 0;
     let mut from = 0;

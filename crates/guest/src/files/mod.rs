@@ -1,5 +1,5 @@
-//! Everything about files. All of it happens on threads that have the agent's rights, below one directory, by
-//! descriptors; the event loop only passes requests, data and answers.
+//! File requests. Threads with the agent's permissions do all the work below one directory, through file descriptors.
+//! The event loop only passes on requests, data and replies.
 
 pub(crate) mod edit;
 pub(crate) mod operations;
@@ -21,7 +21,7 @@ use protocol::{FileOperation, FileResult};
 
 use crate::guest::Guest;
 
-/// Does one file operation on the thread for short work.
+/// Performs a file operation on the thread for short work.
 pub(crate) async fn operate(guest: &Guest, operation: FileOperation) -> FileResult {
     let workspace = Arc::clone(&guest.workspace);
     let result = guest.workers.short(move || operations::operate(&workspace, operation)).await;

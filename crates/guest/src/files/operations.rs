@@ -1,4 +1,5 @@
-//! The operations that are one message each: reading, facts, listing, moving; the others are next door.
+//! The file operations that are one message each: reading, stat, listing and moving. Neighboring modules implement
+//! the others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -14,16 +15,15 @@ use crate::files::resolve::{Parents, RelativePath, Root, Workspace};
 use crate::files::walk::Walker;
 use crate::files::{edit, remove, write};
 
-/// The most bytes of a file in one answer.
+/// The most bytes of a file in one reply.
 const MAX_READ_BYTES: u64 = 8 * 1024 * 1024;
-/// The most bytes of text as JSON, with room for the rest of the message.
+/// The most bytes of text encoded as JSON, with room for the rest of the message.
 const MAX_JSON_BYTES: usize = 20 * 1024 * 1024;
 /// The most entries in one listing.
 const MAX_ENTRIES: u32 = 50_000;
 /// The most bytes of paths in one listing.
 const MAX_LISTING_BYTES: usize = 4 * 1024 * 1024;
 
-/// Does one operation.
 pub(crate) fn operate(workspace: &Workspace, operation: FileOperation) -> Result<FileReply, FileError> {
     match operation {
         FileOperation::Read { path, offset, limit_bytes } => read(workspace, &path, offset, limit_bytes),
@@ -42,7 +42,7 @@ pub(crate) fn operate(workspace: &Workspace, operation: FileOperation) -> Result
     }
 }
 
-/// Opens a regular file for reading, following links inside the workspace.
+/// Opens a regular file for reading. Follows symbolic links inside the workspace.
 pub(crate) fn open_file(
     workspace: &Workspace,
     path: &RelativePath,
@@ -62,7 +62,7 @@ pub(crate) fn open_file(
     }
 }
 
-/// Reads until the buffer is full or the file ends; how much there was.
+/// Reads until the buffer is full or the file ends. Returns the number of bytes read.
 pub(crate) fn read_at_most(file: &std::fs::File, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
     let mut filled = 0;
     while let Some(room) = buffer.get_mut(filled..).filter(|room| !room.is_empty()) {
@@ -91,7 +91,7 @@ fn read(workspace: &Workspace, path: &str, offset: u64, limit: u64) -> Result<Fi
     })
 }
 
-/// The bytes as text where they are text. A character that the limit has cut is left for the next read.
+/// Converts the bytes to text if they are text. A character cut off by the limit is left for the next read.
 fn as_text(mut bytes: Vec<u8>, is_cut: bool) -> Result<String, Vec<u8>> {
     if let Err(error) = std::str::from_utf8(&bytes)
         && is_cut
@@ -100,7 +100,7 @@ fn as_text(mut bytes: Vec<u8>, is_cut: bool) -> Result<String, Vec<u8>> {
     {
         bytes.truncate(error.valid_up_to());
     }
-    // A NUL marks a binary; and control characters grow sixfold in JSON.
+    // A NUL byte marks binary content. Control characters grow sixfold in JSON.
     if bytes.contains(&0) || json_bytes(&bytes) > MAX_JSON_BYTES {
         return Err(bytes);
     }
@@ -132,7 +132,7 @@ fn stat(workspace: &Workspace, path: &str) -> Result<FileStat, FileError> {
     Ok(describe(&stat, link_target(&stat, &place.parent, &place.name)))
 }
 
-/// The facts of a path for the host.
+/// Converts the metadata of a path for the reply.
 pub(crate) fn describe(stat: &Stat, link_target: Option<String>) -> FileStat {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FileKind::File,

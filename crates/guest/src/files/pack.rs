@@ -1,7 +1,7 @@
-//! A tree as a tar stream, made step by step.
+//! A directory tree as a tar stream, produced step by step.
 //!
-//! The archive stays whole whatever happens to the tree meanwhile: a file that shrinks is padded, one that grows is cut,
-//! one that vanishes is left out. Links stay links; sockets, pipes and devices are left out.
+//! The archive stays valid even if the tree changes meanwhile: a file that shrinks is padded, one that grows is cut,
+//! and one that vanishes is left out. Symbolic links stay links. Sockets, pipes and devices are left out.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,27 +18,27 @@ use crate::files::resolve::{MAX_PATH_BYTES, RelativePath, Root, Workspace, open_
 use crate::files::walk::{Entry, Walker};
 use crate::files::write::UNFINISHED_PREFIX;
 
-/// A step stops when it has made so much.
+/// A step stops after producing this many bytes.
 const STEP_BYTES: usize = 256 * 1024;
-/// Tar counts in blocks of this size.
+/// Size of a tar block.
 pub(crate) const BLOCK_BYTES: u64 = 512;
 
-/// The most names of what was left out that are told.
+/// The most paths to report as left out.
 const MAX_LEFT_OUT: usize = 1000;
-/// What is told of each.
+/// Reported paths are shortened to this length.
 const MAX_TOLD_BYTES: usize = 300;
 
-/// What to pack.
+/// The parameters of a pack request.
 pub(crate) struct PackOrder {
     /// The directory.
     pub(crate) path: String,
-    /// What is not wanted of it.
+    /// Paths to leave out.
     pub(crate) exclude: Vec<String>,
     /// Larger files are left out.
     pub(crate) max_file_bytes: Option<u64>,
 }
 
-/// An archive that is being made.
+/// An archive in progress.
 pub(crate) struct Packer {
     walker: Walker,
     exclude: Vec<Vec<u8>>,
@@ -49,7 +49,7 @@ pub(crate) struct Packer {
     is_done: bool,
 }
 
-/// The rest of a file whose header is already out.
+/// The rest of a file whose header has already been written.
 struct Content {
     file: File,
     left: u64,
@@ -57,7 +57,7 @@ struct Content {
 }
 
 impl Packer {
-    /// Starts to pack a directory; names below an excluded path are left out.
+    /// Starts to pack a directory without the excluded paths.
     pub(crate) fn begin(workspace: &Workspace, order: PackOrder) -> Result<Self, FileError> {
         let PackOrder { path, exclude, max_file_bytes } = order;
         let path = RelativePath::parse(&path, Root::Allowed)?;
@@ -76,7 +76,7 @@ impl Packer {
         })
     }
 
-    /// What could not be packed.
+    /// The paths that could not be packed.
     pub(crate) fn left_out(self) -> Vec<String> {
         self.left_out
     }
@@ -90,7 +90,7 @@ impl Packer {
         }
     }
 
-    /// The next bytes of the archive, or `None` after its end.
+    /// Returns the next bytes of the archive, or `None` after its end.
     pub(crate) fn step(&mut self) -> Option<Vec<u8>> {
         while !self.is_done && self.builder.get_ref().len() < STEP_BYTES {
             if let Some(content) = &mut self.current {
@@ -119,7 +119,7 @@ impl Packer {
         self.exclude.iter().any(is_below) || entry.name.to_bytes().starts_with(UNFINISHED_PREFIX.as_bytes())
     }
 
-    /// An entry that cannot be written down leaves no trace.
+    /// If an entry cannot be packed, removes its partial output and reports it as left out.
     fn add_or_skip(&mut self, entry: &Entry) {
         let before = self.builder.get_ref().len();
         if self.add(entry).is_err() {
@@ -133,7 +133,8 @@ impl Packer {
             self.walker.do_not_enter();
             return Ok(());
         }
-        // Nobody could ask for it by its path, and names of tens of kilobytes are made to fill somebody's memory.
+        // The path is too long to be requested, and paths of tens of kilobytes could be used to exhaust the host's
+        // memory.
         if entry.path.len() > MAX_PATH_BYTES {
             self.walker.do_not_enter();
             return Err(rustix::io::Errno::NAMETOOLONG.into());
@@ -163,11 +164,11 @@ impl Packer {
         let Some(parent) = self.walker.parent() else { return Ok(()) };
         let file = match open_name(parent, &entry.name, OFlags::RDONLY) {
             Ok(file) => file,
-            // Gone meanwhile: nobody misses it.
+            // The file vanished meanwhile.
             Err(rustix::io::Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        // What was opened may not be what was looked at before.
+        // The opened file may differ from the one that the walk saw.
         let stat = fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Ok(());
@@ -176,7 +177,7 @@ impl Packer {
         if size > self.max_file_bytes {
             return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
         }
-        // The header goes out alone; the content follows in steps.
+        // Write only the header now. The content follows in later steps.
         self.builder.append_data(&mut header(&stat, EntryType::Regular, size), path, std::io::empty())?;
         let padding = size.next_multiple_of(BLOCK_BYTES) - size;
         self.current = Some(Content { file: file.into(), left: size, padding });
@@ -185,7 +186,7 @@ impl Packer {
 }
 
 impl Content {
-    /// Appends the next part; says whether it was the last.
+    /// Appends the next part of the content. Returns whether it was the last.
     fn copy(&mut self, out: &mut Vec<u8>) -> bool {
         let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(STEP_BYTES);
         let start = out.len();
@@ -194,7 +195,7 @@ impl Content {
         while let Some(room) = out.get_mut(start + filled..).filter(|room| !room.is_empty()) {
             match self.file.read(room) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // What is missing stays zero.
+                // Leave the missing bytes zero.
                 Ok(0) | Err(_) => break,
                 Ok(count) => filled += count,
             }

@@ -1,16 +1,16 @@
-//! Words for refused file operations.
+//! Error messages of refused file operations.
 
 use std::fmt::Display;
 
 use protocol::{FileError, FileErrorCode};
 use rustix::io::Errno;
 
-/// A refusal with a message for people.
+/// Creates an error with a message for the user.
 pub(crate) fn refusal(code: FileErrorCode, message: impl Into<String>) -> FileError {
     FileError { code, message: message.into() }
 }
 
-/// Turns an error of the operating system into a refusal that names what was being done to which path.
+/// Converts an I/O error. The message names the operation and the path.
 pub(crate) fn failed<E: Into<std::io::Error>>(
     doing: &str,
     path: impl Display,
@@ -40,7 +40,7 @@ fn explain(error: &std::io::Error) -> (FileErrorCode, String) {
         Some(Errno::LOOP) => {
             (Code::LinkLoop, "it is a symbolic link that leads to itself, or there are too many on the way")
         }
-        // What opening a socket, or a device without a driver, says.
+        // Returned for opening a socket or a device without a driver.
         Some(Errno::NXIO | Errno::NODEV) => (Code::NotFile, "it is a pipe, socket or device, not a file"),
         Some(Errno::NAMETOOLONG) => (Code::BadPath, "a name is too long; at most 255 bytes are possible"),
         Some(Errno::FBIG) => (Code::TooLarge, "the file would be too large"),

@@ -1,4 +1,4 @@
-//! Removes files and trees, without following links.
+//! Removes files and trees without following symbolic links.
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
@@ -12,16 +12,15 @@ use crate::files::refusal::{failed, refusal};
 use crate::files::resolve::{Parents, Place, RelativePath, Root, Workspace, open_name};
 use crate::files::walk::MAX_DEPTH;
 
-/// What of a directory may be removed.
+/// What may be removed if the path is a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// One without content.
+    /// Only an empty directory.
     Empty,
-    /// One with all that is in it.
+    /// The directory with its contents.
     WithContent,
 }
 
-/// Removes a file or a directory.
 pub(crate) fn remove(workspace: &Workspace, path: &str, extent: Extent) -> Result<FileReply, FileError> {
     let path = RelativePath::parse(path, Root::Refused)?;
     let place = workspace.place("removing", &path, Parents::MustExist)?;
@@ -59,7 +58,8 @@ struct Level {
     name: CString,
 }
 
-/// Empties directories from the bottom up. The descriptors of all levels above stay open, so nothing can be swapped in.
+/// Removes directories from the bottom up. The directories of all parent levels stay open, so another process cannot
+/// swap them.
 fn remove_tree(place: &Place) -> Result<(), Errno> {
     let name = CString::new(place.name.as_bytes()).map_err(|_| Errno::INVAL)?;
     let mut levels = vec![open_level(&place.parent, name)?];
@@ -93,7 +93,7 @@ fn remove_tree(place: &Place) -> Result<(), Errno> {
         match below {
             Ok(below) => levels.push(below),
             Err(Errno::NOENT) => {}
-            // It was no directory after all: the refusal to unlink it stands.
+            // The entry was not a directory after all, so report the original unlink error.
             Err(Errno::NOTDIR) => return Err(Errno::PERM),
             Err(error) => return Err(error),
         }

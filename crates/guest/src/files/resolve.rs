@@ -1,7 +1,8 @@
-//! Paths: from what the host says to a descriptor below the workspace.
+//! Path resolution: from a path in a request to a file descriptor below the workspace.
 //!
-//! The kernel resolves (`openat2` with `RESOLVE_BENEATH`), so that neither `..` nor a link leads out, also while
-//! something swaps them. The checks of the text only give better messages.
+//! The kernel resolves paths (`openat2` with `RESOLVE_BENEATH`), so that neither `..` nor a symbolic link leads
+//! outside, even if another process swaps path components meanwhile. The checks on the text only improve error
+//! messages.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,9 +17,9 @@ use rustix::io::Errno;
 use crate::error::GuestError;
 use crate::files::refusal::{failed, refusal};
 
-/// The longest path.
+/// The longest path in bytes.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
-/// The kernel asks to try again when something was renamed meanwhile.
+/// Retry limit: `openat2` returns `EAGAIN` if something was renamed meanwhile.
 const MAX_TRIES: u32 = 1000;
 
 /// Whether a path may be the workspace itself.
@@ -26,20 +27,18 @@ const MAX_TRIES: u32 = 1000;
 pub(crate) enum Root {
     /// An empty path or `.` means the workspace.
     Allowed,
-    /// Something in it must be named.
+    /// The path must name something inside the workspace.
     Refused,
 }
 
 /// What to do about missing parent directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parents {
-    /// Make them.
     Make,
-    /// They must be there.
     MustExist,
 }
 
-/// A path relative to the workspace: no `..`, no empty parts, no NUL. Empty for the workspace itself.
+/// A path relative to the workspace: no `..`, no empty components, no NUL byte. Empty for the workspace itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RelativePath {
     bytes: Vec<u8>,
@@ -52,7 +51,7 @@ impl fmt::Display for RelativePath {
 }
 
 impl RelativePath {
-    /// Checks the text of a path.
+    /// Validates a path.
     pub(crate) fn parse(path: impl AsRef<[u8]>, root: Root) -> Result<Self, FileError> {
         let path = path.as_ref();
         let shown = String::from_utf8_lossy(path.get(..200.min(path.len())).unwrap_or_default());
@@ -91,23 +90,22 @@ impl RelativePath {
         Ok(Self { bytes: parts.join(&b'/') })
     }
 
-    /// Whether it is the workspace itself.
+    /// Whether this is the workspace itself.
     pub(crate) fn is_root(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The path of something below.
+    /// Appends a relative path.
     pub(crate) fn join(&self, below: &[u8]) -> Self {
         let separator: &[u8] = if self.is_root() || below.is_empty() { b"" } else { b"/" };
         Self { bytes: [&self.bytes, separator, below].concat() }
     }
 
-    /// As text; bytes that are not UTF-8 are replaced.
+    /// As text. Bytes that are not UTF-8 are replaced.
     pub(crate) fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    /// As it is.
     pub(crate) fn to_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -116,7 +114,7 @@ impl RelativePath {
         if self.is_root() { OsStr::new(".") } else { OsStr::from_bytes(&self.bytes) }
     }
 
-    /// The directory above, and the last name.
+    /// Splits the path into parent directory and last component.
     fn split(&self) -> (Self, OsString) {
         match self.bytes.iter().rposition(|byte| *byte == b'/') {
             None => (Self { bytes: Vec::new() }, OsString::from_vec(self.bytes.clone())),
@@ -131,12 +129,11 @@ impl RelativePath {
     }
 }
 
-/// The directory above something, and its name there: what the calls that change names need.
+/// An open parent directory and a name in it, as needed by system calls that create, rename or remove entries.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The directory, opened.
     pub(crate) parent: OwnedFd,
-    /// The name, without any slash.
+    /// A single path component.
     pub(crate) name: OsString,
 }
 
@@ -153,14 +150,13 @@ impl AsFd for Workspace {
 }
 
 impl Workspace {
-    /// Opens the workspace.
     pub(crate) fn open(path: &Path) -> Result<Self, GuestError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty());
         Ok(Self { root: root.map_err(GuestError::io(format!("opening the workspace {}", path.display())))? })
     }
 
-    /// Opens something that is there, following links that stay inside. Never waits for a pipe's other end.
+    /// Opens an existing path. Follows symbolic links inside the workspace. Never blocks on a pipe.
     pub(crate) fn open_existing(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         self.open_beneath(path, flags, ResolveFlags::empty())
@@ -173,7 +169,7 @@ impl Workspace {
         resolve: ResolveFlags,
     ) -> Result<OwnedFd, Errno> {
         let resolve = resolve | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        // O_PATH goes with hardly any other flag.
+        // O_PATH can be combined with only a few flags.
         let flags = if flags.contains(OFlags::PATH) {
             flags & (OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY | OFlags::NOFOLLOW)
         } else {
@@ -193,7 +189,7 @@ impl Workspace {
         self.open_existing(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed(doing, path))
     }
 
-    /// Opens the directory above something.
+    /// Opens the parent directory of a path.
     pub(crate) fn place(
         &self,
         doing: &str,
@@ -212,7 +208,7 @@ impl Workspace {
         Ok(Place { parent: parent.map_err(failed(doing, path))?, name })
     }
 
-    /// Makes a directory and those above it; one that is there already is fine.
+    /// Creates a directory and its parents. Existing directories are not an error.
     pub(crate) fn make_directories(&self, path: &RelativePath) -> Result<(), Errno> {
         let ends = path.bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(index, _)| index);
         for end in ends.chain([path.bytes.len()]) {
@@ -228,7 +224,7 @@ impl Workspace {
     }
 }
 
-/// Opens a name in a directory without following it.
+/// Opens a name in a directory without following a symbolic link.
 pub(crate) fn open_name(
     parent: impl AsFd,
     name: impl rustix::path::Arg,

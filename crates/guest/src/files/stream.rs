@@ -1,5 +1,5 @@
-//! Files and trees as streams. Each step is done on the thread for long work; in between the stream waits for the link
-//! and holds nobody up.
+//! File and tree transfers as streams. Each step runs on the thread for long work. Between steps, the stream waits
+//! for the link without blocking that thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::files::write::Replacement;
 use crate::guest::Guest;
 use crate::serve::answer;
 
-/// Bytes of one step.
+/// Bytes per step.
 const STEP_BYTES: u64 = 256 * 1024;
 
 fn reply(result: Result<FileReply, FileError>) -> Reply {
     Reply::File(FileResult::from(result))
 }
 
-/// Streams a file out.
+/// Streams a file out of the sandbox.
 pub(crate) async fn download(
     guest: &Rc<Guest>,
     mut stream: MessageStream,
@@ -41,7 +41,7 @@ pub(crate) async fn download(
         Ok(opened) => opened,
         Err(error) => return answer(&mut stream, &reply(Err(error))).await,
     };
-    // What is appended meanwhile is not part of the answer: the stream has an end.
+    // Bytes appended meanwhile are not sent, so that the stream ends.
     let mut left = stat.size.saturating_sub(offset).min(length.unwrap_or(u64::MAX));
     let mut offset = offset;
     stream.send(&reply(Ok(FileReply::Stat(stat)))).await?;
@@ -77,13 +77,13 @@ pub(crate) async fn download(
     stream.close().await
 }
 
-/// Streams a directory out as tar.
+/// Streams a directory out of the sandbox as a tar archive.
 pub(crate) async fn pack(
     guest: &Rc<Guest>,
     mut stream: MessageStream,
     order: PackOrder,
 ) -> Result<(), ProtocolError> {
-    // A recording that grows meanwhile would be cut in the middle of a frame.
+    // Pause the recording. Otherwise the archive could contain a file cut off in the middle of a frame.
     let recorder = guest.desktop.recorder();
     let _still = match &recorder {
         Some(recorder) => Some(recorder.hold(guest).await),
@@ -113,7 +113,7 @@ pub(crate) async fn pack(
     answer(&mut stream, &reply(Ok(FileReply::Packed { left_out }))).await
 }
 
-/// Something that takes a stream of bytes and turns it into files.
+/// A consumer that turns a stream of bytes into files.
 trait Sink: Send + Sized + 'static {
     fn feed(&mut self, bytes: &[u8]) -> Result<(), FileError>;
     fn finish(self) -> Result<FileReply, FileError>;
@@ -139,7 +139,7 @@ impl Sink for Unpacker {
     }
 }
 
-/// Streams a file in; it appears as a whole or not at all.
+/// Streams a file into the sandbox. The file appears complete or not at all.
 pub(crate) async fn upload(
     guest: &Rc<Guest>,
     stream: MessageStream,
@@ -151,7 +151,7 @@ pub(crate) async fn upload(
     receive(guest, stream, begun.and_then(|begun| begun)).await
 }
 
-/// Streams a tar into a directory.
+/// Streams a tar archive into a directory.
 pub(crate) async fn unpack(
     guest: &Rc<Guest>,
     stream: MessageStream,
@@ -162,8 +162,8 @@ pub(crate) async fn unpack(
     receive(guest, stream, begun.and_then(|begun| begun)).await
 }
 
-/// Feeds a sink from the stream. After a failure the rest is read and dropped, so that the host can send all it has and
-/// then read why.
+/// Feeds a sink from the stream. After a failure, reads and discards the rest, so that the host can finish sending
+/// and then read the error.
 async fn receive<S: Sink>(
     guest: &Guest,
     mut stream: MessageStream,
@@ -187,7 +187,7 @@ async fn receive<S: Sink>(
     let finished = match (state, received) {
         (Ok(sink), Ok(())) => guest.workers.long(move || sink.finish()).await.and_then(|finished| finished),
         (Ok(sink), Err(error)) => {
-            // Dropped on the thread that has the right to remove what is unfinished.
+            // Drop it on the thread that has permission to remove the unfinished file.
             let _ = guest.workers.long(move || drop(sink)).await;
             return Err(error);
         }

@@ -1,5 +1,5 @@
-//! Reads a tar stream piece by piece. The archive is hostile: every length is checked, every path is resolved below the
-//! target, and what is no file, directory or link is refused.
+//! Reads a tar stream piece by piece. The archive is untrusted: the unpacker checks every length, resolves every path
+//! below the target, and refuses entries other than files, directories and links.
 
 use protocol::{FileError, FileErrorCode};
 use tar::{EntryType, Header, PaxExtensions};
@@ -9,21 +9,20 @@ use crate::files::refusal::refusal;
 use crate::files::unpack_entry::{Member, Target, Unfinished};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// The longest name or set of extended headers.
+/// The longest name or block of extended headers.
 const MAX_EXTENSION_BYTES: u64 = 64 * 1024;
 
-/// What the next bytes are.
+/// What the next bytes of the archive are.
 enum State {
     Header,
-    /// Content of a file.
     Content(Unfinished),
-    /// A long name, a long link or extended headers.
+    /// A long name, a long link target or extended headers.
     Extension(EntryType, Vec<u8>),
     Skip,
     End,
 }
 
-/// Names and sizes that a special entry gives to the next one.
+/// Metadata that a special entry provides for the next entry.
 #[derive(Default)]
 struct Extensions {
     path: Option<Vec<u8>>,
@@ -32,12 +31,12 @@ struct Extensions {
     mtime: Option<u64>,
 }
 
-/// An archive that is being unpacked.
+/// An archive being unpacked.
 pub(crate) struct Unpacker {
     target: Target,
     state: State,
     block: Vec<u8>,
-    /// Bytes of the current entry that are still to come, and the padding after them.
+    /// Remaining bytes of the current entry.
     left: u64,
     padding: u64,
     extensions: Extensions,
@@ -48,7 +47,6 @@ fn broken(why: &str) -> FileError {
 }
 
 impl Unpacker {
-    /// Starts to unpack into a directory.
     pub(crate) fn begin(target: Target) -> Self {
         Self {
             target,
@@ -60,7 +58,7 @@ impl Unpacker {
         }
     }
 
-    /// Takes the next bytes.
+    /// Processes the next bytes.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), FileError> {
         while !bytes.is_empty() {
             if matches!(self.state, State::End) {
@@ -86,7 +84,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// The archive is complete.
+    /// Checks that the archive is complete.
     pub(crate) fn finish(self) -> Result<(), FileError> {
         match self.state {
             State::End => Ok(()),
@@ -105,7 +103,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// How many of the next bytes are padding.
+    /// Consumes up to `available` bytes of padding. Returns how many.
     fn take_padding(&mut self, available: usize) -> usize {
         if self.left > 0 {
             return 0;
@@ -161,7 +159,7 @@ impl Unpacker {
         };
         match kind {
             EntryType::Regular | EntryType::Continuous => {
-                // Old archives mark a directory by a slash at the end of its name.
+                // Old archives mark a directory with a trailing slash.
                 if member.path.ends_with(b"/") {
                     self.target.make_directory(&member)?;
                     return self.enter(State::Skip, size);
@@ -179,7 +177,7 @@ impl Unpacker {
             }
             EntryType::Link => {
                 self.target.make_hard_link(&member)?;
-                // Some archives repeat the content's size here without the content.
+                // Some archives repeat the content size here without the content.
                 self.enter(State::Skip, 0)
             }
             _ => Err(member.refuse("is neither a file nor a directory nor a link")),
@@ -230,7 +228,7 @@ impl Unpacker {
 }
 
 fn is_checksum_right(block: &[u8], header: &Header) -> bool {
-    // The checksum is made with blanks in its own place.
+    // The checksum treats its own field as spaces.
     let sum: u32 =
         (0..).zip(block).map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum();
     header.cksum().is_ok_and(|wanted| wanted == sum)

@@ -1,4 +1,4 @@
-//! Puts the entries of an archive into the workspace.
+//! Writes the entries of an archive to the workspace.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,33 +15,33 @@ use crate::files::refusal::{failed, refusal};
 use crate::files::resolve::{Parents, RelativePath, Root, Workspace};
 use crate::files::write::create_anew;
 
-/// Where an archive goes.
+/// The directory that an archive is unpacked into.
 pub(crate) struct Target {
     workspace: Arc<Workspace>,
     directory: RelativePath,
 }
 
-/// What a header says of an entry.
+/// The metadata of an entry.
 pub(crate) struct Member {
-    /// As it stands in the archive.
+    /// As stored in the archive.
     pub(crate) path: Vec<u8>,
-    /// Where a link points.
+    /// The target of a link.
     pub(crate) link: Option<Vec<u8>>,
     /// Permission bits.
     pub(crate) mode: u32,
-    /// Last change, seconds since 1970.
+    /// Modification time in seconds since the Unix epoch.
     pub(crate) mtime: u64,
 }
 
 impl Member {
-    /// Refuses the entry.
+    /// Creates the error that refuses this entry.
     pub(crate) fn refuse(&self, why: &str) -> FileError {
         let path = String::from_utf8_lossy(&self.path);
         refusal(FileErrorCode::OutsideWorkspace, format!("unpacking `{path}`: the entry {why}"))
     }
 }
 
-/// A file whose content is still coming.
+/// A file whose content has not fully arrived.
 pub(crate) struct Unfinished {
     path: RelativePath,
     file: File,
@@ -50,12 +50,11 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Writes more.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.file.write_all(bytes).map_err(failed("unpacking", &self.path))
     }
 
-    /// Sets permission bits and time.
+    /// Sets permission bits and modification time.
     pub(crate) fn finish(self) -> Result<(), FileError> {
         let changed = Timespec { tv_sec: i64::try_from(self.mtime).unwrap_or(0), tv_nsec: 0 };
         let times = Timestamps { last_access: changed, last_modification: changed };
@@ -65,7 +64,7 @@ impl Unfinished {
 }
 
 impl Target {
-    /// A directory of the workspace; it is made where it is missing.
+    /// Opens a directory of the workspace. Creates it if it is missing.
     pub(crate) fn open(workspace: Arc<Workspace>, path: &str) -> Result<Self, FileError> {
         let directory = RelativePath::parse(path, Root::Allowed)?;
         if !directory.is_root() {
@@ -81,7 +80,7 @@ impl Target {
         Ok(self.directory.join(below.to_bytes()))
     }
 
-    /// Makes a directory; one that is there stays.
+    /// Creates a directory. Keeps an existing one.
     pub(crate) fn make_directory(&self, member: &Member) -> Result<(), FileError> {
         if RelativePath::parse(&member.path, Root::Allowed)?.is_root() {
             return Ok(());
@@ -89,12 +88,12 @@ impl Target {
         let path = self.resolve(&member.path)?;
         self.workspace.make_directories(&path).map_err(failed("unpacking", &path))?;
         let directory = self.workspace.open_directory("unpacking", &path)?;
-        // Entries that follow must be able to go in.
+        // Later entries must be able to be created inside.
         fchmod(&directory, Mode::from_raw_mode(member.mode & 0o777 | 0o700))
             .map_err(failed("unpacking", &path))
     }
 
-    /// Makes a file for its content.
+    /// Creates a file that receives content.
     pub(crate) fn create_file(&self, member: &Member) -> Result<Unfinished, FileError> {
         let path = self.resolve(&member.path)?;
         let place = self.workspace.place("unpacking", &path, Parents::Make)?;
@@ -102,8 +101,8 @@ impl Target {
         Ok(Unfinished { path, file, mode: member.mode, mtime: member.mtime })
     }
 
-    /// Makes a symbolic link, wherever it points: a virtual environment has one to `/usr/bin/python3`. Nothing is ever
-    /// written through it, since every path is resolved beneath the workspace.
+    /// Creates a symbolic link with any target: a virtual environment has one to `/usr/bin/python3`. This is safe
+    /// because every path is resolved beneath the workspace, so the guest never writes through the link.
     pub(crate) fn make_symlink(&self, member: &Member) -> Result<(), FileError> {
         let path = self.resolve(&member.path)?;
         let target = member.link.as_deref().filter(|target| !target.is_empty() && !target.contains(&0));
@@ -118,7 +117,7 @@ impl Target {
         .map_err(failed("unpacking", &path))
     }
 
-    /// Makes a second name for a file of the same archive.
+    /// Creates a hard link to a file below the target directory.
     pub(crate) fn make_hard_link(&self, member: &Member) -> Result<(), FileError> {
         let path = self.resolve(&member.path)?;
         let target = member.link.as_deref().ok_or_else(|| member.refuse("is a link that points nowhere"))?;

@@ -1,7 +1,7 @@
-//! Walks a tree by descriptors, without following links, in the order of names.
+//! Walks a tree by file descriptors, sorted by name, without following symbolic links.
 //!
-//! Bounded whatever the tree looks like: directories are read in batches (each sorted), and very deep ones are not
-//! entered.
+//! Memory is bounded for any tree: directories are read in batches (each batch sorted), and directories at the
+//! maximum depth are not entered.
 
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,27 +11,26 @@ use rustix::io::Errno;
 
 use crate::files::resolve::open_name;
 
-/// Directories below this depth are not entered.
+/// The walk does not enter directories at this depth.
 pub(crate) const MAX_DEPTH: usize = 256;
-/// Names held at once over all levels; a directory with more is sorted in parts.
+/// The most names held at once across all levels. A larger directory is sorted in batches.
 const MAX_NAMES: usize = 100_000;
-/// Names that each level may hold even so.
+/// Each level may hold this many names even if the limit is reached.
 const FEWEST_NAMES: usize = 128;
 
-/// Something in the tree.
+/// An entry of the tree.
 pub(crate) struct Entry {
-    /// Relative to where the walk started.
+    /// Relative to the start of the walk.
     pub(crate) path: Vec<u8>,
-    /// The last part of the path.
+    /// The last component of the path.
     pub(crate) name: CString,
-    /// Facts, of a link itself.
+    /// Metadata; of the link itself for a symbolic link.
     pub(crate) stat: Stat,
     /// Levels below the start, from 1.
     pub(crate) depth: usize,
 }
 
 impl Entry {
-    /// What kind of thing it is.
     pub(crate) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
     }
@@ -40,37 +39,37 @@ impl Entry {
 struct Level {
     directory: Dir,
     path: Vec<u8>,
-    /// Sorted backwards, so that the next one is the last.
+    /// Sorted in reverse, so that `pop` returns the next one.
     names: Vec<CString>,
     is_read: bool,
 }
 
-/// A walk that is under way.
+/// A walk in progress.
 pub(crate) struct Walker {
     levels: Vec<Level>,
-    /// The directory that was just handed out and is entered next.
+    /// The directory returned last, which the walk enters next.
     entering: Option<(CString, Vec<u8>)>,
 }
 
 impl Walker {
-    /// Starts in a directory opened for reading.
+    /// Starts at a directory opened for reading.
     pub(crate) fn start(directory: OwnedFd) -> Result<Self, Errno> {
         let level =
             Level { directory: Dir::new(directory)?, path: Vec::new(), names: Vec::new(), is_read: false };
         Ok(Self { levels: vec![level], entering: None })
     }
 
-    /// The directory of the entry that was handed out last.
+    /// The parent directory of the entry returned last.
     pub(crate) fn parent(&self) -> Option<BorrowedFd<'_>> {
         self.levels.last()?.directory.fd().ok()
     }
 
-    /// Leaves out what is below the directory that was handed out last.
+    /// Skips the contents of the directory returned last.
     pub(crate) fn do_not_enter(&mut self) {
         self.entering = None;
     }
 
-    /// The next entry. What vanishes meanwhile is left out.
+    /// Returns the next entry. Skips entries that vanish meanwhile.
     pub(crate) fn next(&mut self) -> Option<Entry> {
         if let Some((name, path)) = self.entering.take() {
             self.enter(&name, path);
@@ -104,7 +103,7 @@ impl Walker {
         }
     }
 
-    /// A directory that cannot be read is left as if it were empty.
+    /// Enters a directory. Treats one that cannot be read as empty.
     fn enter(&mut self, name: &CString, path: Vec<u8>) {
         let Some(parent) = self.parent() else { return };
         let opened = open_name(parent, name, OFlags::RDONLY | OFlags::DIRECTORY).and_then(Dir::new);

@@ -1,7 +1,7 @@
 //! Reports changes below a directory.
 //!
-//! Directories are found and watched on the thread for long work; the event loop reads what the kernel reports. Beyond a
-//! number of directories, or when the kernel's queue runs over, the host is told that changes were lost.
+//! The thread for long work finds directories and adds watches; the event loop reads the kernel's events. If there
+//! are too many directories or the kernel's queue overflows, the guest reports to the host that changes were lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::MaybeUninit;
@@ -24,15 +24,15 @@ use crate::guest::Guest;
 use crate::serve::answer;
 use crate::sys;
 
-/// Directories of one watch.
+/// The most directories of one watch.
 const MAX_DIRECTORIES: usize = 8192;
-/// Bytes of reports read at once.
+/// Size of the event buffer.
 const REPORT_BYTES: usize = 32 * 1024;
 
-/// Directories by the kernel's number for them.
+/// Directories by their inotify watch descriptor.
 type Directories = HashMap<i32, RelativePath>;
 
-/// Directories that are watched now, and whether there were too many.
+/// The directories that were added, and whether the limit was exceeded.
 #[derive(Default)]
 struct Found {
     directories: Vec<(i32, RelativePath)>,
@@ -77,7 +77,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// Watches directories that have appeared; what is in them already has appeared too.
+/// Adds watches for new directories. Reports the entries that they already contain as created.
 async fn watch_new(
     guest: &Guest,
     stream: &mut MessageStream,
@@ -90,7 +90,7 @@ async fn watch_new(
         let workspace = Arc::clone(&guest.workspace);
         let room = MAX_DIRECTORIES.saturating_sub(directories.len());
         let added = guest.workers.long(move || add_tree(&workspace, &queue, &path, room)).await;
-        // One that is gone again is of no interest.
+        // Ignore a directory that has vanished meanwhile.
         let Ok(Ok((found, entries))) = added else { continue };
         for entry in entries {
             stream.send(&WatchChange { path: entry, change: "created".to_owned() }).await?;
@@ -119,7 +119,7 @@ fn begin(workspace: &Workspace, path: &str) -> Result<(OwnedFd, Found), FileErro
     Ok((queue, found))
 }
 
-/// Watches a directory and those below it; also says what is in them.
+/// Adds watches for a directory and everything below it. Also returns the paths of the entries.
 fn add_tree(
     workspace: &Workspace,
     queue: &OwnedFd,
@@ -165,7 +165,7 @@ fn add(queue: &OwnedFd, directory: &OwnedFd) -> Result<i32, Errno> {
         | WatchFlags::MOVED_FROM
         | WatchFlags::MOVED_TO
         | WatchFlags::ONLYDIR;
-    // There is no call that takes a descriptor; this path names it and nothing else.
+    // inotify takes no file descriptor, but this path refers to exactly this directory.
     inotify::add_watch(queue, format!("/proc/self/fd/{}", directory.as_raw_fd()), flags)
 }
 
@@ -181,7 +181,7 @@ impl Reports {
     }
 }
 
-/// Reads what the kernel has; repeated reports of one change in one batch are merged.
+/// Reads the pending events. Merges repeated modifications of one file in a batch.
 fn read_reports(queue: impl AsFd, directories: &mut Directories) -> Reports {
     let mut buffer = [MaybeUninit::uninit(); REPORT_BYTES];
     let mut reader = inotify::Reader::new(queue, &mut buffer);

@@ -1,8 +1,8 @@
-//! The threads that touch files.
+//! The threads that access files.
 //!
-//! They have the agent's file ids, so that the kernel checks every access as the agent's own. One does short work, another
-//! the steps of long streams; a step is small, so streams take turns. The third speaks to the X server, and is made when
-//! there is one.
+//! They run with the agent's filesystem IDs, so that the kernel checks every access as if the agent made it. One
+//! thread does short work. Another does the steps of long streams; steps are small, so that streams take turns. A
+//! third communicates with the X server and is started on first use.
 
 use std::cell::OnceCell;
 use std::io;
@@ -14,14 +14,14 @@ use crate::error::GuestError;
 use crate::files::refusal::refusal;
 use crate::sys::{self, Agent};
 
-/// Work that waits for a thread; more waits in the streams that bring it.
+/// How much work may wait for a thread. The streams wait with further work.
 const QUEUE_LENGTH: usize = 32;
-/// Small: nothing here recurses.
+/// A small stack is enough, because nothing here recurses.
 const STACK_BYTES: usize = 128 * 1024;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// All threads.
+/// The worker threads.
 pub(crate) struct Workers {
     short: mpsc::Sender<Work>,
     long: mpsc::Sender<Work>,
@@ -30,16 +30,16 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Makes the threads that every sandbox needs.
+    /// Starts the threads that every sandbox needs.
     pub(crate) fn start(agent: Option<Agent>) -> Result<Self, GuestError> {
-        // Both before either is waited for.
+        // Start both before waiting for either.
         let (short, long) = (Starting::begin("files", agent)?, Starting::begin("streams", agent)?);
         let workers = Self { short: short.end()?, long: long.end()?, display: OnceCell::new(), agent };
         sys::forbid_ptrace();
         Ok(workers)
     }
 
-    /// Does one whole file operation.
+    /// Runs a short file operation.
     pub(crate) async fn short<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -47,7 +47,7 @@ impl Workers {
         run(&self.short, work).await
     }
 
-    /// Does something with the X server, which may keep it waiting: nobody else uses this thread.
+    /// Runs work on the X connection. The X server may block this thread, which does nothing else.
     pub(crate) async fn display<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -66,7 +66,7 @@ impl Workers {
         Ok(self.display.get_or_init(|| started))
     }
 
-    /// Does a step of a long stream.
+    /// Runs one step of a long stream.
     pub(crate) async fn long<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -86,7 +86,7 @@ async fn run<T: Send + 'static>(
     receiver.await.map_err(|_| gone())
 }
 
-/// A thread that takes the agent's file ids before anything else.
+/// A starting thread, which first takes the agent's filesystem IDs.
 struct Starting {
     name: &'static str,
     queue: mpsc::Sender<Work>,

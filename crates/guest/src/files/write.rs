@@ -1,4 +1,4 @@
-//! Replaces files as a whole: what is new is written beside the old and takes its name at the end.
+//! Atomic file replacement: new content goes to a temporary file in the same directory, which is then renamed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,14 +13,14 @@ use crate::files::refusal::{failed, refusal};
 use crate::files::resolve::{Parents, Place, RelativePath, Root, Workspace};
 use crate::sys;
 
-/// How the names of unfinished files begin.
+/// Name prefix of temporary files.
 pub(crate) const UNFINISHED_PREFIX: &str = ".caisson-unfinished-";
 /// Permission bits of a new file.
 const DEFAULT_MODE: u32 = 0o644;
-/// Set-user-id and the like are not given away.
+/// Drops set-user-ID and similar bits.
 const PERMISSION_BITS: u32 = 0o777;
 
-/// A file that has no name of its own yet. Dropped before [`Replacement::commit`], it vanishes.
+/// A temporary file that becomes the target at [`Replacement::commit`]. Dropping it earlier removes it.
 pub(crate) struct Replacement {
     path: RelativePath,
     place: Place,
@@ -32,7 +32,7 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// Starts to replace a file, or to make it with its parent directories.
+    /// Starts to replace or create a file. Creates parent directories.
     pub(crate) fn begin(workspace: &Workspace, path: &str, mode: Option<u32>) -> Result<Self, FileError> {
         let path = RelativePath::parse(path, Root::Refused)?;
         let place = workspace.place("writing", &path, Parents::Make)?;
@@ -45,14 +45,13 @@ impl Replacement {
         Ok(Self { path, place, unfinished, file, mode, size: 0, is_committed: false })
     }
 
-    /// Writes more.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.file.write_all(bytes).map_err(failed("writing", &self.path))?;
         self.size += bytes.len() as u64;
         Ok(())
     }
 
-    /// Gives the file its name; how many bytes it has.
+    /// Renames the file to its final name. Returns its size.
     pub(crate) fn commit(mut self) -> Result<u64, FileError> {
         fchmod(&self.file, Mode::from_raw_mode(self.mode)).map_err(failed("writing", &self.path))?;
         let renamed = renameat(&self.place.parent, &self.unfinished, &self.place.parent, &self.place.name);
@@ -70,7 +69,7 @@ impl Drop for Replacement {
     }
 }
 
-/// The permission bits of a file that will be replaced.
+/// The permission bits of the file to replace, if it is a regular file.
 fn existing_mode(place: &Place, path: &RelativePath) -> Result<Option<u32>, FileError> {
     match statat(&place.parent, &place.name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(None),
@@ -81,13 +80,12 @@ fn existing_mode(place: &Place, path: &RelativePath) -> Result<Option<u32>, File
                 let message = format!("writing `{path}`: it is a directory; name a file in it");
                 Err(refusal(FileErrorCode::IsDirectory, message))
             }
-            // A link, pipe or socket gives way to the file.
+            // The file replaces a link, pipe or socket.
             _ => Ok(None),
         },
     }
 }
 
-/// Replaces a file.
 pub(crate) fn write(
     workspace: &Workspace,
     path: &str,
@@ -99,7 +97,8 @@ pub(crate) fn write(
     Ok(FileReply::Written { size: replacement.commit()? })
 }
 
-/// Makes a new file for writing; whatever has its name is removed first, never written through.
+/// Creates a new file for writing. Removes an existing entry with this name first, so that the write does not go
+/// through a link.
 pub(crate) fn create_anew(parent: impl AsFd, name: &OsStr) -> Result<File, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || openat(&parent, name, flags, Mode::from_raw_mode(0o600)).map(File::from);

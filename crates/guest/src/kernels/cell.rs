@@ -1,4 +1,4 @@
-//! Runs one cell in a kernel, as a call of the journal: output, timeout, kill, end.
+//! Runs one cell in a kernel as a call of the journal, with output, timeout, kill and result.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,21 +21,21 @@ use crate::kernels::spec::{self, KernelSpec};
 use crate::kernels::{show, text};
 use crate::process;
 
-/// How long an idle kernel may take to start executing a cell before the cell's time limit starts anyway. The host waits 30 s
-/// longer than the limit.
+/// How long an idle kernel may take to start executing a cell before the cell's time limit starts anyway. The host
+/// waits 30 s longer than the limit.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a kernel may be silent between its reply and the word that it is idle.
+/// How long to wait for the kernel's idle status after its reply.
 const IDLE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a kernel that is not ipykernel is listened to after that word: Deno's has been seen to publish results and
-/// printed text a little later.
+/// How long to keep listening to kernels other than ipykernel after the idle status: Deno's kernel may publish
+/// results and output slightly later.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(40);
-/// How often a cell is given to a kernel that goes before it can be asked.
+/// How often to submit a cell if the kernel ends before it receives the cell.
 const MOST_TRIES: u32 = 2;
-/// Said where code ran without a kernel.
+/// The note of a cell that ran without a kernel.
 const FRESH_PROCESS: &str =
     "ran in a fresh process: this image has no notebook kernel, so variables do not last from step to step";
 
-/// Starts a cell whose key is new. Returns at once; the call goes on by itself.
+/// Starts a cell whose key is new. Returns immediately; the cell runs in a separate task.
 pub(crate) fn start(guest: &Rc<Guest>, exec: Exec, cell: &Cell) -> Rc<ProcessCall> {
     let home = exec.environment.get("HOME").map_or("/tmp", String::as_str);
     match spec::choose(&cell.kernel, spec::find_all(home.as_ref())) {
@@ -77,7 +77,7 @@ struct RunningCell {
     record: RefCell<CellRecord>,
 }
 
-/// Why a cell is given up.
+/// Why the guest stops waiting for a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GivenUp {
     TimedOut,
@@ -92,26 +92,26 @@ impl GivenUp {
         }
     }
 
-    /// Of a cell that was not begun.
+    /// The result of a cell that had not started.
     fn attempt(self) -> Attempt {
         Attempt::Ended { pid: None, end: self.end() }
     }
 }
 
-/// What came of giving a cell to a kernel.
+/// The result of submitting a cell to a kernel.
 enum Attempt {
-    /// It has ended, however.
+    /// The cell has ended in some way.
     Ended { pid: Option<i32>, end: ExecEnd },
-    /// The kernel went before it was asked, and is dead now.
+    /// The kernel ended before it received the cell.
     NotAsked { pid: i32, why: String },
 }
 
-/// What a cell has said of its end so far.
+/// What the kernel has reported about the end of a cell so far.
 #[derive(Debug, Default)]
 struct Progress {
     replied: Option<ExecEnd>,
     is_idle: bool,
-    /// The kernel goes, because the code wants it.
+    /// The code asked the kernel to exit.
     exits: bool,
 }
 
@@ -142,7 +142,7 @@ impl RunningCell {
         }
     }
 
-    /// Runs the cell in the kernel as it is, which is started where it does not live.
+    /// Runs the cell once. Starts the kernel if it is not running.
     async fn run_in_kernel(&self, spec: &KernelSpec, environment: &BTreeMap<String, String>) -> Attempt {
         let obtained = tokio::select! {
             biased;
@@ -162,7 +162,7 @@ impl RunningCell {
             given_up = self.given_up() => return given_up.attempt(),
             turn = async {
                 let turn = kernel.turn.lock().await;
-                // Somebody in a notebook may be running something; it is theirs to interrupt, not ours.
+                // A user may be running code from a notebook. A cell of the agent does not interrupt it.
                 let _ = states.wait_for(|state| *state != State::Busy).await;
                 turn
             } => turn,
@@ -178,7 +178,7 @@ impl RunningCell {
                 }));
                 Attempt::Ended { pid: Some(kernel.pid), end }
             }
-            // It is going: what came before this cell has ended it. The next one is asked when it is gone.
+            // The kernel is shutting down because of earlier code. Retry once it has ended.
             Err(why) => tokio::select! {
                 given_up = self.given_up() => given_up.attempt(),
                 _ = kernel.died() => Attempt::NotAsked { pid: kernel.pid, why },
@@ -186,20 +186,20 @@ impl RunningCell {
         }
     }
 
-    /// What is left of the cell's time limit; `None` if it has none.
+    /// The rest of the cell's time limit; `None` if it has none.
     fn time_left(&self) -> Option<Duration> {
         let limit = self.call.exec.timeout_ms.map(Duration::from_millis);
         limit.map(|limit| limit.saturating_sub(self.started.elapsed()))
     }
 
-    /// Returns when the cell's time is over or somebody wants its end.
+    /// Returns when the cell's time limit expires or a client kills it.
     async fn given_up(&self) -> GivenUp {
         let left = self.time_left();
         self.given_up_after(sleep_or_pend(left)).await
     }
 
-    /// Like [`Self::given_up`], for a cell that was sent to its kernel: the time until the kernel starts executing it does not
-    /// count.
+    /// Like [`Self::given_up`], for a cell that was sent to its kernel. The time until the kernel starts executing
+    /// the cell does not count.
     async fn given_up_in_kernel(&self) -> GivenUp {
         let left = self.time_left();
         let mut begun = self.begun.subscribe();
@@ -223,7 +223,7 @@ impl RunningCell {
         *notes = Some(notes.take().map_or_else(|| note.to_owned(), |before| format!("{before}; {note}")));
     }
 
-    /// Lets the kernel run the cell; the error says that it could not even be asked.
+    /// Runs the cell in the kernel. An error means that the kernel did not receive the cell.
     async fn converse(&self, kernel: &Rc<Kernel>) -> Result<ExecEnd, String> {
         if let Some(how) = kernel.state.borrow().death() {
             return Err(how.to_owned());
@@ -248,14 +248,14 @@ impl RunningCell {
             }
         };
         if progress.exits {
-            // Nobody else is to be handed a kernel that is going.
+            // No other cell may get a kernel that is shutting down.
             kernel.retire("the code ended it with exit()").await;
             self.add_note("the code ended the kernel with exit(): its variables are lost");
         }
         Ok(end)
     }
 
-    /// Takes in what the kernel says until the cell has ended.
+    /// Processes the kernel's messages until the cell has ended.
     async fn listen(
         &self,
         kernel: &Kernel,
@@ -278,13 +278,13 @@ impl RunningCell {
             };
             match heard {
                 Some(heard) => self.take(heard, progress).await,
-                // Nobody else ends the conversation.
+                // Only the death of the kernel closes the channel.
                 None => return ExecEnd::KernelDied(kernel.died().await),
             }
         }
     }
 
-    /// Interrupts the kernel, and ends it where it does not obey.
+    /// Interrupts the kernel. Kills it if it does not react.
     async fn stop(&self, kernel: &Rc<Kernel>, answers: &mut mpsc::Receiver<Heard>, progress: &mut Progress) {
         kernel.interrupt().await;
         let grace = self.call.grace();
@@ -301,7 +301,7 @@ impl RunningCell {
     }
 
     async fn take(&self, heard: Heard, progress: &mut Progress) {
-        // The first message that a kernel publishes for a request says that it is busy with it.
+        // The first message that a kernel publishes for a request is its busy status.
         if heard.channel == Channel::Iopub {
             self.begun.send_replace(true);
         }
@@ -353,7 +353,7 @@ impl RunningCell {
     }
 }
 
-/// Sleeps for a time, or for ever where there is none.
+/// Sleeps for `time`, or forever if it is `None`.
 async fn sleep_or_pend(time: Option<Duration>) {
     match time {
         Some(time) => awake::sleep(time).await,
@@ -361,7 +361,7 @@ async fn sleep_or_pend(time: Option<Duration>) {
     }
 }
 
-/// Whether the code of a cell has ended its kernel, as `exit()` does.
+/// Whether the code of a cell has asked its kernel to exit, as `exit()` does.
 fn asks_to_exit(reply: &Value) -> bool {
     let payload = reply.get("payload").and_then(Value::as_array);
     payload.into_iter().flatten().any(|part| {
@@ -370,7 +370,7 @@ fn asks_to_exit(reply: &Value) -> bool {
     })
 }
 
-/// How a cell ended, by the kernel's reply.
+/// Converts the kernel's reply to the result of a cell.
 fn end_of(reply: &Value) -> ExecEnd {
     let said = |name: &str| reply.get(name).and_then(Value::as_str).unwrap_or_default();
     match said("status") {
@@ -382,7 +382,8 @@ fn end_of(reply: &Value) -> ExecEnd {
     }
 }
 
-/// The variables of a call for a kernel that outlives it: outgoing connections are not that call's alone.
+/// The environment for a kernel, without the call's key in proxy URLs: the kernel outlives the call, so its outgoing
+/// connections do not belong to that call alone.
 fn neutral(mut environment: BTreeMap<String, String>, key: &str, kernel: &str) -> BTreeMap<String, String> {
     for value in environment.values_mut() {
         *value = value.replace(&format!("//{key}:"), &format!("//kernel-{kernel}.1:"));

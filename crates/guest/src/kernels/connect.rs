@@ -1,4 +1,4 @@
-//! The connection file of a kernel, and connections to what it names.
+//! The connection file of a kernel, and connections to its channels.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -15,49 +15,50 @@ use crate::kernels::spec::KernelSpec;
 use crate::kernels::zmtp;
 use crate::sys;
 
-/// How long to wait before a kernel that does not listen yet is tried again.
+/// How long to wait before retrying a kernel that does not listen yet.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
-/// Where connection files are, below the agent's home: Jupyter's own tools look there.
+/// The folder of connection files below the agent's home, where Jupyter's tools look for them.
 const RUNTIME_DIRECTORY: &str = ".local/share/jupyter/runtime";
 
-/// One of a kernel's channels.
+/// A channel of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Channel {
     /// Code and its replies.
     Shell,
-    /// What everybody may hear.
+    /// Broadcast messages: output and status.
     Iopub,
-    /// Orders that do not wait for code.
+    /// Commands that do not wait for running code.
     Control,
 }
 
-/// How the channels are reached.
+/// How to reach the channels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Transport {
-    /// Unix sockets: this path, `-`, a number.
+    /// Unix sockets at this path plus `-` and a number.
     Ipc(String),
-    /// Ports on loopback.
+    /// TCP ports on the loopback interface.
     Tcp([u16; 5]),
 }
 
-/// Where a kernel is.
+/// How to reach a kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     transport: Transport,
     /// Signs messages.
     pub(crate) key: String,
-    /// The file that tells a kernel all this.
+    /// The connection file that the kernel reads.
     pub(crate) file: PathBuf,
     kernel: String,
 }
 
-/// Any connection to a channel.
+/// A connection to a channel.
 pub(crate) trait ChannelStream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> ChannelStream for T {}
 
 impl Connection {
-    /// A connection for a kernel: unix sockets where it can, ports on loopback otherwise.
+    /// Allocates a connection for a kernel: Unix sockets if the kernel supports them, TCP ports on loopback
+    /// otherwise.
     pub(crate) async fn new(home: &Path, spec: &KernelSpec) -> io::Result<Self> {
         let key = sys::random_hex();
         if spec.speaks_ipc() {
@@ -74,7 +75,7 @@ impl Connection {
         Self { transport, key, file: file_in(&directory, kernel), kernel: kernel.to_owned() }
     }
 
-    /// Ports that are free now.
+    /// Uses ports that are currently free.
     async fn tcp(home: &Path, kernel: &str, key: String) -> io::Result<Self> {
         let mut ports = [0; 5];
         let mut held = Vec::new();
@@ -108,7 +109,8 @@ impl Connection {
         })
     }
 
-    /// Writes the connection file, for the agent alone. Blocks: for a thread that has the agent's rights.
+    /// Writes the connection file, readable only by the agent. Blocks: call it on a thread with the agent's
+    /// permissions.
     pub(crate) fn write_file(&self) -> io::Result<()> {
         use std::io::Write;
         use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -131,7 +133,8 @@ impl Connection {
         }
     }
 
-    /// Connects and greets; tries until the kernel listens, for as long as the caller waits.
+    /// Connects to a channel and performs the handshake. Retries until the kernel listens; the caller limits the
+    /// time.
     pub(crate) async fn open(&self, guest: &Guest, channel: Channel) -> Box<dyn ChannelStream> {
         let socket =
             if channel == Channel::Iopub { zmtp::SocketType::Subscriber } else { zmtp::SocketType::Dealer };
@@ -156,7 +159,7 @@ impl Connection {
         match &self.transport {
             Transport::Ipc(path) => {
                 let path = format!("{path}-{}", index + 1);
-                // The guest may be root and yet have no right to enter the agent's home.
+                // The guest may be root and still lack permission to enter the agent's home directory.
                 let dialled = guest.workers.short(move || dial_unix(&path)).await;
                 let stream = dialled.map_err(|error| io::Error::other(error.message))??;
                 Ok(Box::new(UnixStream::from_std(stream)?))
@@ -170,7 +173,7 @@ impl Connection {
     }
 }
 
-/// Connects without waiting: a socket that nobody accepts on must not hold the thread.
+/// Connects without waiting: a listener that does not accept must not block the thread.
 pub(crate) fn dial_unix(path: &str) -> io::Result<std::os::unix::net::UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,8 +1,8 @@
-//! The door for a notebook server in the sandbox: it asks for a kernel and is told where it is, so that a person works
-//! in the same kernels as the agent.
+//! A socket for the notebook server in the sandbox: it requests a kernel and receives the kernel's connection, so
+//! that users work in the same kernels as the agent.
 //!
-//! Whoever runs in the sandbox may knock. All that can be had here is a kernel with the agent's own rights.
-//! A line of JSON in, a line of JSON out, on a socket without a path.
+//! Any process in the sandbox may connect. All it can get is a kernel with the agent's own permissions. A request is
+//! a line of JSON, and so is the reply. The socket is abstract, without a path.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,21 +23,21 @@ use tokio::task::spawn_local;
 use crate::guest::Guest;
 use crate::kernels::spec;
 
-/// The socket's name; each sandbox has names of its own.
+/// The name of the abstract socket. Each sandbox has a separate namespace for such names.
 const NAME: &str = "caisson-kernels";
 const MAX_KNOCKING: usize = 8;
 const MAX_REQUEST_BYTES: u64 = 256 * 1024;
-/// How long somebody may take to say what is wanted.
+/// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Order {
-    /// Starts it where it does not live.
+    /// Starts the kernel if it is not running.
     Open,
     Interrupt,
     Restart,
-    /// Whether it lives.
+    /// Queries whether the kernel is running.
     Look,
 }
 
@@ -46,19 +46,19 @@ enum Order {
 struct Knock {
     kernel: String,
     order: Order,
-    /// For a kernel that is started.
+    /// The environment for a kernel that this request starts.
     #[serde(default)]
     environment: BTreeMap<String, String>,
 }
 
-/// Opens the door. Where the name is taken already there is none: notebooks have kernels of their own then.
+/// Binds the socket. Fails if the name is already in use; notebooks then have separate kernels.
 pub(crate) fn open() -> io::Result<StdListener> {
     let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Answers for ever.
+/// Serves requests until the guest exits.
 pub(crate) async fn answer(guest: Rc<Guest>, listener: StdListener) {
     let Ok(listener) = UnixListener::from_std(listener) else { return };
     let places = Arc::new(Semaphore::new(MAX_KNOCKING));
@@ -110,7 +110,7 @@ async fn carry_out(guest: &Rc<Guest>, knock: Knock) -> Result<Value, String> {
     let home = knock.environment.get("HOME").map_or(super::HOME, String::as_str);
     let spec = spec::choose(&KernelChoice::Name(knock.kernel), spec::find_all(home.as_ref()))?;
     let (kernel, note) = kernels.obtain(guest, &spec, knock.environment).await?;
-    // Not this one's to hear: the next cell of the agent is told.
+    // Keep the note for the agent's next cell instead of this client.
     if let Some(note) = note {
         kernel.note.replace(Some(note));
     }

@@ -1,4 +1,4 @@
-//! One kernel from its start to its end: the process, its channels, whether it is busy.
+//! One kernel from start to end: its process, its channels and its state.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,35 +22,35 @@ use crate::kill::Tree;
 use crate::spawn::{self, Watched};
 use crate::sys;
 
-/// How long a kernel may take from its start to its first answer.
+/// How long a kernel may take from its start to its first reply.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait for the first published word before the kernel is asked once more.
+/// How long to wait for the first published message before repeating the request.
 const NUDGE_PAUSE: Duration = Duration::from_millis(100);
-/// How long a kernel that shall go may take between SIGTERM and SIGKILL.
+/// Time between SIGTERM and SIGKILL for a kernel being ended.
 const END_GRACE: Duration = Duration::from_millis(500);
-/// How long a kernel may take that goes by itself.
+/// How long a kernel that shuts down by itself may take.
 const RETIRE_PATIENCE: Duration = Duration::from_secs(5);
-/// What is kept of what a kernel prints itself, to explain its death.
+/// How much of the kernel's own output is kept to explain its death.
 const LAST_WORDS_BYTES: usize = 2000;
-/// Messages on their way to a cell.
+/// How many messages may queue up for a cell.
 const HEARD_LENGTH: usize = 16;
 
 type Reader = ReadHalf<Box<dyn ChannelStream>>;
 type Writer = WriteHalf<Box<dyn ChannelStream>>;
 
-/// Where a kernel stands.
+/// The state of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It waits for code.
+    /// The kernel waits for code.
     Idle,
-    /// It runs code, of whomever.
+    /// The kernel runs code, from the agent or from a notebook.
     Busy,
-    /// It has ended; the text says how.
+    /// The kernel has ended. The text says how.
     Dead(String),
 }
 
 impl State {
-    /// How it ended.
+    /// How the kernel ended, if it has.
     pub(crate) fn death(&self) -> Option<&str> {
         match self {
             Self::Dead(how) => Some(how),
@@ -59,12 +59,10 @@ impl State {
     }
 }
 
-/// A message for whoever has asked.
+/// A message in reply to a request.
 #[derive(Debug)]
 pub(crate) struct Heard {
-    /// Where it came from.
     pub(crate) channel: Channel,
-    /// What it says.
     pub(crate) message: Message,
 }
 
@@ -73,27 +71,25 @@ struct Asker {
     sender: mpsc::Sender<Heard>,
 }
 
-/// A kernel that answers.
+/// A running kernel.
 pub(crate) struct Kernel {
-    /// What it is.
     pub(crate) spec: KernelSpec,
-    /// Its process, group and session.
+    /// Process ID, process group and session at once.
     pub(crate) pid: i32,
-    /// Where it is.
     pub(crate) connection: Connection,
-    /// Changes when it becomes busy, idle or dies.
+    /// Changes when the kernel becomes busy or idle, or dies.
     pub(crate) state: watch::Sender<State>,
-    /// Held by the cell whose turn it is.
+    /// Held by the cell that is using the kernel.
     pub(crate) turn: Mutex<()>,
-    /// How often it was started, this time included.
+    /// How often this kernel has been started, including this time.
     pub(crate) generation: u64,
-    /// Cells that it was given.
+    /// Number of cells that the kernel has received.
     pub(crate) cells: Cell<u64>,
-    /// What it was started with.
+    /// The environment that the kernel was started with.
     pub(crate) environment: BTreeMap<String, String>,
-    /// What its next cell should be told.
+    /// A note for the result of the next cell.
     pub(crate) note: RefCell<Option<String>>,
-    /// Why it is being ended, where that is on purpose.
+    /// Why the guest is ending the kernel, if it is.
     ending: RefCell<Option<String>>,
     signer: Signer,
     shell: Mutex<Writer>,
@@ -104,7 +100,7 @@ pub(crate) struct Kernel {
     last_words: Rc<RefCell<VecDeque<u8>>>,
 }
 
-/// Ends a process that nobody took over.
+/// Kills a process unless another owner has taken it over.
 struct Leash(Option<i32>);
 
 impl Drop for Leash {
@@ -116,7 +112,7 @@ impl Drop for Leash {
 }
 
 impl Kernel {
-    /// Starts a kernel and waits until it answers; the error is a text for people.
+    /// Starts a kernel and waits until it replies. The error is a message for the user.
     pub(crate) async fn start(
         guest: &Rc<Guest>,
         spec: KernelSpec,
@@ -186,7 +182,7 @@ impl Kernel {
             how = kernel.died() => return Err(format!("the kernel {} did not start: {how}", kernel.spec.name)),
         }
         leash.0 = None;
-        // What it said on its way up explains no death.
+        // Output printed during startup does not explain a later death.
         kernel.last_words.borrow_mut().clear();
         Ok(kernel)
     }
@@ -194,7 +190,7 @@ impl Kernel {
     fn listen(self: &Rc<Self>, mut reader: Reader, channel: Channel) {
         let kernel = Rc::clone(self);
         self.readers.borrow_mut().push(spawn_local(async move {
-            // A channel that breaks has a kernel that dies; that is noticed elsewhere.
+            // A broken channel means that the kernel dies, which `watch_end` notices.
             while let Ok(frames) = zmtp::read_message(&mut reader).await {
                 if let Some(message) = Message::parse(frames) {
                     kernel.heard(Heard { channel, message }).await;
@@ -231,7 +227,8 @@ impl Kernel {
         }
     }
 
-    /// Asks until the kernel is heard on both channels: it publishes only to those whose subscription has arrived.
+    /// Repeats a request until replies arrive on both channels: a kernel publishes only to clients whose subscription
+    /// it has received.
     async fn nudge(&self) -> Result<(), String> {
         let mut is_heard = [false; 2];
         while is_heard != [true; 2] {
@@ -246,7 +243,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sends a request on the shell channel; what answers it comes out of the receiver.
+    /// Sends a request on the shell channel. The receiver gets the messages that belong to it.
     pub(crate) async fn ask(&self, kind: &str, content: &Value) -> Result<mpsc::Receiver<Heard>, String> {
         let request = self.next_request();
         let (sender, receiver) = mpsc::channel(HEARD_LENGTH);
@@ -262,7 +259,7 @@ impl Kernel {
         format!("caisson-{}-{}", self.pid, self.requests.get())
     }
 
-    /// Ends what the kernel does now.
+    /// Interrupts the code that the kernel is running.
     pub(crate) async fn interrupt(&self) {
         match self.spec.interrupt_mode {
             InterruptMode::Signal => {
@@ -275,14 +272,15 @@ impl Kernel {
         }
     }
 
-    /// Ends the kernel with all its processes; returns when it is dead.
+    /// Ends the kernel with all its processes. Returns when it is dead.
     pub(crate) async fn end(&self, why: &str) {
         self.ending.replace(Some(why.to_owned()));
         Tree::of(self.pid).end(END_GRACE).await;
         self.died().await;
     }
 
-    /// Waits until a kernel that goes by itself is dead; what it has started lives on. One that stays is ended.
+    /// Waits until a kernel that is shutting down by itself has ended. Processes that it started keep running. Kills
+    /// the kernel if it does not end in time.
     pub(crate) async fn retire(&self, why: &str) {
         self.ending.replace(Some(why.to_owned()));
         if timeout(RETIRE_PATIENCE, self.died()).await.is_err() {
@@ -290,7 +288,7 @@ impl Kernel {
         }
     }
 
-    /// Waits for the kernel's death, and says how it died.
+    /// Waits for the kernel to die. Returns how it died.
     pub(crate) async fn died(&self) -> String {
         let mut states = self.state.subscribe();
         match states.wait_for(|state| state.death().is_some()).await {
@@ -338,7 +336,7 @@ fn exec_of(
     }
 }
 
-/// Reads what a kernel prints itself, for ever, and keeps the end of it.
+/// Reads the kernel's own output until it closes and keeps the end of it.
 async fn listen(output: Watched, last_words: Rc<RefCell<VecDeque<u8>>>) {
     let mut piece = [0u8; 4096];
     loop {

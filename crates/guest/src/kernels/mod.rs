@@ -1,6 +1,6 @@
-//! Kernels: processes that run code and keep its variables. Each is started at its first cell, spoken to directly, and
-//! lives until the sandbox ends, somebody restarts it, or it dies. One that died is started anew at the next cell, which
-//! is told that the variables are lost.
+//! Kernels: processes that run code and keep its variables. A kernel starts at its first cell and runs until the
+//! sandbox ends, a client restarts it, or it dies. The next cell restarts a kernel that died, and its result notes
+//! that the variables are lost.
 
 pub(crate) mod cell;
 mod connect;
@@ -29,17 +29,17 @@ use crate::kernels::kernel::{Kernel, State};
 use crate::kernels::notebook::Notebooks;
 use crate::kernels::spec::KernelSpec;
 
-/// The agent's home, where nobody says otherwise.
+/// The agent's home directory, unless `HOME` is set.
 const HOME: &str = "/home/agent";
 
-/// One kernel, while it lives and between its lives.
+/// One kernel across its restarts.
 #[derive(Default)]
 struct Slot {
-    /// Held while it is started.
+    /// Locked while the kernel starts.
     living: Mutex<Option<Rc<Kernel>>>,
-    /// How often it was started.
+    /// How often the kernel has been started.
     generation: Cell<u64>,
-    /// The same in all its lives, so that a notebook that is connected finds it again.
+    /// Stays the same across restarts, so that a connected notebook finds the kernel again.
     connection: RefCell<Option<Connection>>,
 }
 
@@ -69,7 +69,7 @@ impl Slot {
 #[derive(Default)]
 pub(crate) struct Kernels {
     slots: RefCell<HashMap<String, Rc<Slot>>>,
-    /// What ran, for people.
+    /// Records the cells for people to read.
     notebooks: Notebooks,
 }
 
@@ -78,7 +78,7 @@ impl Kernels {
         Rc::clone(self.slots.borrow_mut().entry(name.to_owned()).or_default())
     }
 
-    /// The kernel, started where it does not live, and what should be known of that.
+    /// Returns the kernel and a note for the result of the cell. Starts the kernel if it is not running.
     async fn obtain(
         &self,
         guest: &Rc<Guest>,
@@ -111,7 +111,7 @@ impl Kernels {
         self.slots.borrow().get(name).is_some_and(|slot| slot.living.try_lock().is_err())
     }
 
-    /// The kernels of the image and where they stand.
+    /// Lists the kernels of the image and their states.
     pub(crate) fn list(&self) -> Reply {
         let kernels = spec::find_all(Path::new(HOME))
             .into_iter()
@@ -146,7 +146,7 @@ impl Kernels {
             KernelAction::Restart => {
                 kernel.end("it was restarted on request").await;
                 let environment = kernel.environment.clone();
-                // The next cell is told: whoever restarted it may be somebody else.
+                // Inform the next cell, because its author may not have requested the restart.
                 let slot = self.slot(name);
                 let mut living = slot.living.lock().await;
                 let is_same = living.as_ref().is_some_and(|current| Rc::ptr_eq(current, &kernel));

@@ -1,7 +1,9 @@
-//! What ran, as a notebook in the workspace: `.caisson/agent.ipynb` for Python, `.caisson/agent-NAME.ipynb` for others.
+//! Writes all executed cells to a notebook in the workspace: `.caisson/agent.ipynb` for Python,
+//! `.caisson/agent-NAME.ipynb` for other kernels.
 //!
-//! A notebook is always a whole one: it is written beside and renamed. What stands before the new cell is copied by the
-//! kernel of the system, without being read; only where somebody else has changed the file is it taken apart.
+//! A notebook file is always complete: the guest writes a temporary file and renames it. It copies the part before
+//! the new cell inside the kernel, without reading it. It parses the notebook only if another program has changed the
+//! file.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,18 +19,18 @@ use crate::guest::Guest;
 use crate::kernels::spec::KernelSpec;
 
 const FOLDER: &str = ".caisson";
-/// What one cell may bring; the log of the job has more.
+/// The most output of one cell in the notebook. The job's log has more.
 const MAX_CELL_BYTES: usize = 8 * 1024 * 1024;
 const MAX_STREAM_BYTES: usize = 1024 * 1024;
-/// A notebook that others have made larger than this is put aside.
+/// A notebook that others have made larger than this is moved aside.
 const MAX_NOTEBOOK_BYTES: u64 = 128 * 1024 * 1024;
 
-/// What one cell was and did.
+/// A cell with its output.
 #[derive(Debug, Default)]
 pub(crate) struct CellRecord {
     id: String,
     code: String,
-    /// The kernel's number of it.
+    /// The kernel's execution counter for the cell.
     pub(crate) execution_count: Option<u64>,
     outputs: Vec<Output>,
     bytes: usize,
@@ -38,9 +40,9 @@ pub(crate) struct CellRecord {
 #[derive(Debug)]
 struct Output {
     json: Value,
-    /// By which it is shown anew.
+    /// Identifies the output for updates.
     display_id: Option<String>,
-    /// How much it is as JSON; printed text is counted as it comes.
+    /// Size as JSON. Printed text is counted in `CellRecord::bytes` instead.
     bytes: usize,
 }
 
@@ -51,7 +53,7 @@ impl CellRecord {
         Self { id, code: code.to_owned(), ..Self::default() }
     }
 
-    /// Adds printed text; what is too much is left out, with a word.
+    /// Adds printed text. If it is too long, cuts it and appends a note.
     pub(crate) fn print(&mut self, stream: OutputStream, text: &str) {
         let name = if stream == OutputStream::Stderr { "stderr" } else { "stdout" };
         if self.bytes >= MAX_CELL_BYTES {
@@ -75,14 +77,14 @@ impl CellRecord {
         if room < text.len() {
             printed.push_str("\n[more was printed; the log of the job has it]\n");
             self.bytes = self.bytes.max(MAX_STREAM_BYTES);
-            // Nothing joins what is full.
+            // Fill the text up, so that nothing more is appended.
             while printed.len() < MAX_STREAM_BYTES {
                 printed.push('\n');
             }
         }
     }
 
-    /// Adds something shown, or shows it anew.
+    /// Adds or updates a display.
     pub(crate) fn show(&mut self, display: &Display) {
         let output = match display.kind {
             DisplayKind::Clear => {
@@ -113,7 +115,7 @@ impl CellRecord {
         }
     }
 
-    /// Gives what was shown under the same id its new form. What an earlier cell has shown stays as it was.
+    /// Updates the outputs that have the same ID. Outputs of earlier cells are not updated.
     fn update(&mut self, display: &Display) {
         let Some(id) = &display.display_id else { return };
         for output in self.outputs.iter_mut().filter(|output| output.display_id.as_ref() == Some(id)) {
@@ -141,13 +143,13 @@ impl CellRecord {
     }
 }
 
-/// How a notebook was when it was last written here.
+/// The metadata of a notebook file after the guest last wrote it. Detects changes by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seal {
     inode: u64,
     size: u64,
     modified: (i64, i64),
-    /// Where the list of cells ends.
+    /// Offset of the end of the list of cells.
     cells_end: u64,
 }
 
@@ -189,7 +191,7 @@ fn closing(metadata: &Value) -> String {
     format!("\n],\"metadata\":{metadata},\"nbformat\":4,\"nbformat_minor\":5}}\n")
 }
 
-/// Writes the notebook with one more cell. Blocks: for a thread that has the agent's rights.
+/// Writes the notebook with one more cell. Blocks: call it on a thread with the agent's permissions.
 fn write(path: &Path, cell: &Value, metadata: &Value, seal: Option<Seal>) -> io::Result<Seal> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -215,7 +217,7 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.new"))
 }
 
-/// Writes all of a notebook and says where its cells end.
+/// Writes the whole notebook. Returns the offset of the end of its cells.
 fn fill(new: &mut File, path: &Path, cell: &Value, metadata: &Value, seal: Option<Seal>) -> io::Result<u64> {
     let (mut metadata, mut is_first) = (metadata.clone(), true);
     match open(path)? {
@@ -236,7 +238,7 @@ fn fill(new: &mut File, path: &Path, cell: &Value, metadata: &Value, seal: Optio
                 }
             }
             None => {
-                // Whatever it is, it is somebody's.
+                // Keep the file, because it may belong to a user.
                 std::fs::rename(path, path.with_extension("ipynb.broken"))?;
                 new.write_all(b"{\"cells\":[")?;
             }
@@ -254,9 +256,9 @@ fn write_cell(new: &mut File, cell: &Value, is_first: bool) -> io::Result<()> {
     new.write_all(&text)
 }
 
-/// The notebook as it is, with how it looks from outside.
+/// Opens the existing notebook and returns its metadata.
 fn open(path: &Path) -> io::Result<Option<(File, Seal)>> {
-    // A pipe in its place must not stop the thread.
+    // A pipe at this path must not block the thread.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
     let file = match opened {
         Ok(file) => file,
@@ -273,7 +275,7 @@ fn open(path: &Path) -> io::Result<Option<(File, Seal)>> {
     Ok(Some((file, seal)))
 }
 
-/// The cells and the metadata of a notebook that somebody else has written.
+/// Reads the cells and the metadata of a notebook that another program has written.
 fn read(file: File) -> Option<(Vec<Value>, Value)> {
     if !file.metadata().ok()?.is_file() {
         return None;

@@ -1,14 +1,14 @@
-//! Turns what a kernel publishes into records of the call's output.
+//! Converts a kernel's published messages to display records.
 
 use protocol::{CellError, Display, DisplayKind, MAX_DISPLAY_BYTES, plain_text};
 use serde_json::{Map, Value, json};
 
 use crate::kernels::zmtp::Frame;
 
-/// The most of a text form; beyond it there is nothing to see for anybody.
+/// The longest plain text of a display. Longer text is useless to readers.
 const MAX_TEXT_CHARS: usize = 1024 * 1024;
 
-/// What a published message shows; `None` for those that show nothing.
+/// Converts a message to a display; `None` if it is not a display message.
 pub(crate) fn display(kind: &str, content: &Frame) -> Option<Display> {
     let kind = match kind {
         "execute_result" => DisplayKind::Result,
@@ -34,7 +34,7 @@ pub(crate) fn display(kind: &str, content: &Frame) -> Option<Display> {
     let id = content.get("transient").and_then(|transient| transient.get("display_id"));
     display.display_id = id.and_then(Value::as_str).map(str::to_owned);
     if let Some(Value::String(plain)) = display.data.get_mut("text/plain") {
-        // Some kernels colour their results, whoever reads them.
+        // Some kernels always color their results.
         *plain = plain_text(plain);
         if let Some((end, _)) = plain.char_indices().nth(MAX_TEXT_CHARS) {
             plain.truncate(end);
@@ -63,7 +63,7 @@ fn note(what: &str) -> Map<String, Value> {
     data
 }
 
-/// The display as a record; forms that are too large give way to a note, the largest first.
+/// Encodes a display as a record. Replaces formats that are too large with a note, starting with the largest.
 pub(crate) fn bounded(mut display: Display) -> (Display, Vec<u8>) {
     loop {
         if let Some(record) = display.encode() {

@@ -1,4 +1,4 @@
-//! Which kernels the image has: its kernelspec directories, as Jupyter knows them.
+//! The kernels of the image, found through Jupyter's kernelspec directories.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use protocol::KernelChoice;
 use serde::Deserialize;
 
-/// Where kernelspecs are, the first of a name wins. The agent's own come first, below its home.
+/// Kernelspec directories. The first match for a name wins. The agent's own directory, below its home, comes first.
 const DIRECTORIES: [&str; 3] =
     ["/opt/jupyter/share/jupyter/kernels", "/usr/local/share/jupyter/kernels", "/usr/share/jupyter/kernels"];
 const HOME_DIRECTORY: &str = ".local/share/jupyter/kernels";
 const CONNECTION_FILE: &str = "{connection_file}";
-/// A `kernel.json` is small.
+/// Larger `kernel.json` files are ignored.
 const MAX_SPEC_BYTES: u64 = 64 * 1024;
 const MAX_SPECS: usize = 64;
-/// Of several kernels for a language the one of this name is the usual one.
+/// Kernel names that are preferred if a language has several kernels.
 const USUAL_NAMES: [&str; 4] = ["python3", "python", "deno", "typescript"];
 
-/// How a kernel is interrupted.
+/// How to interrupt a kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum InterruptMode {
-    /// By SIGINT.
+    /// With SIGINT.
     #[default]
     Signal,
-    /// By a message.
+    /// With a message on the control channel.
     Message,
 }
 
@@ -47,26 +47,24 @@ struct RawSpec {
 /// One kernel of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelSpec {
-    /// The name of its directory.
+    /// The name of the kernelspec directory.
     pub(crate) name: String,
-    /// For people.
     pub(crate) display_name: String,
     /// In lower case.
     pub(crate) language: String,
-    /// How it is interrupted.
     pub(crate) interrupt_mode: InterruptMode,
-    /// Further variables.
+    /// Additional environment variables.
     pub(crate) environment: BTreeMap<String, String>,
     argv: Vec<String>,
     directory: PathBuf,
 }
 
 impl KernelSpec {
-    /// The command line for a connection file.
+    /// The command line to start the kernel with this connection file.
     pub(crate) fn command(&self, connection_file: &str) -> Vec<String> {
         let mut argv: Vec<String> =
             self.argv.iter().map(|part| part.replace(CONNECTION_FILE, connection_file)).collect();
-        // A virtual environment names its own interpreter without a path.
+        // A kernelspec in a virtual environment names the environment's interpreter without a path.
         if let Some(program) = argv.first_mut()
             && matches!(program.as_str(), "python" | "python3")
             && let Some(prefix) = self.directory.ancestors().nth(4)
@@ -79,13 +77,13 @@ impl KernelSpec {
         argv
     }
 
-    /// Whether it can speak over unix sockets, as everything made with ipykernel can.
+    /// Whether the kernel supports Unix sockets, as everything based on ipykernel does.
     pub(crate) fn speaks_ipc(&self) -> bool {
         self.argv.iter().any(|part| part.starts_with("ipykernel"))
     }
 }
 
-/// All kernels of the image, by name.
+/// Finds all kernels of the image, sorted by name.
 pub(crate) fn find_all(home: &Path) -> Vec<KernelSpec> {
     let mut found: BTreeMap<String, KernelSpec> = BTreeMap::new();
     let directories = [home.join(HOME_DIRECTORY)].into_iter().chain(DIRECTORIES.map(PathBuf::from));
@@ -107,7 +105,7 @@ fn read(name: &str, directory: &Path) -> Option<KernelSpec> {
     if !is_name(name) {
         return None;
     }
-    // A pipe in its place must not stop the guest.
+    // A pipe at this path must not block the guest.
     let opened =
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(directory.join("kernel.json"));
     let file = opened.ok()?;
@@ -133,14 +131,14 @@ fn read(name: &str, directory: &Path) -> Option<KernelSpec> {
     })
 }
 
-/// Names are those of directories, as Jupyter allows them, and not long.
+/// Whether the name is a directory name that Jupyter allows, of at most 64 bytes.
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && !name.starts_with('.')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
 }
 
-/// The kernel that is meant, or a text for people that says what there is.
+/// Selects a kernel. The error is a message for the user that lists the available kernels.
 pub(crate) fn choose(choice: &KernelChoice, specs: Vec<KernelSpec>) -> Result<KernelSpec, String> {
     let names: Vec<String> = specs.iter().map(|spec| format!("{} ({})", spec.name, spec.language)).collect();
     let there =

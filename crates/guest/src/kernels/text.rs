@@ -1,4 +1,4 @@
-//! Text that kernels print, also out of messages that were too large to be kept whole.
+//! Text printed by kernels, including text in messages that were too large to be kept whole.
 
 use std::borrow::Cow;
 
@@ -9,9 +9,9 @@ use crate::kernels::zmtp::Frame;
 /// Text that a kernel has printed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Printed {
-    /// Whether it is standard error.
+    /// Whether the text is standard error.
     pub(crate) is_error: bool,
-    /// The text; of a message that was too large its beginning, a note, and its end.
+    /// The text. If the message was too large: its beginning, a note, and its end.
     pub(crate) pieces: Vec<String>,
 }
 
@@ -22,7 +22,7 @@ struct StreamContent<'a> {
     text: String,
 }
 
-/// The text of a `stream` message.
+/// Extracts the text of a `stream` message.
 pub(crate) fn printed(content: &Frame) -> Option<Printed> {
     match content {
         Frame::Whole(bytes) => {
@@ -38,7 +38,7 @@ pub(crate) fn printed(content: &Frame) -> Option<Printed> {
     }
 }
 
-/// The name of the stream, and where its text starts: `{"name": "stdout", "text": "...`.
+/// Splits the beginning of a message into the stream's name and its text: `{"name": "stdout", "text": "...`.
 fn split_head(head: &[u8]) -> Option<(&'static str, &[u8])> {
     let opening = String::from_utf8_lossy(head.get(..64)?).into_owned();
     let name = if opening.contains("\"stderr\"") { "stderr" } else { "stdout" };
@@ -47,7 +47,7 @@ fn split_head(head: &[u8]) -> Option<(&'static str, &[u8])> {
     Some((name, head.get(quote..)?))
 }
 
-/// The first place that is surely not inside of an escape or a character.
+/// Drops bytes until the first position that is certainly outside an escape sequence or a multi-byte character.
 fn from_safe_place(tail: &[u8]) -> &[u8] {
     const LONGEST_ESCAPE: usize = 6;
     let is_safe = |window: &[u8]| window.iter().all(|byte| *byte != b'\\' && byte.is_ascii());
@@ -57,7 +57,7 @@ fn from_safe_place(tail: &[u8]) -> &[u8] {
     }
 }
 
-/// The characters of a JSON text up to its end or to where it was cut.
+/// Decodes a JSON string up to its end or to where it was cut.
 fn unescape(bytes: &[u8]) -> String {
     let mut end = 0;
     while let Some(byte) = bytes.get(end) {

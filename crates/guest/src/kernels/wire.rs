@@ -1,7 +1,8 @@
-//! Messages of the Jupyter protocol: signed on the way out, read leniently on the way in.
+//! Messages of the Jupyter protocol: signed when sent, parsed leniently when received.
 //!
-//! Signatures of a kernel are not checked. Whoever can connect to its sockets can read its key: all of them are the
-//! agent's, and nothing that a kernel says is believed beyond what a process could print.
+//! The guest does not verify a kernel's signatures. Any process that can connect to the kernel's sockets can also
+//! read its key, because both belong to the agent. The guest trusts a kernel's messages no more than the output of
+//! any process.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -12,19 +13,19 @@ const DELIMITER: &[u8] = b"<IDS|MSG>";
 const PROTOCOL_VERSION: &str = "5.3";
 const BLOCK_BYTES: usize = 64;
 
-/// Writes messages of one session.
+/// Creates the messages of one session.
 pub(crate) struct Signer {
     key: Vec<u8>,
     session: String,
 }
 
 impl Signer {
-    /// Signs with the key of a connection file.
+    /// Uses the key of a connection file.
     pub(crate) fn new(key: &str, session: &str) -> Self {
         Self { key: key.as_bytes().to_vec(), session: session.to_owned() }
     }
 
-    /// A request as bytes for the wire.
+    /// Encodes a request for the wire.
     pub(crate) fn request(&self, id: &str, kind: &str, content: &Value) -> Vec<u8> {
         let header = json!({
             "msg_id": id,
@@ -48,19 +49,19 @@ impl Signer {
     }
 }
 
-/// What a kernel says.
+/// A message from a kernel.
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// Such as `stream` or `execute_reply`.
+    /// The message type, such as `stream` or `execute_reply`.
     pub(crate) kind: String,
-    /// The request that it answers or was caused by.
+    /// The ID of the request that caused this message.
     pub(crate) parent: String,
-    /// Its content as JSON text.
+    /// JSON text.
     pub(crate) content: Frame,
 }
 
 impl Message {
-    /// Takes a message apart; what is no message is `None`.
+    /// Parses a message. Returns `None` if the frames are not a valid message.
     pub(crate) fn parse(frames: Vec<Frame>) -> Option<Self> {
         let mut rest = frames.into_iter().skip_while(|frame| frame.bytes() != DELIMITER).skip(2);
         let header: Value = serde_json::from_slice(rest.next()?.bytes()).ok()?;
@@ -74,13 +75,13 @@ impl Message {
         })
     }
 
-    /// The content; nothing where it was too large to be kept.
+    /// The parsed content, or `Null` if it was too large to be kept.
     pub(crate) fn value(&self) -> Value {
         serde_json::from_slice(self.content.bytes()).unwrap_or_default()
     }
 }
 
-/// HMAC-SHA256 of the parts put together, as RFC 2104 says.
+/// HMAC-SHA256 of the concatenated parts, as specified in RFC 2104.
 fn hmac(key: &[u8], parts: &[String]) -> [u8; 32] {
     let mut block = [0u8; BLOCK_BYTES];
     if key.len() > BLOCK_BYTES {

@@ -1,7 +1,7 @@
-//! A small client of ZMTP 3.0, the protocol of ZeroMQ: one connection, no security, no reconnecting.
+//! A minimal client of ZMTP 3.0, ZeroMQ's wire protocol: one connection, no security mechanism, no reconnects.
 //!
-//! A frame of a kernel may be of any size. What is over [`MAX_FRAME_BYTES`] is kept as its beginning and its end, so that
-//! a cell that prints 200 MB costs the guest no more than that.
+//! A kernel's frame can have any size. The guest keeps only the beginning and the end of a frame larger than
+//! [`MAX_FRAME_BYTES`], so that a cell that prints 200 MB costs no more memory than that.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The largest frame that is kept whole.
 pub(crate) const MAX_FRAME_BYTES: u64 = 12 * 1024 * 1024;
-/// Of a larger one, so much of its beginning and of its end.
+/// How much of the beginning and of the end of a larger frame is kept.
 const KEPT_BYTES: usize = 5 * 1024 * 1024;
-/// Frames of one message that are kept; binary buffers after the content are of no use here.
+/// How many frames of a message are kept. Binary buffers after the content are not needed.
 const MAX_FRAMES: usize = 32;
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -20,24 +20,21 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// A frame, or what was kept of it.
+/// A frame, or the parts kept of a large one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// All of it.
     Whole(Vec<u8>),
-    /// It was too large.
+    /// The frame was larger than [`MAX_FRAME_BYTES`].
     Cut {
-        /// Its beginning.
         head: Vec<u8>,
-        /// Bytes between the two.
+        /// Number of bytes between `head` and `tail`.
         left_out: u64,
-        /// Its end.
         tail: Vec<u8>,
     },
 }
 
 impl Frame {
-    /// The bytes of a whole frame; nothing of a cut one.
+    /// The bytes of a whole frame; empty if the frame was cut.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Whole(bytes) => bytes,
@@ -46,12 +43,12 @@ impl Frame {
     }
 }
 
-/// What our end of a connection is.
+/// The socket type of the guest's end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SocketType {
-    /// Sends requests and gets replies, in any order.
+    /// Sends requests and receives replies asynchronously.
     Dealer,
-    /// Hears everything that is published.
+    /// Receives all published messages.
     Subscriber,
 }
 
@@ -64,7 +61,8 @@ impl SocketType {
     }
 }
 
-/// Greets, and subscribes to everything where that is what the socket is for. `identity` names us to the other side.
+/// Performs the handshake. A subscriber also subscribes to everything. `identity` identifies the guest to the other
+/// side.
 pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     socket: SocketType,
@@ -97,14 +95,14 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     }
     if socket == SocketType::Subscriber {
         out.clear();
-        // One, and an empty prefix: everything.
+        // The byte 1 subscribes; the empty prefix matches everything.
         encode_frame(0, &[1], &mut out);
         stream.write_all(&out).await?;
     }
     stream.flush().await
 }
 
-/// A message as bytes for the wire.
+/// Encodes a message for the wire.
 pub(crate) fn encode_message(frames: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(frames.iter().map(|frame| frame.len() + 9).sum());
     for (index, frame) in frames.iter().enumerate() {
@@ -124,7 +122,7 @@ fn encode_frame(flags: u8, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
-/// Reads one message; commands are passed over.
+/// Reads one message. Skips commands.
 pub(crate) async fn read_message<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Vec<Frame>> {
     let mut frames = Vec::new();
     loop {
@@ -152,7 +150,7 @@ async fn read_frame<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<(u8, Fra
     Ok((flags, Frame::Whole(body)))
 }
 
-/// Reads without trusting the length: memory grows with what has come.
+/// Reads without trusting the announced length: memory grows only with the bytes received.
 async fn read_into<R: AsyncRead + Unpin>(reader: &mut R, length: u64, body: &mut Vec<u8>) -> io::Result<()> {
     let read = reader.take(length).read_to_end(body).await?;
     if read as u64 == length { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }

@@ -1,4 +1,4 @@
-//! Questions of the kernel about system calls of what runs here (seccomp's user notification).
+//! Notifications of system calls by processes in the sandbox (seccomp user notification).
 
 mod sys;
 

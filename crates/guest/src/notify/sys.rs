@@ -1,10 +1,10 @@
-//! The calls of seccomp's user notification.
+//! System calls of seccomp user notification.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-// Of linux/bpf_common.h, linux/seccomp.h and linux/audit.h.
+// Constants from linux/bpf_common.h, linux/seccomp.h and linux/audit.h.
 const LOAD_WORD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
@@ -16,13 +16,13 @@ const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 const ADD_DESCRIPTOR: libc::Ioctl = 0x4018_2103_u32 as libc::Ioctl;
 const AT_THAT_NUMBER: u32 = 1;
 
-/// A process wants to connect a socket and waits.
+/// A notification: a process is blocked in `connect`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question {
     id: u64,
-    /// The thread that asks.
+    /// The thread that called `connect`.
     pub(crate) thread: u32,
-    /// The number of its socket.
+    /// The file descriptor of its socket.
     pub(crate) descriptor: u32,
 }
 
@@ -55,9 +55,10 @@ struct Addition {
     target_flags: u32,
 }
 
-/// From now on the kernel asks before this thread, or what it forks, connects a socket. Gives where it asks.
+/// Makes the kernel suspend every `connect` of this thread and its descendants and notify the guest. Returns the
+/// listener for the notifications.
 ///
-/// Calls of another processor's kind are refused by the filters that were there before.
+/// The filters installed earlier already refuse system calls of foreign architectures.
 pub(crate) fn ask_before_connecting() -> io::Result<OwnedFd> {
     let number = u32::try_from(libc::SYS_connect).map_err(io::Error::other)?;
     let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
@@ -74,12 +75,13 @@ pub(crate) fn ask_before_connecting() -> io::Result<OwnedFd> {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, NEW_LISTENER, &raw const filter)
     };
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel has just given us this descriptor; it closes at exec by itself.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it. The kernel sets close-on-exec
+    // on it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes a question that waits. The call itself would wait for one, whatever the descriptor's flags say; where one was
-/// there and its process is gone, it does not.
+/// Receives a pending notification. Polls first, because the ioctl blocks if nothing is pending, even on a
+/// nonblocking descriptor. It does not block if the notifying process has gone since.
 pub(crate) fn receive(listener: &OwnedFd) -> io::Result<Question> {
     let mut watched = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec::default();
@@ -88,7 +90,7 @@ pub(crate) fn receive(listener: &OwnedFd) -> io::Result<Question> {
         return Err(io::ErrorKind::WouldBlock.into());
     }
     let mut notification = Notification::default();
-    // SAFETY: the structure has the kernel's layout, is zeroed as it asks for, and outlives the call.
+    // SAFETY: the structure has the kernel's layout, is zeroed as the kernel requires, and outlives the call.
     let result = unsafe { libc::ioctl(listener.as_raw_fd(), RECEIVE, &raw mut notification) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -97,7 +99,7 @@ pub(crate) fn receive(listener: &OwnedFd) -> io::Result<Question> {
     Ok(Question { id: notification.id, thread: notification.pid, descriptor })
 }
 
-/// Puts a socket in the place of the one that was asked about.
+/// Replaces the socket of the notifying process with `socket`.
 pub(crate) fn replace(
     listener: &OwnedFd,
     question: &Question,
@@ -116,7 +118,7 @@ pub(crate) fn replace(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Lets the process go on: connected, or with an error number.
+/// Resumes the process: `connect` succeeds, or fails with this errno.
 pub(crate) fn reply(listener: &OwnedFd, question: &Question, answer: Result<(), i32>) -> io::Result<()> {
     let error = answer.err().map_or(0, |errno| -errno);
     let response = Response { id: question.id, value: 0, error, flags: 0 };

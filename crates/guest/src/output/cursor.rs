@@ -1,4 +1,4 @@
-//! Gives output out: where a follower is, and what comes next for it, chunks and gaps.
+//! Reads stored output: a follower's position, and the next chunk or gap for it.
 
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -11,34 +11,33 @@ use crate::pace::Position;
 
 use super::store::{OutputStore, Place, RECORD_HEADER_BYTES, Segment};
 
-/// Which chunks a follower may have.
+/// Which chunks a follower may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Those of the head.
+    /// Only those of the head.
     Head,
-    /// All that are there.
+    /// All that are stored.
     All,
 }
 
-/// What a follower gets next.
+/// The next item for a follower.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// A chunk.
     Chunk(OutputChunk),
-    /// Chunks that are gone.
+    /// Chunks that are no longer available.
     Gap {
         /// First missing number.
         from_sequence: u64,
-        /// First number that is there again.
+        /// First number after the gap.
         to_sequence: u64,
-        /// Missing bytes.
+        /// Number of missing bytes.
         bytes: u64,
     },
     /// Nothing within reach for now.
     Nothing,
 }
 
-/// Where a follower is.
+/// The position of a follower.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     sequence: u64,
@@ -47,45 +46,45 @@ pub(crate) struct Cursor {
     reading: Option<Reading>,
 }
 
-/// Records that were read ahead from one segment.
+/// Records read ahead from one segment.
 #[derive(Debug)]
 struct Reading {
     segment: u64,
-    /// Where `block` starts in the slot.
+    /// Offset of `block` in the slot.
     offset: u64,
     /// Number of the first record in `block`.
     sequence: u64,
-    /// Output bytes before it.
+    /// Output bytes before that record.
     byte: u64,
     block: Bytes,
 }
 
 impl Cursor {
-    /// A follower that wants this number next.
+    /// A cursor whose next chunk is `sequence`.
     pub(crate) fn at(sequence: u64) -> Self {
         Self { sequence, ..Self::default() }
     }
 
-    /// The number it wants next.
+    /// The number of the next chunk.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Where that is, as far as it is known.
+    /// The position in bytes and chunks. The bytes are 0 while unknown.
     pub(crate) fn position(&self) -> Position {
         Position { bytes: self.byte.unwrap_or(0), sequence: self.sequence }
     }
 }
 
 impl OutputStore {
-    /// What a follower gets next; moves it on.
+    /// Returns the next item and advances the cursor.
     pub(crate) fn next(&self, cursor: &mut Cursor, reach: Reach) -> Next {
         if cursor.sequence >= self.next_sequence {
             return Next::Nothing;
         }
         let Some(segment) = self.segments.iter().find(|segment| segment.next_sequence > cursor.sequence)
         else {
-            // Chunks that could not be written, or were forgotten.
+            // The remaining chunks could not be written or were forgotten.
             return if reach == Reach::All {
                 self.skip(cursor, self.next_sequence, self.total_bytes)
             } else {
@@ -108,7 +107,7 @@ impl OutputStore {
     }
 
     fn skip(&self, cursor: &mut Cursor, to_sequence: u64, to_byte: u64) -> Next {
-        // A follower that starts inside a gap is told of the bytes of the whole gap.
+        // A follower that starts inside a gap is sent the byte count of the whole gap.
         let from_byte = cursor.byte.unwrap_or_else(|| {
             let before = self.segments.iter().rev().find(|segment| segment.next_sequence <= cursor.sequence);
             before.map_or(0, |segment| segment.first_byte + segment.data_bytes)
@@ -122,7 +121,7 @@ impl OutputStore {
         gap
     }
 
-    /// Reads the record that the cursor wants from the segment that has it.
+    /// Reads the record at the cursor from the segment that contains it.
     fn read(&self, segment: &Segment, cursor: &mut Cursor) -> io::Result<OutputChunk> {
         let mut reading = match cursor.reading.take() {
             Some(reading) if reading.segment == segment.number => reading,
@@ -171,7 +170,7 @@ impl OutputStore {
     }
 }
 
-/// Takes the first record of the block, or `None` when it is not whole.
+/// Takes the first record of the block. Returns `None` if it is incomplete.
 fn take_record(reading: &mut Reading) -> io::Result<Option<(OutputStream, Bytes)>> {
     let [stream, high, low, ..] = reading.block[..] else { return Ok(None) };
     let end = RECORD_HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));

@@ -1,15 +1,15 @@
-//! The beginning of a call's output, in memory while it is short: most calls print little, and a file with its folder takes longer
-//! to make and to delete than all the rest of such a call.
+//! Keeps short output in memory. Most calls print little, and creating and deleting a file and its folder takes
+//! longer than everything else in such a call.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What one call may have in memory.
+/// The most bytes of one call in memory.
 const OF_ONE_CALL: usize = 4096;
-/// What all calls may have together: some are never forgotten.
+/// The most bytes of all calls in memory together. The host never forgets some calls.
 const OF_ALL_CALLS: usize = 256 * 1024;
 
-/// What is left of what all calls may have. Clones share it.
+/// The rest of the memory budget of all calls. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Allowance(Rc<Cell<usize>>);
 
@@ -28,7 +28,7 @@ impl Allowance {
     }
 }
 
-/// The bytes of one call. What they take of the allowance is given back when they are dropped.
+/// The output of one call in memory. Returns its bytes to the budget when dropped.
 #[derive(Debug)]
 pub(super) struct Early {
     allowance: Allowance,
@@ -44,7 +44,7 @@ impl Early {
         &self.bytes
     }
 
-    /// Adds a record at a place; false where it has to go elsewhere.
+    /// Adds a record at an offset. Returns false if the record must go to a file.
     pub(super) fn add(&mut self, at: u64, header: &[u8], piece: &[u8]) -> bool {
         let more = header.len() + piece.len();
         let left = self.allowance.0.get();
@@ -57,7 +57,7 @@ impl Early {
         true
     }
 
-    /// Nothing is in memory any more.
+    /// Frees the memory and returns the bytes to the budget.
     pub(super) fn clear(&mut self) {
         self.allowance.0.set(self.allowance.0.get() + self.bytes.len());
         self.bytes = Vec::new();

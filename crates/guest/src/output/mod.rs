@@ -1,8 +1,10 @@
-//! Keeps the output of one call: its beginning and its end on disk, or in memory where it is short; counts of everything.
+//! Stores the output of one call: its beginning and its end, on disk or in memory if it is short, and counts of
+//! everything.
 //!
-//! Chunks are stored as records (stream, length, bytes) in segments of fixed size. The head is a file of segments that
-//! are written once; the tail is a file whose segments are used in turn, so that neither file grows. What can no longer
-//! be stored or was overwritten is a gap. The index in memory is one entry a segment, whatever a process prints.
+//! Chunks are stored as records (stream, length, bytes) in segments of fixed size. The head is a file whose segments
+//! are written once. The tail is a file whose segments are reused in turn, so that neither file grows without limit.
+//! Output that could not be stored or was overwritten becomes a gap. The index in memory has one entry per segment,
+//! no matter what a process prints.
 
 mod cursor;
 mod early;

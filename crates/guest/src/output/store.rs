@@ -1,4 +1,4 @@
-//! Takes output in: segments of the head, then segments of the tail in turn.
+//! Writes output: first to the segments of the head, then to those of the tail in turn.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -15,26 +15,27 @@ use crate::pace::Position;
 use super::cursor::{Cursor, Next, Reach};
 use super::early::{Allowance, Early};
 
-/// Stream (one byte) and length (two bytes) before the bytes of a record.
+/// Stream (one byte) and length (two bytes), which precede the bytes of a record.
 pub(super) const RECORD_HEADER_BYTES: usize = 3;
 
-/// The most pieces that wait for space; a reader that has lost its patience drops what comes then.
+/// The most pieces that wait for disk space. When a reader stops waiting and the queue is full, further output is
+/// dropped.
 const MAX_WAITING: usize = 16;
 
-/// Sizes of a store; smaller ones serve tests.
+/// The sizes of a store. Tests use smaller ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Output bytes in one segment.
+    /// Output bytes per segment.
     pub(crate) segment_bytes: usize,
-    /// Bytes for record headers in one segment: bounds the file when a process prints byte by byte.
+    /// Bytes for record headers per segment. Bounds the file if a process prints byte by byte.
     pub(crate) header_bytes: usize,
-    /// Segments of the head.
+    /// Number of segments of the head.
     pub(crate) head_segments: usize,
-    /// Segments of the tail; one more is in use, since a whole segment is given up at a time.
+    /// Number of segments of the tail. The file has one more, because a whole segment is dropped at a time.
     pub(crate) tail_segments: usize,
 }
 
-/// 8 MiB of head and 8 MiB of tail. A chunk is never cut, so each segment has room for one more.
+/// 8 MiB of head and 8 MiB of tail. Chunks are never split, so each segment has room for one more chunk.
 pub(crate) const FULL_SHAPE: Shape = Shape {
     segment_bytes: 1024 * 1024 + MAX_OUTPUT_BYTES,
     header_bytes: 128 * 1024,
@@ -52,16 +53,16 @@ impl Shape {
     }
 }
 
-/// What became of a piece of output.
+/// The result of storing a piece of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stored {
-    /// It is written, or counted as dropped.
+    /// The piece was written, or counted as dropped.
     Settled,
     /// The host's disk is full.
     NoSpace,
 }
 
-/// Which file a segment is in.
+/// The file that contains a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Head,
@@ -70,45 +71,44 @@ pub(super) enum Place {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment {
-    /// Counts all segments of the store.
+    /// Sequence number among all segments of the store.
     pub(super) number: u64,
     pub(super) place: Place,
-    /// Where its slot starts in the file.
+    /// Offset of the segment's slot in the file.
     pub(super) slot: u64,
-    /// Where the first wanted record starts in the slot.
+    /// Offset of the first valid record in the slot.
     pub(super) start: u64,
-    /// Where the next record goes in the slot.
+    /// Offset of the next record in the slot.
     pub(super) end: u64,
     records: usize,
     pub(super) first_sequence: u64,
     pub(super) next_sequence: u64,
-    /// Output bytes before its first record.
+    /// Output bytes before the first record.
     pub(super) first_byte: u64,
     pub(super) data_bytes: u64,
 }
 
-/// The output of one call.
 #[derive(Debug)]
 pub(crate) struct OutputStore {
     shape: Shape,
     directory: PathBuf,
-    /// What comes before `head` is made, and is written to it then.
+    /// The output before the `head` file exists. Creating the file moves it there.
     pub(super) early: Early,
     pub(super) head: Option<File>,
     pub(super) tail: Option<File>,
     pub(super) segments: VecDeque<Segment>,
-    /// Whether the last segment takes more records.
+    /// Whether the last segment accepts more records.
     is_open: bool,
     segments_made: u64,
     pub(super) total_bytes: u64,
     total_lines: u64,
     pub(super) next_sequence: u64,
-    /// What did not fit the host's disk and waits for space.
+    /// Output that did not fit on the host's disk and waits for space.
     waiting: VecDeque<(OutputStream, Bytes)>,
 }
 
 impl OutputStore {
-    /// An empty store with its files in a directory; they are made when more is printed than there may be in memory.
+    /// Creates an empty store. It creates its files in `directory` once the output exceeds the limit for memory.
     pub(crate) fn new(directory: PathBuf, shape: Shape, allowance: Allowance) -> Self {
         Self {
             shape,
@@ -126,7 +126,7 @@ impl OutputStore {
         }
     }
 
-    /// Where the output ends for now.
+    /// The current end of the output.
     pub(crate) fn end(&self) -> Position {
         Position { bytes: self.total_bytes, sequence: self.next_sequence }
     }
@@ -136,23 +136,22 @@ impl OutputStore {
         self.total_bytes
     }
 
-    /// Line ends of all streams so far.
+    /// Newlines of all streams so far.
     pub(crate) fn total_lines(&self) -> u64 {
         self.total_lines
     }
 
-    /// The number after the newest chunk.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
 
-    /// Bytes that are in neither head nor tail.
+    /// Bytes that are in neither the head nor the tail.
     pub(crate) fn dropped_bytes(&self) -> u64 {
         self.total_bytes - self.segments.iter().map(|segment| segment.data_bytes).sum::<u64>()
     }
 
-    /// Takes output. What cannot be written is counted and dropped, but for lack of space: then it waits in memory, and
-    /// whoever reads for this store stops while [`OutputStore::is_waiting_for_space`].
+    /// Appends output. Output that cannot be written is counted and dropped, unless the disk is full: then it waits
+    /// in memory, and the caller must stop reading while [`OutputStore::is_waiting_for_space`].
     pub(crate) fn append(&mut self, stream: OutputStream, bytes: &[u8]) {
         self.total_lines += count_lines(bytes);
         if self.waiting.len() >= MAX_WAITING {
@@ -166,7 +165,7 @@ impl OutputStore {
         self.append_pieces(stream, bytes);
     }
 
-    /// Whether output waits for space on the host's disk; tries once more before it answers.
+    /// Retries to write the output that waits for space. Returns whether some is still waiting.
     pub(crate) fn is_waiting_for_space(&mut self) -> bool {
         for (stream, bytes) in std::mem::take(&mut self.waiting) {
             if self.waiting.is_empty() {
@@ -214,7 +213,7 @@ impl OutputStore {
         Stored::Settled
     }
 
-    /// The last segment, or a new one; a new one is not in the list before it has a record.
+    /// Returns the last segment, or a new one. A new segment is added to the list with its first record.
     fn segment_with_room(&mut self) -> Segment {
         if self.is_open
             && let Some(last) = self.segments.back()
@@ -256,11 +255,11 @@ impl OutputStore {
         self.segments.iter().take_while(|segment| segment.place == Place::Head).count()
     }
 
-    /// Gives up the oldest segment of the tail when the slot that comes next is still in use.
+    /// Drops the oldest segment of the tail if the next slot is still in use.
     fn make_room_in_tail(&mut self) {
         let start = self.tail_start();
         let slots = self.shape.tail_segments as u64 + 1;
-        // Slots are used in turn, but a failed write may have skipped some: look at the slot itself.
+        // Slots are used in turn, but a failed write may have skipped some, so check the slot itself.
         let slot = (self.segments_made % slots) * self.shape.slot_bytes();
         while self.segments.iter().skip(start).any(|segment| segment.slot == slot) {
             self.segments.remove(start);
@@ -281,11 +280,11 @@ impl OutputStore {
         };
         let parts = [IoSlice::new(&header), IoSlice::new(piece)];
         let written = rustix::io::pwritev(file, &parts, at)?;
-        // A disk that fills up takes a part.
+        // A disk that fills up causes a partial write.
         if written == header.len() + piece.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
     }
 
-    /// The file of the head, with what was in memory before.
+    /// Returns the head file. Creates it with the output in memory if needed.
     fn head_file(&mut self) -> io::Result<&mut File> {
         match &mut self.head {
             Some(file) => Ok(file),
@@ -298,10 +297,10 @@ impl OutputStore {
         }
     }
 
-    /// Nothing more will come: gives up the oldest chunks beyond the size of the tail.
+    /// Ends the output: drops the oldest chunks beyond the size of the tail.
     pub(crate) fn seal(&mut self) {
         for (_, bytes) in std::mem::take(&mut self.waiting) {
-            // The wait was in vain: counted as dropped.
+            // The wait for space was in vain: count the output as dropped.
             self.total_bytes += bytes.len() as u64;
             self.next_sequence += 1;
         }
@@ -326,7 +325,8 @@ impl OutputStore {
         self.is_open = false;
     }
 
-    /// The segment without as many of its first records as hold the excess.
+    /// Removes just enough records from the front of a segment to drop `excess` bytes. Returns `None` if nothing
+    /// remains.
     fn without_front(&self, mut segment: Segment, excess: u64) -> Option<Segment> {
         let mut cursor = Cursor::at(segment.first_sequence);
         let enough = segment.first_byte + excess;
@@ -341,7 +341,7 @@ impl OutputStore {
         (segment.data_bytes > 0).then_some(segment)
     }
 
-    /// Drops all output but the counts.
+    /// Drops all output except the counts.
     pub(crate) fn forget(&mut self) {
         self.segments.clear();
         self.is_open = false;
@@ -360,7 +360,7 @@ fn create(directory: &std::path::Path, name: &str) -> io::Result<File> {
 }
 
 fn count_lines(bytes: &[u8]) -> u64 {
-    // Sums of at most 255 bytes fit a byte, which the compiler turns into vector instructions.
+    // A sum over at most 255 bytes fits in a `u8`, so the compiler can vectorize it.
     bytes
         .chunks(255)
         .map(|part| u64::from(part.iter().map(|byte| u8::from(*byte == b'\n')).sum::<u8>()))

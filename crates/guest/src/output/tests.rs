@@ -10,7 +10,7 @@ use super::*;
 
 const SMALL: Shape = Shape { segment_bytes: 64, header_bytes: 48, head_segments: 2, tail_segments: 2 };
 
-/// One that has nothing in memory.
+/// A store that keeps nothing in memory.
 fn store(shape: Shape) -> (tempfile::TempDir, OutputStore) {
     store_with(shape, &Allowance::of(0))
 }
@@ -31,7 +31,7 @@ fn files(directory: &tempfile::TempDir) -> usize {
     std::fs::read_dir(directory.path()).unwrap().count()
 }
 
-/// All that a follower gets: the bytes, with `None` for each missing one.
+/// Everything that a follower receives: the bytes, with `None` for each missing one.
 fn collect(store: &OutputStore, from: u64, reach: Reach) -> (Vec<Option<u8>>, u64) {
     let mut cursor = Cursor::at(from);
     let mut all = Vec::new();

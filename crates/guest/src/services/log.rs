@@ -1,29 +1,29 @@
-//! The newest output of a service, bounded.
+//! The newest output of a service, with a size limit.
 
 use std::collections::VecDeque;
 
-/// Bytes that are kept.
+/// The most bytes to keep.
 const KEPT_BYTES: usize = 64 * 1024;
-/// How much of it stands in an error.
+/// The most lines and bytes of output in an error message.
 const LAST_LINES: usize = 8;
 const LAST_BYTES: usize = 1200;
 
-/// What a service has printed on both streams, the newest part.
+/// The newest part of a service's output on both streams.
 #[derive(Default)]
 pub(super) struct ServiceLog {
     bytes: VecDeque<u8>,
-    /// Where the newest start begins, counted from the first byte ever.
+    /// Where the output of the newest start begins, counted from the first byte ever printed.
     start_mark: u64,
     total: u64,
 }
 
 impl ServiceLog {
-    /// Output of the next start begins here.
+    /// Marks the beginning of the output of the next start.
     pub(super) fn mark_start(&mut self) {
         self.start_mark = self.total;
     }
 
-    /// Adds output; the oldest goes.
+    /// Appends output. Drops the oldest output over the limit.
     pub(super) fn append(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let bytes = bytes.get(bytes.len().saturating_sub(KEPT_BYTES)..).unwrap_or_default();
@@ -32,18 +32,18 @@ impl ServiceLog {
         self.bytes.extend(bytes);
     }
 
-    /// Bytes ever printed.
+    /// Number of bytes ever printed.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Everything that is kept.
+    /// All output that is kept.
     pub(super) fn text(&self) -> String {
         let (one, other) = self.bytes.as_slices();
         String::from_utf8_lossy(&[one, other].concat()).into_owned()
     }
 
-    /// What was printed since the newest start.
+    /// The output since the newest start.
     pub(super) fn since_start(&self) -> String {
         let printed = usize::try_from(self.total - self.start_mark).unwrap_or(usize::MAX);
         let skipped = self.bytes.len().saturating_sub(printed);
@@ -51,7 +51,7 @@ impl ServiceLog {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The last lines since the newest start, for an error.
+    /// The last lines since the newest start, for an error message.
     pub(super) fn last_lines(&self) -> String {
         let text = self.since_start();
         let mut lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

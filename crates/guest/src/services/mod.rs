@@ -1,8 +1,9 @@
-//! Services: programs that are kept running for others, such as the X server, a kernel or a notebook server.
+//! Services: long-running programs that others use, such as the X server or a notebook server.
 //!
-//! A service starts at its first use (others who come meanwhile wait for the same start), lives as long as a
-//! [`ServiceUse`] exists and for its idle time after, and is started again when it crashes while in use. Its processes
-//! are ordinary ones of the agent; what it prints goes to a bounded log. [`supervise`] owns the life of each.
+//! A service starts on first use; concurrent users wait for the same start. It runs while a [`ServiceUse`] exists and
+//! for its idle time afterwards. If it crashes while in use, the guest restarts it. Its processes are ordinary
+//! processes of the agent, and its output goes to a bounded log. [`supervise`] controls the life cycle of each
+//! service.
 
 mod log;
 mod probe;
@@ -24,17 +25,17 @@ pub(crate) use requests::serve;
 use crate::guest::Guest;
 use log::ServiceLog;
 
-/// Services of different names in one sandbox.
+/// The most services with different names in one sandbox.
 const MAX_SERVICES: usize = 64;
-/// How deep services may require others.
+/// The maximum depth of nested requirements.
 const MAX_DEPTH: usize = 4;
 
-/// Why a service is not there, for people.
+/// Why a service is not available, as a message for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ServiceFailure(pub(crate) String);
 
-/// Where a service stands, with what waiting users need to know.
+/// The state of a service, with the details that waiting users need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     Stopped,
@@ -45,7 +46,7 @@ enum Phase {
     Failed(ServiceFailure),
 }
 
-/// What the supervisor is told to do with a running service.
+/// What the supervisor should do with a running service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Run,
@@ -58,15 +59,16 @@ struct Service {
     phase: watch::Sender<Phase>,
     wish: watch::Sender<Wish>,
     users: watch::Sender<u32>,
-    /// Counts signs that it is of use to somebody who does not hold it.
+    /// Counts signs of activity that reset the idle time without holding the service.
     touched: watch::Sender<u64>,
     log: RefCell<ServiceLog>,
-    /// Wakes those who wait for a line.
+    /// Wakes tasks that wait for a line of output.
     printed: watch::Sender<u64>,
     starts: Cell<u32>,
     crashes: Cell<u32>,
     message: RefCell<Option<String>>,
-    /// When it last failed or crashed, and how often in a row: the next start waits accordingly.
+    /// Time of the last failure or crash, and the number of consecutive ones, which determine the back-off of the
+    /// next start.
     last_failure: Cell<Option<Instant>>,
     failures_in_a_row: Cell<u32>,
 }
@@ -114,7 +116,7 @@ impl Service {
     }
 }
 
-/// Keeps a service running. It may crash meanwhile and be started again.
+/// Keeps a service running until dropped. The service may crash and restart meanwhile.
 pub(crate) struct ServiceUse {
     service: Rc<Service>,
 }
@@ -125,7 +127,7 @@ impl ServiceUse {
         Self { service }
     }
 
-    /// The process that runs now, where one does.
+    /// The current process ID, if the service is running.
     #[allow(dead_code, reason = "for users inside the guest that signal their service")]
     pub(crate) fn pid(&self) -> Option<i32> {
         match *self.service.phase.borrow() {
@@ -134,7 +136,7 @@ impl ServiceUse {
         }
     }
 
-    /// Why the service has ended and is not started again; `None` while it runs or is started.
+    /// Why the service has ended for good; `None` while it is running or starting.
     pub(crate) fn failure(&self) -> Option<ServiceFailure> {
         match &*self.service.phase.borrow() {
             Phase::Failed(failure) => Some(failure.clone()),
@@ -146,7 +148,7 @@ impl ServiceUse {
         }
     }
 
-    /// Waits until the service no longer runs: it has crashed or was stopped.
+    /// Waits until the service is no longer running because it crashed or was stopped.
     #[allow(dead_code, reason = "for users inside the guest that hold more than a connection")]
     pub(crate) async fn ended(&self) {
         let mut phases = self.service.phase.subscribe();
@@ -160,20 +162,20 @@ impl Drop for ServiceUse {
     }
 }
 
-/// All services of this sandbox.
 #[derive(Default)]
 pub(crate) struct Services {
     table: RefCell<BTreeMap<ServiceName, Rc<Service>>>,
 }
 
 impl Services {
-    /// Starts a service where needed, waits until it is ready and keeps it running until the result is dropped.
+    /// Starts a service if it is not running, waits until it is ready, and keeps it running until the result is
+    /// dropped.
     pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &ServiceSpec) -> Result<ServiceUse, ServiceFailure> {
         check_depth(spec, MAX_DEPTH)?;
         let service = guest.services.enter(spec)?;
-        // Before anything is awaited, so that the supervisor sees a user.
+        // Register the use before any await, so that the supervisor sees a user.
         let held = ServiceUse::new(Rc::clone(&service));
-        // One that is on its way down is waited for.
+        // Wait for a service that is stopping.
         let _ = service.phase.subscribe().wait_for(|phase| *phase != Phase::Stopping).await;
         if !service.is_supervised() {
             *service.spec.borrow_mut() = spec.clone();
@@ -204,7 +206,7 @@ impl Services {
         found.ok_or_else(|| ServiceFailure(format!("the service `{name}` was never started in this sandbox")))
     }
 
-    /// Lets the idle time of a service begin anew, where it runs. Unlike a use, this starts nothing that has ended.
+    /// Resets the idle time of a running service. Unlike a [`ServiceUse`], this does not start the service.
     pub(crate) fn touch(&self, name: &str) {
         let table = self.table.borrow();
         if let Some(service) = table.iter().find_map(|(key, value)| (key.as_str() == name).then_some(value)) {
@@ -212,23 +214,22 @@ impl Services {
         }
     }
 
-    /// Whether a service runs now.
     pub(crate) fn is_running(&self, name: &str) -> bool {
         let runs = |service: &Service| matches!(*service.phase.borrow(), Phase::Running { .. });
         self.table.borrow().iter().any(|(key, service)| key.as_str() == name && runs(service))
     }
 
-    /// All that were ever started.
+    /// Lists every service that was ever started.
     pub(crate) fn status(&self) -> Vec<ServiceStatus> {
         self.table.borrow().values().map(|service| service.status()).collect()
     }
 
-    /// The newest output of a service.
+    /// Returns the newest output of a service.
     pub(crate) fn log(&self, name: &ServiceName) -> Result<String, ServiceFailure> {
         Ok(self.find(name)?.log.borrow().text())
     }
 
-    /// Stops a service; returns when it has ended.
+    /// Stops a service. Returns when it has ended.
     pub(crate) async fn stop(&self, name: &ServiceName) -> Result<(), ServiceFailure> {
         let service = self.find(name)?;
         if service.is_supervised() {
@@ -239,7 +240,7 @@ impl Services {
         Ok(())
     }
 
-    /// Stops a service and starts it again; returns when it is ready.
+    /// Stops and starts a service. Returns when it is ready.
     pub(crate) async fn restart(guest: &Rc<Guest>, name: &ServiceName) -> Result<(), ServiceFailure> {
         let service = guest.services.find(name)?;
         if matches!(*service.phase.borrow(), Phase::Running { .. }) {

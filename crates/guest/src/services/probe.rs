@@ -1,4 +1,4 @@
-//! Says when a service is ready, and connects to it.
+//! Checks whether a service is ready, and connects to services.
 
 use std::io;
 use std::path::Path;
@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use super::Service;
 use crate::ports;
 
-/// How often a starting service is looked at, at first and later.
+/// How often to check a starting service: frequently during `FIRST_WHILE`, then less often.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LATER_PAUSE: Duration = Duration::from_millis(40);
 const FIRST_WHILE: Duration = Duration::from_secs(1);
 
-/// Waits until the service is ready, for as long as it takes.
+/// Waits until the service is ready. Has no time limit.
 pub(super) async fn wait_until_ready(service: &Service, ready: &Readiness) {
     if let Readiness::Printed(text) = ready {
         let mut printed = service.printed.subscribe();
@@ -59,9 +59,7 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<Connection> {
 
 /// A connection to a service.
 pub(crate) enum Connection {
-    /// Through a unix socket.
     Unix(UnixStream),
-    /// Through loopback.
     Tcp(TcpStream),
 }
 

@@ -1,4 +1,4 @@
-//! The requests of the host about services.
+//! Serves the host's service requests.
 
 use std::rc::Rc;
 
@@ -10,7 +10,6 @@ use crate::guest::Guest;
 use crate::ports::COPY_BYTES;
 use crate::serve::answer;
 
-/// Carries out one order.
 pub(crate) async fn serve(
     guest: &Rc<Guest>,
     mut stream: MessageStream,

@@ -1,4 +1,4 @@
-//! The life of one service, from its first use until it is stopped or fails.
+//! The life cycle of one service, from its first use until it is stopped or fails.
 //!
 //! ```text
 //! Stopped -> Starting -> Running -> Stopping -> Stopped
@@ -28,37 +28,36 @@ use crate::kill::Tree;
 use crate::process::read_report;
 use crate::spawn::{self, Watched};
 
-/// The wait before the next start after a failure, doubled for each in a row.
+/// Delay before the next start after a failure. Doubles with each consecutive failure.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
-/// Crashes in a row after which a service that is in use is given up until its next use.
+/// Number of consecutive crashes after which a service in use fails until its next use.
 const MOST_CRASHES_IN_A_ROW: u32 = 6;
-/// A service that ran so long was good: its crash is the first in a row.
+/// A service that ran this long was healthy, so its crash counts as the first.
 const GOOD_RUN: Duration = Duration::from_secs(30);
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long a killed process may take to be reaped.
+/// How long to wait until a killed process has been reaped.
 const REAP_PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of one read of a service's output; reads before others get their turn.
+/// Bytes per read of a service's output, and the number of reads before yielding to other tasks.
 const READ_BYTES: usize = 4096;
 const READS_IN_A_ROW: u32 = 16;
 
-/// A started process.
 struct Process {
     pid: i32,
     exit: oneshot::Receiver<WaitStatus>,
-    /// The end was taken out of `exit`.
+    /// Whether the exit status has been taken from `exit`.
     is_reaped: bool,
 }
 
-/// Why a running service is no longer to run as it does.
+/// Why a running service must end or restart.
 enum Change {
     Ended(String),
     Stop,
     Restart,
 }
 
-/// Supervises until the service is stopped or has failed. The phase is `Starting` already.
+/// Supervises a service until it is stopped or has failed. The caller has already set the phase to `Starting`.
 pub(super) async fn run(guest: Rc<Guest>, service: Rc<Service>) {
     let spec = service.spec.borrow().clone();
     let last = Box::pin(keep_running(&guest, &service, &spec)).await;
@@ -68,13 +67,13 @@ pub(super) async fn run(guest: Rc<Guest>, service: Rc<Service>) {
     service.phase.send_replace(last);
 }
 
-/// The phase at the end.
+/// Returns the final phase.
 async fn keep_running(guest: &Rc<Guest>, service: &Rc<Service>, spec: &ServiceSpec) -> Phase {
     loop {
         if back_off(service).await == Wish::Stop {
             return Phase::Stopped;
         }
-        // Held until it ends or is started anew.
+        // Held until the service ends or restarts.
         let required = match acquire_required(guest, spec).await {
             Ok(required) => required,
             Err(failure) => {
@@ -112,7 +111,7 @@ async fn keep_running(guest: &Rc<Guest>, service: &Rc<Service>, spec: &ServiceSp
                     Tree::of(process.pid).end(Duration::ZERO).await;
                     return last;
                 }
-                // What it has left behind would hold its sockets.
+                // Kill leftover processes, which would keep the service's sockets open.
                 Tree::of(process.pid).end(Duration::ZERO).await;
             }
         }
@@ -120,7 +119,7 @@ async fn keep_running(guest: &Rc<Guest>, service: &Rc<Service>, spec: &ServiceSp
     }
 }
 
-/// Notes a crash; the last phase when the service is not to be started again now.
+/// Records a crash. Returns the final phase if the service must not restart now.
 fn after_crash(service: &Service, spec: &ServiceSpec, how: &str) -> Option<Phase> {
     service.crashes.set(service.crashes.get().saturating_add(1));
     note_failure(service);
@@ -141,7 +140,7 @@ fn note_failure(service: &Service) {
     service.failures_in_a_row.set(service.failures_in_a_row.get().saturating_add(1));
 }
 
-/// Waits after a failure, the longer the more there were in a row.
+/// Waits after a failure, longer with each consecutive one.
 async fn back_off(service: &Service) -> Wish {
     let in_a_row = service.failures_in_a_row.get();
     if let Some(last) = service.last_failure.get()
@@ -165,7 +164,7 @@ async fn acquire_required(guest: &Rc<Guest>, spec: &ServiceSpec) -> Result<Vec<S
     Ok(required)
 }
 
-/// From the fork until it is ready.
+/// Starts the process and waits until the service is ready.
 async fn start(
     guest: &Rc<Guest>,
     service: &Rc<Service>,
@@ -243,7 +242,7 @@ async fn watch_running(service: &Service, spec: &ServiceSpec, process: &mut Proc
     }
 }
 
-/// Returns when nobody has used the service for its idle time.
+/// Returns when the service has been unused for its idle time.
 async fn idle(service: &Service, idle_ms: Option<u64>) {
     let Some(idle_ms) = idle_ms else { return std::future::pending().await };
     let (mut users, mut touched) = (service.users.subscribe(), service.touched.subscribe());
@@ -265,7 +264,7 @@ async fn end(process: Process) {
     }
 }
 
-/// Lets the pumps take what was printed before the end.
+/// Lets the pumps read what was printed before the end.
 async fn drain(service: &Service) {
     let mut before = u64::MAX;
     while service.log.borrow().total() != before {
@@ -285,7 +284,7 @@ fn describe(status: Option<WaitStatus>) -> String {
     code.or_else(signal).unwrap_or_else(|| "for a reason unknown".to_owned())
 }
 
-/// Reads one stream of a service until its last writer is gone.
+/// Reads one stream of a service until its last writer has closed it.
 async fn pump(service: Rc<Service>, fd: Watched) {
     let mut buffer = vec![0u8; READ_BYTES];
     let mut reads = 0;

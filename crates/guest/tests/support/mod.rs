@@ -1,5 +1,5 @@
-//! Starts the real guest in a directory of its own and speaks to it as the host does.
-// Not every test file uses everything, and clippy does not know that these functions are part of tests.
+//! Starts the real guest in a temporary directory and communicates with it as the host does.
+// Not every test file uses everything, and clippy does not recognize these functions as part of tests.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use protocol::{
 };
 use tokio::net::UnixStream;
 
-/// A running guest; it ends with the test.
+/// A running guest, killed on drop.
 pub(crate) struct TestGuest {
     directory: tempfile::TempDir,
     child: Child,
@@ -27,12 +27,12 @@ impl Drop for TestGuest {
 }
 
 impl TestGuest {
-    /// Starts a guest and waits until it listens.
+    /// Starts a guest. Does not wait until it listens.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts a guest with further arguments.
+    /// Starts a guest with additional arguments.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -69,7 +69,7 @@ impl TestGuest {
         self.directory.path().join("socket")
     }
 
-    /// Dials the guest as soon as it listens.
+    /// Connects to the guest's socket as soon as it listens.
     pub(crate) async fn dial(&self) -> UnixStream {
         loop {
             match UnixStream::connect(self.socket()).await {
@@ -87,7 +87,7 @@ impl TestGuest {
         self.connect().await.0
     }
 
-    /// Makes a file in the workspace that belongs to the agent.
+    /// Creates a file in the workspace, owned by the agent.
     pub(crate) fn put(&self, path: &str, content: impl AsRef<[u8]>) {
         let path = self.workspace().join(path);
         std::fs::write(&path, content).unwrap();
@@ -133,7 +133,7 @@ pub(crate) fn shell(name: &str, command: &str) -> Exec {
     exec(name, Program::Shell(command.to_owned()))
 }
 
-/// All that a follower was told.
+/// Everything that a follower has received.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) pid: Option<u32>,
@@ -173,7 +173,7 @@ impl Seen {
     }
 }
 
-/// Follows to the end.
+/// Follows a call to its end.
 pub(crate) async fn finish(follower: &mut CallFollower) -> (Seen, ExecOutcome) {
     let mut seen = Seen::default();
     let outcome = finish_into(follower, &mut seen).await;
@@ -188,7 +188,7 @@ pub(crate) async fn finish_into(follower: &mut CallFollower, seen: &mut Seen) ->
     }
 }
 
-/// Follows until something was printed that contains the text.
+/// Follows a call until its output contains the text.
 pub(crate) async fn wait_for_output(follower: &mut CallFollower, seen: &mut Seen, wanted: &str) {
     loop {
         let all = [&seen.stdout[..], &seen.stderr, &seen.terminal].concat();
@@ -204,7 +204,7 @@ pub(crate) async fn run(client: &GuestClient, exec: Exec) -> (Seen, ExecOutcome)
     finish(&mut client.exec(exec, Follow::Capped).await.unwrap()).await
 }
 
-/// Runs a command that must succeed; what it printed.
+/// Runs a command that must succeed. Returns its standard output.
 pub(crate) async fn run_shell(client: &GuestClient, name: &str, command: &str) -> String {
     let (seen, outcome) = run(client, shell(name, command)).await;
     assert_eq!(outcome.end, ExecEnd::Code(0), "{command}: {seen:?}");

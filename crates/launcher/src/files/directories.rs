@@ -1,14 +1,13 @@
-//! What directories are called, by their handles: to name what happens in one that is gone. Bounded by its bytes: a sandbox chooses how
-//! long its paths are, and this is memory of the host.
+//! Maps directory handles to paths, to name events in a directory that has since been removed. The map is bounded by
+//! bytes: the sandbox chooses how long its paths are, and the map is host memory.
 
 use std::collections::HashMap;
 
-/// The most bytes of handles and paths.
+/// The maximum bytes of handles and paths.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
-/// What an entry costs beside its bytes.
+/// The overhead of an entry in addition to its bytes.
 const ENTRY_BYTES: usize = 96;
 
-/// Paths of directories.
 #[derive(Default)]
 pub(super) struct Directories {
     paths: HashMap<Vec<u8>, String>,
@@ -16,7 +15,7 @@ pub(super) struct Directories {
 }
 
 impl Directories {
-    /// Remembers what a directory is called now.
+    /// Remembers the current path of a directory.
     pub(super) fn keep(&mut self, handle: &[u8], path: &str) {
         let cost = handle.len() + path.len() + ENTRY_BYTES;
         if self.bytes + cost > MOST_BYTES {
@@ -28,7 +27,7 @@ impl Directories {
         }
     }
 
-    /// What it was called when something was last told of it.
+    /// The last known path of a directory.
     pub(super) fn find(&self, handle: &[u8]) -> Option<&str> {
         self.paths.get(handle).map(String::as_str)
     }

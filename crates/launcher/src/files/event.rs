@@ -1,25 +1,23 @@
-//! Events as the kernel writes them into a buffer. Pure: bytes in, events out; what is cut off ends the list.
+//! Parses fanotify events from the kernel's buffer. Does no I/O; parsing stops at a truncated event.
 
 use std::os::fd::RawFd;
 
-/// Before every event: length, version, reserved, length of the header, mask, descriptor, process.
+/// Header of every event: length, version, reserved, header length, mask, descriptor, process id.
 const HEADER: usize = 24;
-/// Before every record of an event: kind, padding, length.
+/// Header of every record of an event: type, padding, length.
 const RECORD: usize = 4;
-/// A record of a name begins with the file system's id; then come the handle's length and kind.
+/// A name record begins with the file system id, followed by the handle's length and type.
 const HANDLE: usize = 16;
 
-/// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RawEvent {
     pub(super) mask: u64,
-    /// Of the file, where the group tells descriptors; to be closed by who reads this.
+    /// The file's descriptor, if the fanotify group reports descriptors. The reader must close it.
     pub(super) fd: Option<RawFd>,
     pub(super) pid: i32,
     pub(super) names: Vec<Name>,
 }
 
-/// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) role: Role,
@@ -28,7 +26,7 @@ pub(super) struct Name {
     pub(super) name: Vec<u8>,
 }
 
-/// What a name is in a renaming.
+/// The role of a name in a rename event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Only,
@@ -36,7 +34,7 @@ pub(super) enum Role {
     New,
 }
 
-/// Reads a buffer of events.
+/// Parses a buffer of events.
 pub(super) fn read(mut bytes: &[u8]) -> Vec<RawEvent> {
     let mut events = Vec::new();
     while bytes.len() >= HEADER {

@@ -1,4 +1,4 @@
-//! The list itself: lines of JSON at the end of a file, up to a size.
+//! The file access log: JSON lines appended to a file, up to a maximum size.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use super::who::Who;
 
-/// The most that the list may take; what comes after is a gap.
+/// The maximum size of the log; everything after it is reported as a gap.
 const MOST_BYTES: u64 = 256 * 1024 * 1024;
 
-/// A line of the list.
+/// One line of the log.
 #[derive(Serialize)]
 struct Line<'a> {
     time_ms: u64,
@@ -31,7 +31,7 @@ struct Line<'a> {
     reason: Option<&'a str>,
 }
 
-/// The file, and how much is in it.
+/// The log file and its size so far.
 pub(super) struct List {
     file: File,
     written: u64,
@@ -39,7 +39,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// Opens it and writes how it is made.
+    /// Opens the file and writes a first line that names the method.
     pub(super) fn begin(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         let mut list = Self { file, written: 0, most: MOST_BYTES };
@@ -48,7 +48,7 @@ impl List {
         Ok(list)
     }
 
-    /// Adds lines once there are more bytes of them than may wait, and lets them go; how many were written.
+    /// Writes and clears the pending text once it is longer than `most` bytes. Returns the number of bytes written.
     pub(super) fn write_over(&mut self, most: usize, text: &mut Vec<u8>) -> usize {
         if text.len() <= most {
             return 0;
@@ -59,7 +59,7 @@ impl List {
         written
     }
 
-    /// Adds lines; where it is full, that it is, once.
+    /// Appends text. When the log becomes full, appends one final line that says so.
     pub(super) fn write(&mut self, text: &[u8]) {
         if self.written > self.most || text.is_empty() {
             return;
@@ -74,12 +74,11 @@ impl List {
     }
 }
 
-/// Adds a line that says that something is missing.
+/// Adds a line which reports that events are missing.
 pub(super) fn gap(text: &mut Vec<u8>, reason: &str) {
     add(text, "gap", None, None, Who::default(), Some(reason));
 }
 
-/// Adds a line.
 pub(super) fn add(
     text: &mut Vec<u8>,
     event: &str,

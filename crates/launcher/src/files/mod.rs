@@ -1,9 +1,14 @@
-//! Which files the processes of a sandbox touch, by fanotify: a line of JSON each, in a file of the sandbox's directory.
+//! Records which files the processes of a sandbox touch, using fanotify. Writes JSON lines to a file in the sandbox's
+//! directory.
 //!
-//! Two groups of events: names (made, deleted, renamed) from a mark on the disk image, which holds everything that is written, the upper
-//! directory of the root included; files (opened, written) from a mark on the root's own file system and on the disk. The owner of the
-//! sandbox reads them in its only loop, so that the list goes on while no server runs. Only for disks that are images: a mark on a
-//! directory of the host would tell of the host.
+//! There are two fanotify groups:
+//!
+//! - names (created, deleted, renamed), from a mark on the disk image, which holds everything that is written,
+//!   including the upper directory of the root;
+//! - files (opened, written), from a mark on the root's own file system and one on the disk.
+//!
+//! The owner of the sandbox reads both in its main loop, so recording continues while no server runs. Recording works
+//! only for disks that are images: a mark on a host directory would report events of the host.
 
 mod directories;
 mod event;
@@ -31,13 +36,13 @@ use self::told::Told;
 use self::who::Asked;
 use crate::spec::FILES_FILE;
 
-/// How many files that were told of lately are remembered.
+/// How many recently reported files are remembered.
 const MOST_REMEMBERED: usize = 16_384;
-/// So much text waits for the file.
+/// Pending text is written to the file once it is longer than this.
 const MOST_TEXT: usize = 256 * 1024;
-/// So much is written before others have their turn.
+/// The maximum bytes written before the owner handles other work.
 const MOST_AT_A_TIME: usize = 1024 * 1024;
-/// Reads are not told of here: this is what the image brought, and the kernel's own.
+/// Opens below these directories are not recorded: they hold the image's files and kernel file systems.
 const IMAGE: [&[u8]; 11] = [
     b"/usr/",
     b"/bin/",
@@ -51,28 +56,29 @@ const IMAGE: [&[u8]; 11] = [
     b"/sys/",
     b"/dev/",
 ];
-/// In the middle of what is the kernel's own.
+/// An exception below a kernel file system.
 const SHARED_MEMORY: &[u8] = b"/dev/shm/";
-/// File systems of their own beside the root and the disk.
+/// File systems other than the root and the disk.
 const BESIDE: [&str; 2] = ["dev/shm", "run"];
-/// What is told of files.
+/// Events recorded for files.
 const OF_FILES: u64 = libc::FAN_OPEN | libc::FAN_CLOSE_WRITE;
-/// How often what there is is read when all of it is wanted: a sandbox that never stops must come to an end too.
+/// The maximum number of rounds when reading all pending events: a sandbox that never stops must not block its own
+/// end.
 const MOST_TURNS: u32 = 64;
-/// And how often at a time.
+/// The maximum number of reads per round.
 const MOST_READS: u32 = 256;
-/// Where the kernel keeps what it is about to put in place.
+/// Overlayfs prepares files here before it moves them into place.
 const WORK: &str = "/work";
 const UPPER: &str = "/upper";
 
-/// Whether there may be more.
+/// Whether more events may be pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drained {
     All,
     Some,
 }
 
-/// Reads events and writes the list.
+/// Consumes fanotify events and writes the file access log.
 pub(crate) struct FileAudit {
     names: OwnedFd,
     files: OwnedFd,
@@ -81,20 +87,20 @@ pub(crate) struct FileAudit {
     asked: Asked,
     /// Paths of directories by their handles.
     directories: Directories,
-    /// Reads that were told of already.
+    /// Opens that were already recorded.
     reads: Reads,
-    /// The newest writing.
+    /// The most recent write event.
     last_written: Option<(i32, Vec<u8>)>,
-    /// Files that were told of while they were open.
+    /// Files recorded as written while they were still open.
     told_open: Told,
-    /// Whether it was told that some have no path.
+    /// Whether the log already says that some files have no path.
     is_nameless_told: bool,
-    /// For what the kernel tells at a time.
+    /// Reused for reading events.
     buffer: Vec<u8>,
 }
 
 impl FileAudit {
-    /// Begins with the names on a disk image.
+    /// Starts recording, with a mark on the disk image.
     pub(crate) fn begin(disk: BorrowedFd<'_>, directory: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let disk = openat(disk, ".", flags, Mode::empty())?;
@@ -117,13 +123,13 @@ impl FileAudit {
         })
     }
 
-    /// Goes on with the files of the root, once the sandbox has one.
+    /// Adds the files of the root file system, once the sandbox has one.
     pub(crate) fn add_root(&mut self, pid: i32) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty())?;
         sys::mark(&self.files, OF_FILES, &root)?;
         for name in BESIDE {
-            // Names in these cannot be told: their handles mean nothing on the disk.
+            // Name events of these file systems cannot be recorded: their handles cannot be resolved on the disk.
             let marked = openat(&root, name, flags, Mode::empty())
                 .map_err(io::Error::from)
                 .and_then(|place| sys::mark(&self.files, OF_FILES, &place));
@@ -136,8 +142,8 @@ impl FileAudit {
         Ok(())
     }
 
-    /// Writes down all that has happened up to now, with the files that are still open for writing: they might never be
-    /// closed before the end.
+    /// Records everything that has happened so far, including the files that are still open for writing: they might
+    /// never be closed before the sandbox ends.
     pub(crate) fn tell_open(&mut self, guest: i32) {
         self.drain_all();
         let Self { told_open, asked, list, .. } = self;
@@ -162,7 +168,7 @@ impl FileAudit {
         list.write(&text);
     }
 
-    /// The same as [`Self::drain`], however much there is by now.
+    /// Like [`Self::drain`], but reads everything that is pending, in up to `MOST_TURNS` rounds.
     pub(crate) fn drain_all(&mut self) {
         for _ in 0..MOST_TURNS {
             if self.drain() == Drained::All {
@@ -171,12 +177,12 @@ impl FileAudit {
         }
     }
 
-    /// What is to be waited for.
+    /// The descriptors to poll.
     pub(crate) fn descriptors(&self) -> [&OwnedFd; 2] {
         [&self.names, &self.files]
     }
 
-    /// Writes down what has happened, as much as is good at a time.
+    /// Records pending events, up to the limits for one round.
     pub(crate) fn drain(&mut self) -> Drained {
         let mut drained = Drained::All;
         let mut text = Vec::new();
@@ -184,7 +190,7 @@ impl FileAudit {
         let mut buffer = std::mem::take(&mut self.buffer);
         for turn in 0..2 {
             for number in 0.. {
-                // Nor must one of which nothing is worth a line.
+                // A sandbox whose events are not worth a line must not block its owner either.
                 if number == MOST_READS {
                     drained = Drained::Some;
                     break;
@@ -195,7 +201,7 @@ impl FileAudit {
                     self.tell(event, &mut text);
                     written += self.list.write_over(MOST_TEXT, &mut text);
                 }
-                // A sandbox that never stops must not keep its owner from everything else.
+                // A sandbox that never stops must not block its owner.
                 if written > MOST_AT_A_TIME {
                     drained = Drained::Some;
                     break;
@@ -210,7 +216,7 @@ impl FileAudit {
     fn tell(&mut self, event: RawEvent, text: &mut Vec<u8>) {
         let RawEvent { mask, fd, pid, names } = event;
         let file = fd.map(sys::take_descriptor);
-        // Looking at a file of the root opens what is below it on the disk.
+        // Resolving a file of the root opens the underlying file on the disk, so the owner's own events are ignored.
         if u32::try_from(pid) == Ok(std::process::id()) {
             return;
         }
@@ -233,7 +239,7 @@ impl FileAudit {
             return;
         }
         if mask & libc::FAN_CLOSE_WRITE != 0 {
-            // The root and the disk below it both tell of what is written through the root.
+            // A write through the root is reported twice: by the root and by the disk below it.
             if self.last_written.as_ref().is_some_and(|(who, what)| *who == pid && what == path) {
                 self.last_written = None;
                 return;
@@ -251,7 +257,7 @@ impl FileAudit {
         }
     }
 
-    /// Once for a sandbox: from here on some lines have a number in the place of a path.
+    /// Records once per sandbox that some lines have an inode number instead of a path.
     fn tell_of_no_path(&mut self, text: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.is_nameless_told, true) {
             list::gap(
@@ -270,7 +276,8 @@ impl FileAudit {
             let (from, to) = (path(self, Role::Old).flatten(), path(self, Role::New).flatten());
             match (from, to) {
                 (Some(from), Some(to)) => list::add(text, "renamed", Some(to), Some(from), who(self), None),
-                // Out of the kernel's own place: it has put something there; into it: it takes something away.
+                // A rename out of the work directory means that overlayfs created something; a rename into it, that
+                // it deleted something.
                 (None, Some(to)) => list::add(text, "created", Some(to), None, who(self), None),
                 (Some(from), None) => list::add(text, "deleted", Some(from), None, who(self), None),
                 (None, None) => {}
@@ -286,7 +293,7 @@ impl FileAudit {
         }
     }
 
-    /// The path inside; `None` for what is the kernel's own.
+    /// The path inside the sandbox; `None` for overlayfs's own files.
     fn path_of(&mut self, name: &Name) -> Option<String> {
         let directory = self.directory(name)?;
         let below = |place: &str| {
@@ -307,7 +314,7 @@ impl FileAudit {
                 self.directories.keep(&name.handle, &path);
                 Some(path)
             }
-            // It is gone already: what it was called when something was last told of it.
+            // The directory is gone; use its last known path.
             Err(_) => Some(self.directories.find(&name.handle).unwrap_or("/?").to_owned()),
         }
     }
@@ -317,13 +324,13 @@ fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The path of an open file; an error where it is longer than the kernel says.
+/// The path of an open file; an error if it is longer than the kernel reports.
 fn path_told(file: &OwnedFd) -> io::Result<Vec<u8>> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     Ok(named(path.as_os_str().as_bytes(), file).to_vec())
 }
 
-/// What stands in the place of a path that cannot be told.
+/// The substitute for a path that the kernel does not report.
 fn by_number(file: &OwnedFd) -> Vec<u8> {
     match rustix::fs::fstat(file) {
         Ok(stat) => format!("/?/inode-{}", stat.st_ino).into_bytes(),
@@ -331,7 +338,7 @@ fn by_number(file: &OwnedFd) -> Vec<u8> {
     }
 }
 
-/// The name of an open file without what the kernel adds to the names of those that are gone.
+/// The path of an open file without the suffix that the kernel adds for deleted files.
 fn named<'a>(path: &'a [u8], file: &OwnedFd) -> &'a [u8] {
     let is_gone = rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0);
     if is_gone { path.strip_suffix(b" (deleted)").unwrap_or(path) } else { path }

@@ -1,27 +1,27 @@
-//! Files that are open for writing: they are told of when they are closed, and some never are before the sandbox ends.
+//! Finds files that are open for writing. fanotify reports a write when the file is closed, and some files are still
+//! open when the sandbox ends.
 
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
-/// The parts of an open file's flags that say how it may be used.
+/// The access mode bits of an open file's flags.
 const ACCESS: u32 = libc::O_ACCMODE as u32;
 const ONLY_A_PATH: u32 = libc::O_PATH as u32;
 
-/// So much of what the kernel says of a descriptor is read: the flags stand at the beginning, and of some kinds there is no end.
+/// How much of a descriptor's `fdinfo` is read: the flags come first, and for some kinds the text is unbounded.
 const ABOUT_BYTES: u64 = 256;
 
-/// Tells of those of all processes that live with the guest, but for the guest itself: the process and the path, one after the
-/// other, for there may be very many.
+/// Calls `tell` with process id and path for every file that a process of the sandbox, except the guest itself, has
+/// open for writing. It reports one file at a time because there may be very many.
 pub(super) fn for_writing(guest: i32, mut tell: impl FnMut(i32, &[u8])) {
     for pid in descendants(guest).unwrap_or_else(|| of_its_world(guest)) {
         of_process(pid, |path| tell(pid, path));
     }
 }
 
-/// All that the guest and its children have started: who loses its parent becomes a child of the guest. `None` where the
-/// kernel keeps no list of children.
+/// All descendants of the guest; orphans become children of the guest. `None` if the kernel does not list children.
 fn descendants(guest: i32) -> Option<Vec<i32>> {
     let mut found = Vec::new();
     let mut next = vec![guest];
@@ -30,7 +30,7 @@ fn descendants(guest: i32) -> Option<Vec<i32>> {
             let children = match fs::read_to_string(task.path().join("children")) {
                 Ok(children) => children,
                 Err(_) if pid == guest => return None,
-                // It has ended meanwhile.
+                // The process has exited in the meantime.
                 Err(_) => continue,
             };
             let children: Vec<i32> = children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
@@ -41,7 +41,7 @@ fn descendants(guest: i32) -> Option<Vec<i32>> {
     Some(found)
 }
 
-/// The processes of the guest's namespace, found among all of the host.
+/// The processes in the guest's pid namespace, found by scanning all processes of the host.
 fn of_its_world(guest: i32) -> Vec<i32> {
     let world = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let Some(theirs) = world(guest) else { return Vec::new() };
@@ -57,7 +57,7 @@ fn of_process(pid: i32, mut tell: impl FnMut(&[u8])) {
         let mut about = String::new();
         let file = fs::File::open(format!("/proc/{pid}/fdinfo/{}", number.to_str()?)).ok()?;
         file.take(ABOUT_BYTES).read_to_string(&mut about).ok()?;
-        // What lies on no disk, or under no name any more, is nobody's file.
+        // Ignores anything that is not on a disk or no longer has a name.
         let file = fs::metadata(entry.path()).ok()?;
         let path = fs::read_link(entry.path()).ok()?;
         let path = path.as_os_str().as_bytes();

@@ -1,16 +1,17 @@
-//! Which readings were told of already: of what a process opens again and again the first time is worth a line.
+//! Deduplicates open events: if a process opens the same file repeatedly, only the first event is recorded.
 
 use std::time::{Duration, Instant};
 
 use super::told::Told;
 
-/// Of a process that was gone before it could be asked when it began, so long: its number may be another's by then.
+/// If a process exits before its start time can be read, its pid identifies it only for this long, because pids are
+/// reused.
 const GONE: Duration = Duration::from_secs(1);
 
-/// When a process began, in ticks; or, where it cannot be asked, in which of such stretches it was seen.
+/// The start time of a process in ticks or, if it cannot be read, the number of the `GONE` interval in which it was
+/// seen.
 type Began = Result<u64, u128>;
 
-/// Remembers readings.
 pub(super) struct Reads {
     since: Instant,
     known: Told,
@@ -21,7 +22,7 @@ impl Reads {
         Self { since: Instant::now(), known: Told::new(most) }
     }
 
-    /// Whether this process has not read this before, as far as is remembered.
+    /// Whether this process has not opened this path before, as far as is remembered.
     pub(super) fn is_new(&mut self, pid: i32, began: Option<u64>, path: &[u8]) -> bool {
         self.is_new_at(Instant::now(), pid, began, path)
     }

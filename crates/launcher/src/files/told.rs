@@ -1,10 +1,9 @@
-//! What was told of already, by keyed hashes: of a path of any length eight bytes are remembered. Who does not know the key, and
-//! nobody in a sandbox does, finds no two with the same.
+//! A set of things already recorded, as keyed hashes: it stores eight bytes per path, whatever its length. The key is
+//! random, so a sandbox cannot construct collisions.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 
-/// Things that were told of.
 pub(super) struct Told {
     key: RandomState,
     known: HashSet<u64>,
@@ -16,17 +15,16 @@ impl Told {
         Self { key: RandomState::new(), known: HashSet::new(), most }
     }
 
-    /// Whether no more can be remembered.
     pub(super) fn is_full(&self) -> bool {
         self.known.len() >= self.most
     }
 
-    /// Remembers nothing any more.
+    /// Removes all entries.
     pub(super) fn forget(&mut self) {
         self.known.clear();
     }
 
-    /// Whether it is new.
+    /// Adds an entry; returns whether it was new.
     pub(super) fn is_new(&mut self, thing: impl Hash) -> bool {
         self.known.insert(self.key.hash_one(thing))
     }

@@ -1,33 +1,32 @@
-//! Who did it: the process as it is called inside, and the call that it belongs to, where it can still be asked.
+//! Identifies the process behind an event, by its pid inside the sandbox, and the call that it belongs to, if it
+//! still exists.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::time::{Duration, Instant};
 
-/// How long an answer holds: a process may become another program, and its number is used again.
+/// How long an entry is valid: a process may exec another program, and pids are reused.
 const FRESH: Duration = Duration::from_millis(50);
 const MOST: usize = 4096;
-/// The number of the guest, where the sandbox has numbers of its own.
+/// The guest's pid, in sandboxes with a pid namespace.
 const GUEST: u32 = 1;
-/// How the environment of every call names it: the user name for the proxy.
+/// Identifies the call in the environment of its processes: the user name for the proxy.
 const CALL_MARK: &[u8] = b"HTTP_PROXY=http://";
 const MOST_ENVIRONMENT: u64 = 256 * 1024;
 
-/// A process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Who {
-    /// Its number inside.
+    /// The pid inside the sandbox.
     pub(super) pid: Option<u32>,
-    /// Its name.
     pub(super) process: Option<String>,
-    /// The call, with its attempt.
+    /// The call and its attempt.
     pub(super) call: Option<String>,
-    /// When it began, in ticks since the machine did: numbers are used again.
+    /// Start time in ticks since boot, because pids are reused.
     pub(super) began: Option<u64>,
 }
 
-/// Remembers who was asked lately.
+/// A short-lived cache of process information.
 #[derive(Default)]
 pub(super) struct Asked {
     known: HashMap<i32, (Instant, Who)>,
@@ -44,7 +43,7 @@ impl Asked {
             self.known.clear();
         }
         let who = ask(pid);
-        // The guest stays what it is. Any other without a call may be about to become the program of one.
+        // The guest never changes. Any other process without a call may be about to exec the program of one.
         if who.call.is_some() || who.pid == Some(GUEST) {
             self.known.insert(pid, (Instant::now(), who.clone()));
         } else {
@@ -55,7 +54,7 @@ impl Asked {
 }
 
 fn ask(pid: i32) -> Who {
-    // First: a program that a process becomes has its name before its environment, so the name is never older than the call.
+    // Read first: on exec the kernel sets the name before the environment, so the name is never older than the call.
     let environment = environment_of(pid);
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return Who::default() };
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
@@ -68,7 +67,7 @@ fn ask(pid: i32) -> Who {
     }
 }
 
-/// The beginning of a process's environment, which may be megabytes.
+/// The beginning of a process's environment, which may be megabytes long.
 fn environment_of(pid: i32) -> Vec<u8> {
     let mut environment = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
@@ -77,12 +76,13 @@ fn environment_of(pid: i32) -> Vec<u8> {
     environment
 }
 
-/// When a process began. Its name, in parentheses, may have anything in it.
+/// Parses a process's start time. The name, in parentheses, may contain anything.
 fn began_in(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// What an environment says; a process may have changed its own, so only what looks like a call is taken.
+/// Extracts the call from an environment. A process may have changed its own, so only text that looks like a call is
+/// accepted.
 pub(super) fn call_in(environment: &[u8]) -> Option<String> {
     let entry = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(CALL_MARK))?;
     let user = entry.split(|byte| *byte == b':').next()?;
@@ -118,7 +118,7 @@ mod tests {
         }
         let mut child = command.spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        // Until the program is another one its environment is that of the test.
+        // Until the child has executed its program, it has the test's environment.
         let end = Instant::now() + Duration::from_secs(60);
         while fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim() != "sleep" {
             assert!(Instant::now() < end, "it does not begin");

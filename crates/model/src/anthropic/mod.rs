@@ -1,4 +1,4 @@
-//! Messages, as Anthropic made them.
+//! Client for Anthropic's messages API.
 
 mod request;
 mod stream;
@@ -18,7 +18,7 @@ use crate::reader::Reader as _;
 use crate::request::ModelRequest;
 use crate::settings::ModelLimits;
 
-/// What goes with every request.
+/// Headers of every request.
 pub(crate) const HEADERS: &[(&str, &str)] = &[("anthropic-version", "2023-06-01")];
 
 /// A model behind the messages API.
@@ -53,7 +53,7 @@ impl Model for Anthropic {
     }
 }
 
-/// What comes of these events, for the fuzz targets.
+/// Parses these events, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
     stream::StreamReader::new(endpoint).after(values)?.end().ok()

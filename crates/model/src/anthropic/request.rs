@@ -1,4 +1,4 @@
-//! From a request to the body of the messages API.
+//! Converts a request to the body of the messages API.
 
 use serde_json::{Value, json};
 
@@ -8,15 +8,14 @@ use crate::name::Dialect;
 use crate::request::{Effort, ModelRequest, ToolChoice};
 use crate::settings::ModelLimits;
 
-/// How many marks on messages are allowed: four in all, one is for tools and system text.
+/// Cache breakpoints available for messages: the API allows four, and one is used for tools and system text.
 const MOST_MARKS: usize = 3;
-/// Models up to this generation are told how many tokens they may think; later ones how hard.
+/// Models up to this generation take a token budget for thinking; later ones take an effort level.
 const THINK_BY_BUDGET: [&str; 6] = ["claude-3", "-4-0", "-4-1", "-4-5", "-4-2", "claude-2"];
 
-/// Most tokens of an answer where nobody says; the provider wants a number.
+/// The default for `max_tokens`, which the API requires.
 const DEFAULT_OUTPUT: u32 = 32_000;
 
-/// The body.
 pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) -> Value {
     let tokens = request.max_output_tokens.unwrap_or(DEFAULT_OUTPUT).min(limits.output_tokens).max(1);
     let mut body = json!({
@@ -35,7 +34,7 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
             .iter()
             .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}))
             .collect();
-        // The mark on the system text covers the tools, which stand before it.
+        // A breakpoint on the system text also covers the tools, which precede it.
         if let Some(last) = tools.last_mut().filter(|_| request.system.is_empty()) {
             last["cache_control"] = json!({"type": "ephemeral"});
         }
@@ -48,7 +47,7 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
         };
     }
     let thinks = set_effort(&mut body, request.effort, model, tokens);
-    // Models that decide by themselves how much they think take no temperature.
+    // Models that decide themselves how much to think do not accept a temperature.
     if let Some(temperature) = request.temperature.filter(|_| !thinks && thinks_by_budget(model)) {
         body["temperature"] = json!(temperature);
     }
@@ -58,7 +57,7 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
     body
 }
 
-/// Says how much to think; whether the model was told to.
+/// Sets how much to think; returns whether thinking is enabled.
 fn set_effort(body: &mut Value, effort: Effort, model: &str, tokens: u32) -> bool {
     let (word, budget) = match effort {
         Effort::Unset => return false,
@@ -66,7 +65,7 @@ fn set_effort(body: &mut Value, effort: Effort, model: &str, tokens: u32) -> boo
         Effort::Medium => ("medium", 8192),
         Effort::High => ("high", 24_576),
     };
-    // A model that must call a tool may not think.
+    // A model that is forced to call a tool cannot think.
     if matches!(body["tool_choice"]["type"].as_str(), Some("any" | "tool")) {
         return false;
     }
@@ -75,7 +74,7 @@ fn set_effort(body: &mut Value, effort: Effort, model: &str, tokens: u32) -> boo
         body["output_config"]["effort"] = json!(word);
         return true;
     }
-    // A budget has at least 1024 tokens and leaves room for the answer.
+    // A budget has at least 1024 tokens, and must leave room for the answer.
     let budget = budget.min(tokens / 2);
     if budget < 1024 {
         return false;
@@ -88,12 +87,12 @@ fn thinks_by_budget(model: &str) -> bool {
     THINK_BY_BUDGET.iter().any(|part| model.contains(part))
 }
 
-/// An id as the provider takes it: calls of other models have other signs in theirs.
+/// Replaces characters that the API does not accept in ids; calls made by other models may contain them.
 fn id(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
-/// Messages that alternate, with cache marks.
+/// Builds alternating messages with cache breakpoints.
 fn messages(request: &ModelRequest, limits: &ModelLimits) -> Vec<Value> {
     let mut messages: Vec<(Role, Vec<Value>)> = Vec::new();
     let first_mark = request.cache_after.len().saturating_sub(MOST_MARKS);
@@ -117,7 +116,7 @@ fn messages(request: &ModelRequest, limits: &ModelLimits) -> Vec<Value> {
     messages.into_iter().map(|(who, content)| json!({"role": role(who), "content": content})).collect()
 }
 
-/// Puts a cache mark on the last block that may carry one.
+/// Sets a cache breakpoint on the last block that may have one.
 fn mark(blocks: &mut [Value]) {
     let may = |block: &&mut Value| !block["type"].as_str().unwrap_or_default().contains("thinking");
     if let Some(block) = blocks.iter_mut().rev().find(may) {
@@ -140,7 +139,7 @@ fn blocks(message: &Message, limits: &ModelLimits) -> Vec<Value> {
         }
         Part::Reasoning(_) | Part::ToolResult(_) => None,
     });
-    // Results must come first in their message.
+    // In a message, results must come first.
     results.chain(rest).collect()
 }
 

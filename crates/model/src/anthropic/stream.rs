@@ -1,23 +1,24 @@
-//! From the events of the messages API to an answer.
+//! Converts events of the messages API to an answer.
 
 use serde_json::{Value, json};
 
-use crate::answer::{ModelEvent, StopReason, Usage};
+use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
 use crate::http::Endpoint;
 use crate::reader::Reader;
+use crate::usage::Usage;
 
-/// Reads event after event.
+/// Parses one event after another.
 pub(super) struct StreamReader<'a> {
     endpoint: &'a Endpoint,
     draft: Draft,
     block: Block,
-    /// Whether the last event was there.
+    /// Whether the last event has arrived.
     is_over: bool,
 }
 
-/// The block that is being written. Blocks do not overlap.
+/// The current block. Blocks do not overlap.
 enum Block {
     None,
     Text,
@@ -41,7 +42,7 @@ impl Reader for StreamReader<'_> {
                 }
             }
             Some("message_stop") => self.is_over = true,
-            // A server that does not stream.
+            // The response of a server that does not stream.
             Some("message") => {
                 for block in event["content"].as_array().into_iter().flatten() {
                     self.begin(block);
@@ -53,7 +54,7 @@ impl Reader for StreamReader<'_> {
             }
             Some("error") => return Err(self.endpoint.fault(event)),
             Some("ping") => {}
-            // The provider says that it may add events.
+            // The API documentation says that new event types may be added.
             Some(_) => {}
             None => return Err(self.endpoint.malformed("an event without a type")),
         }
@@ -141,7 +142,7 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    /// Later counts replace earlier ones; what is left out stays.
+    /// Later counts replace earlier ones; missing counts keep their value.
     fn read_usage(&mut self, usage: &Value) {
         let known = self.draft.usage;
         let number = |key: &str, known: u64| usage[key].as_u64().unwrap_or(known);
@@ -154,7 +155,7 @@ impl<'a> StreamReader<'a> {
         };
     }
 
-    /// The whole answer. One without its last event broke off.
+    /// Returns the complete answer. Without its last event, the answer was cut off.
     pub(super) fn end(mut self) -> Result<Draft, ModelError> {
         if !self.is_over {
             return Err(self.endpoint.cut("the stream ended before the answer did", self.draft.usage));

@@ -1,4 +1,4 @@
-//! Generate content, as Google made it.
+//! Client for Google's `generateContent` API.
 
 mod request;
 mod stream;
@@ -18,7 +18,7 @@ use crate::reader::Reader as _;
 use crate::request::ModelRequest;
 use crate::settings::ModelLimits;
 
-/// A model behind generate content.
+/// A model behind `generateContent`.
 #[derive(Debug)]
 pub(crate) struct Gemini {
     pub(crate) endpoint: Endpoint,
@@ -51,7 +51,7 @@ impl Model for Gemini {
     }
 }
 
-/// What comes of these events, for the fuzz targets.
+/// Parses these events, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
     stream::StreamReader::new(endpoint).after(values)?.end().ok()

@@ -1,4 +1,4 @@
-//! From a request to the body of generate content.
+//! Converts a request to the body of `generateContent`.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,9 @@ use crate::name::Dialect;
 use crate::request::{Effort, ModelRequest, ToolChoice};
 use crate::settings::ModelLimits;
 
-/// What stands in for the signature of a call that another model made; the provider documents it for this.
+/// Replaces the signature of a call that another model made; the API documents this value for that purpose.
 const FOREIGN_SIGNATURE: &str = "skip_thought_signature_validator";
 
-/// The body.
 pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) -> Value {
     let mut body = json!({"contents": contents(request, limits)});
     if !request.system.is_empty() {
@@ -69,12 +68,12 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
     body
 }
 
-/// The provider's ids of calls, by ours.
+/// The provider's call ids, by our call ids.
 type Names<'a> = HashMap<&'a str, &'a str>;
 
 fn contents(request: &ModelRequest, limits: &ModelLimits) -> Vec<Value> {
     let mut contents: Vec<(Role, Vec<Value>)> = Vec::new();
-    // Results name their calls only where the provider gave the calls their names, and by these: ours may be others.
+    // A result names its call only if the provider gave the call an id, and by that id: our ids may differ.
     let parts_of_all = || request.messages.iter().flat_map(|message| &message.parts);
     let named: Names<'_> = parts_of_all()
         .filter_map(|part| {
@@ -105,7 +104,7 @@ fn parts(message: &Message, limits: &ModelLimits, named: &Names<'_>) -> Vec<Valu
             Part::Text(text) => parts.push(json!({"text": text})),
             Part::Image(image) => parts.push(picture(image, limits)),
             Part::Reasoning(reasoning) if reasoning.opaque.dialect == Dialect::Gemini => {
-                // Only the signature is wanted back, in a part of its own as it may also come.
+                // Only the signature is sent back, in a separate part as it may also arrive.
                 if let Some(signature) = reasoning.opaque.data.get("thoughtSignature") {
                     parts.push(json!({"text": "", "thoughtSignature": signature}));
                 }
@@ -133,7 +132,7 @@ fn tool_call(call: &ToolCall, is_first: bool) -> Value {
     }
     match own.and_then(|data| data.get("thoughtSignature")) {
         Some(signature) => value["thoughtSignature"] = signature.clone(),
-        // Of calls side by side only the first is signed. One without any is of another model.
+        // Of parallel calls only the first is signed. A call without any data was made by another model.
         None if is_first && own.is_none() => value["thoughtSignature"] = json!(FOREIGN_SIGNATURE),
         None => {}
     }

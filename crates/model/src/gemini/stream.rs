@@ -1,14 +1,15 @@
-//! From the chunks of generate content to an answer.
+//! Converts chunks of `generateContent` to an answer.
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::{ModelEvent, StopReason, Usage};
+use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
 use crate::http::Endpoint;
 use crate::reader::Reader;
+use crate::usage::Usage;
 
-/// Reads chunk after chunk.
+/// Parses one chunk after another.
 pub(super) struct StreamReader<'a> {
     endpoint: &'a Endpoint,
     draft: Draft,
@@ -18,7 +19,7 @@ impl Reader for StreamReader<'_> {
     type Shown = Vec<ModelEvent>;
 
     fn read(&mut self, chunk: &Value) -> Result<Self::Shown, ModelError> {
-        // Without server-sent events the chunks come as one list.
+        // Without server-sent events, the chunks arrive as one array.
         if let Some(chunks) = chunk.as_array() {
             let mut shown = Vec::new();
             for chunk in chunks {
@@ -120,7 +121,7 @@ impl<'a> StreamReader<'a> {
         };
     }
 
-    /// The whole answer. One without a reason to end broke off.
+    /// Returns the complete answer. Without a finish reason, the answer was cut off.
     pub(super) fn end(self) -> Result<Draft, ModelError> {
         if self.draft.stop_reason.is_none() {
             return Err(self.endpoint.cut("the stream ended before the answer did", self.draft.usage));

@@ -1,5 +1,5 @@
-//! What Mistral wants and others do not mind: ids of calls that are nine letters or digits, and no word of the user right after
-//! results of tools.
+//! Mistral's requirements, which other servers tolerate: call ids of nine letters or digits, and no user message
+//! directly after tool results.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,29 +10,29 @@ use super::Flavour;
 use super::wire::{Content, Message as Wire};
 use crate::message::{Message, Part};
 
-/// How long an id of a call is.
+/// The length of a call id.
 const ID_LETTERS: usize = 9;
-/// What an id is made of.
+/// The characters of a call id.
 const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-/// Parts of names of its models, wherever they are served.
+/// Substrings of Mistral model names, whichever server runs them.
 const MODELS: [&str; 7] =
     ["mistral", "mixtral", "ministral", "magistral", "codestral", "devstral", "pixtral"];
 
-/// How a model wants to be spoken to.
+/// The message format that a model requires.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manners {
-    /// Whether its templates are those of Mistral.
+    /// Whether the model uses Mistral's chat template.
     pub(super) is_mistral: bool,
 }
 
 impl Manners {
-    /// Those of a model by its name, at whoever serves it.
+    /// The format for a model, by its name and API flavour.
     pub(super) fn of(model: &str, flavour: Flavour) -> Self {
         let name = model.to_lowercase();
         Self { is_mistral: flavour == Flavour::Mistral || MODELS.iter().any(|part| name.contains(part)) }
     }
 
-    /// The id of a call as it is taken: the same for the call and its result.
+    /// A call id in an accepted form: the same for the call and its result.
     pub(super) fn id(self, id: &str) -> Cow<'_, str> {
         let fits = id.len() == ID_LETTERS && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if !self.is_mistral || fits {
@@ -50,7 +50,7 @@ impl Manners {
     }
 }
 
-/// Puts a message of mere text at the end of the result before it, where there is one.
+/// Appends a text-only message to the preceding tool result; returns `false` if there is none.
 pub(super) fn add_to_result<'a>(messages: &mut [Wire<'a>], message: &'a Message) -> bool {
     let Some(Wire::Tool { content, .. }) = messages.last_mut() else { return false };
     let text = |part: &'a Part| if let Part::Text(text) = part { Some(text.as_str()) } else { None };
@@ -59,7 +59,7 @@ pub(super) fn add_to_result<'a>(messages: &mut [Wire<'a>], message: &'a Message)
     true
 }
 
-/// What the model says to results before the user speaks again.
+/// An assistant message between tool results and the next user message.
 pub(super) fn between<'a>() -> Wire<'a> {
     let content = Some(Content::Text("I have read this.".into()));
     Wire::Assistant { content, tool_calls: Vec::new(), thought: Map::new() }

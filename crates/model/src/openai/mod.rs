@@ -1,4 +1,5 @@
-//! Chat completions, as OpenAI made them and vLLM, llama.cpp, Ollama, LM Studio, OpenRouter and others speak them.
+//! Client for OpenAI's chat completions API, which vLLM, llama.cpp, Ollama, LM Studio, OpenRouter and others
+//! implement.
 
 mod mistral;
 mod request;
@@ -20,14 +21,14 @@ use crate::request::ModelRequest;
 use crate::settings::ModelLimits;
 use crate::{Answer, Model};
 
-/// Whose words are meant where servers differ.
+/// The variant of the API, where servers differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
-    /// OpenRouter, which tells the price and passes cache marks on.
+    /// OpenRouter, which reports the price and forwards cache breakpoints.
     OpenRouter,
-    /// Mistral itself.
+    /// Mistral's own API.
     Mistral,
-    /// Everybody else.
+    /// All other servers.
     Compatible,
 }
 
@@ -67,7 +68,7 @@ impl Model for OpenAi {
     }
 }
 
-/// What comes of these events, for the fuzz targets.
+/// Parses these events, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
     stream::StreamReader::new(endpoint).after(values)?.end(values.len()).map(|(draft, _)| draft).ok()

@@ -1,4 +1,4 @@
-//! From a request to the body of chat completions.
+//! Converts a request to the body of chat completions.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,6 @@ use crate::name::Dialect;
 use crate::request::{Effort, ModelRequest, ToolChoice};
 use crate::settings::ModelLimits;
 
-/// The body.
 pub(super) fn body<'a>(
     request: &'a ModelRequest,
     model: &'a str,
@@ -73,7 +72,7 @@ fn effort(effort: Effort) -> Option<&'static str> {
     }
 }
 
-/// Which messages carry a cache mark: only where somebody passes it on to a model that wants one.
+/// Which messages get a cache breakpoint: only with a gateway that forwards it to a model that uses it.
 fn marks(request: &ModelRequest, model: &str, flavour: Flavour) -> Vec<usize> {
     if flavour != Flavour::OpenRouter || !model.starts_with("anthropic/") {
         return Vec::new();
@@ -96,7 +95,7 @@ fn messages<'a>(
         }
         messages.push(system);
     }
-    // What was thought is wanted back while the tools of the same turn run, not after the user spoke again.
+    // Reasoning is sent back while the tools of the same turn run, but not after the next user message.
     let status =
         request.messages.len() - usize::from(request.ends_with_status && !request.messages.is_empty());
     let turn = request.messages[..status].iter().rposition(|message| {
@@ -119,7 +118,7 @@ fn messages<'a>(
     messages
 }
 
-/// Puts a cache mark on a message's last text.
+/// Sets a cache breakpoint on a message's last text.
 fn mark(message: &mut Wire<'_>) {
     let (Wire::System { content }
     | Wire::User { content }
@@ -167,7 +166,7 @@ fn assistant(message: &Message, is_this_turn: bool, manners: Manners) -> Option<
     Some(Wire::Assistant { content, tool_calls, thought })
 }
 
-/// One text is taken as it is; several are put together.
+/// Borrows a single text; joins several.
 fn joined<'a>(texts: &[&'a str], between: &str) -> Cow<'a, str> {
     match texts {
         [only] => Cow::Borrowed(only),
@@ -180,7 +179,7 @@ fn tool_call(call: &ToolCall, manners: Manners) -> Call<'_> {
     Call { id: manners.id(&call.id), kind: "function", function: Function { name: &call.name, arguments } }
 }
 
-/// Results first, because they must follow their calls; pictures of tools come after all of them.
+/// Adds results first, because they must follow their calls, then images from tools.
 fn add_user<'a>(messages: &mut Vec<Wire<'a>>, message: &'a Message, limits: &ModelLimits, manners: Manners) {
     let mut parts = Vec::new();
     for part in &message.parts {
@@ -195,7 +194,7 @@ fn add_user<'a>(messages: &mut Vec<Wire<'a>>, message: &'a Message, limits: &Mod
             Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => {}
         }
     }
-    // Plain text as plain text: not every server takes a list.
+    // Sends plain text as a string: not every server accepts a list.
     let content = match parts.as_slice() {
         [] => return,
         [WirePart::Text { text, .. }] => Content::Text(text.clone()),
@@ -206,7 +205,7 @@ fn add_user<'a>(messages: &mut Vec<Wire<'a>>, message: &'a Message, limits: &Mod
         _ => Content::Parts(parts),
     };
     match messages.last_mut() {
-        // Not every server takes two messages of the user in a row.
+        // Not every server accepts two user messages in a row.
         Some(Wire::User { content: known }) => return known.join(content),
         Some(Wire::Tool { .. }) if manners.is_mistral => messages.push(between()),
         _ => {}

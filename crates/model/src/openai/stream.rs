@@ -1,22 +1,23 @@
-//! From the chunks of chat completions to an answer.
+//! Converts chunks of chat completions to an answer.
 
 use serde_json::{Value, json};
 
-use crate::answer::{ModelEvent, StopReason, Usage};
+use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
 use crate::http::Endpoint;
 use crate::price::Money;
 use crate::reader::Reader;
+use crate::usage::Usage;
 
-/// Letters of English or code that make a token, where nobody counts.
+/// Bytes of English or code per token, for an estimate if the provider does not count tokens.
 const LETTERS_A_TOKEN: usize = 4;
 
-/// Reads chunk after chunk.
+/// Parses one chunk after another.
 pub(super) struct StreamReader<'a> {
     endpoint: &'a Endpoint,
     draft: Draft,
-    /// Index and id as the server says them, for each call of the draft.
+    /// Index and id as sent by the server, for each call of the draft.
     calls: Vec<(u64, String)>,
     cost: Option<Money>,
     has_usage: bool,
@@ -105,7 +106,7 @@ impl<'a> StreamReader<'a> {
         let function = &call["function"];
         let name = function["name"].as_str().unwrap_or_default();
         let known = self.calls.iter().rposition(|(known_index, known_id)| {
-            // Some servers number every call 0: another id with a name is another call.
+            // Some servers number every call 0: a different id with a name means another call.
             *known_index == index && (id.is_empty() || name.is_empty() || known_id == id)
         });
         let (at, name) = match known {
@@ -140,7 +141,8 @@ impl<'a> StreamReader<'a> {
         self.cost = usage["cost"].as_f64().and_then(Money::from_dollars);
     }
 
-    /// The whole answer, with the price that the provider told. An answer without a reason to end broke off.
+    /// Returns the complete answer, with the price that the provider reported. Without a finish reason, the answer
+    /// was cut off.
     pub(super) fn end(mut self, letters_asked: usize) -> Result<(Draft, Option<Money>), ModelError> {
         if self.draft.stop_reason.is_none() {
             return Err(self.endpoint.cut("the stream ended before the answer did", self.draft.usage));
@@ -153,7 +155,7 @@ impl<'a> StreamReader<'a> {
     }
 }
 
-/// OpenRouter sends its blocks in pieces: those with the same index belong together.
+/// Merges OpenRouter's reasoning details, which arrive in pieces: those with the same index belong together.
 fn join_details(data: &mut Value, details: &[Value]) {
     if !data["reasoning_details"].is_array() {
         data["reasoning_details"] = json!([]);

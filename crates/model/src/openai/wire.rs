@@ -1,32 +1,31 @@
-//! Chat completions on the wire. Typed and borrowed: the body of a long conversation is written without a copy of it.
+//! The wire format of chat completions. Types borrow their data, so that the body of a long conversation is
+//! serialized without a copy.
 
 use std::borrow::Cow;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// A request.
 #[derive(Serialize)]
 pub(super) struct Body<'a> {
     pub(super) model: &'a str,
     pub(super) messages: Vec<Message<'a>>,
     pub(super) stream: bool,
     pub(super) stream_options: StreamOptions,
-    /// Tools and what else was asked for.
+    /// Tools and other options.
     #[serde(flatten)]
     pub(super) options: Map<String, Value>,
 }
 
-/// What comes with a stream.
+/// Options of a stream.
 #[derive(Serialize)]
 pub(super) struct StreamOptions {
     include_usage: bool,
 }
 
-/// A stream that ends with what it cost.
+/// Makes the stream end with its token usage.
 pub(super) const STREAM: StreamOptions = StreamOptions { include_usage: true };
 
-/// A message.
 #[derive(Serialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub(super) enum Message<'a> {
@@ -40,7 +39,7 @@ pub(super) enum Message<'a> {
         content: Option<Content<'a>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<Call<'a>>,
-        /// What the model thought, under the name that its server uses.
+        /// The model's reasoning, under the field name that its server uses.
         #[serde(flatten)]
         thought: Map<String, Value>,
     },
@@ -59,7 +58,7 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Adds more: text to text, else part to part.
+    /// Appends content: text to text, otherwise as parts.
     pub(super) fn join(&mut self, more: Content<'a>) {
         let known = std::mem::replace(self, Self::Parts(Vec::new()));
         *self = match (known, more) {
@@ -76,7 +75,6 @@ impl<'a> Content<'a> {
     }
 }
 
-/// A part of a message.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Part<'a> {
@@ -93,12 +91,11 @@ pub(super) enum Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// A part that is text.
     pub(super) fn text(text: Cow<'a, str>) -> Self {
         Self::Text { text, cache_control: None }
     }
 
-    /// The text of a part that is text.
+    /// The text of a text part.
     pub(super) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text { text, .. } => Some(text),
@@ -107,20 +104,19 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Ends a prefix that later requests repeat.
+/// Marks the end of a prefix that later requests repeat.
 #[derive(Serialize)]
 pub(super) struct CacheControl {
     #[serde(rename = "type")]
     pub(super) kind: &'static str,
 }
 
-/// A picture, its content in the address.
+/// An image as a data URL.
 #[derive(Serialize)]
 pub(super) struct ImageUrl {
     pub(super) url: String,
 }
 
-/// A call of a tool.
 #[derive(Serialize)]
 pub(super) struct Call<'a> {
     pub(super) id: Cow<'a, str>,
@@ -129,7 +125,7 @@ pub(super) struct Call<'a> {
     pub(super) function: Function<'a>,
 }
 
-/// What is called, its arguments as JSON in a string.
+/// The called function; its arguments are serialized as a JSON string.
 #[derive(Serialize)]
 pub(super) struct Function<'a> {
     pub(super) name: &'a str,

@@ -1,6 +1,6 @@
-//! Tool calls for models that have none of their own: tools are told in the prompt, calls come back as JSON in the
-//! text. Where the server can, the text is held to a schema; else it is read with mercy, and what cannot be read is
-//! asked for again.
+//! Tool calls for models without native ones: the prompt describes the tools, and calls come back as JSON in the
+//! text. If the server supports it, a schema constrains the text. Otherwise the text is parsed leniently, and the
+//! model is asked again if it cannot be parsed.
 
 mod read;
 mod render;
@@ -22,37 +22,36 @@ use crate::request::ModelRequest;
 use crate::settings::ModelLimits;
 use read::Reading;
 
-/// How often an answer that cannot be read is asked for again.
+/// How often the model is asked again after an unusable answer.
 const MOST_REPAIRS: u32 = 2;
 
-/// How calls are made at the moment. Only moves on: a server that cannot do one way will not learn it.
+/// The current form of tool calls. Only moves forward: a server that lacks a feature does not gain it later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Way {
-    /// By the server's own calls, until it says that it has none.
+    /// Native tool calls, until the server reports that it has none.
     Native = 0,
-    /// In the text, held to a schema.
+    /// In the text, constrained by a schema.
     Schema = 1,
     /// In the text.
     Plain = 2,
 }
 
-/// So many calls that were written instead of made, and none made, say that a model cannot make them.
+/// After this many calls written as text, and none made natively, the model is assumed not to support native calls.
 const WRITTEN_UNTIL_PROMPTED: u8 = 3;
-/// A model that has made a call can make them.
+/// The model has made a native call, so it supports them.
 const HAS_CALLED: u8 = u8::MAX;
 
-/// A model whose calls are made in its text.
+/// A model whose tool calls are in its text.
 pub(crate) struct Prompted {
     inner: Arc<dyn Model>,
     way: Arc<AtomicU8>,
-    /// How many calls it wrote instead of making them, or [`HAS_CALLED`]. All jobs of a server share a model: what one of them
-    /// makes it say must not change how the others are served.
+    /// How many calls the model wrote as text, or [`HAS_CALLED`]. All jobs of a server share a model: what one job
+    /// makes it write must not change how the others are served.
     written: Arc<AtomicU8>,
 }
 
 impl Prompted {
-    /// Wraps a model.
     pub(crate) fn new(inner: Arc<dyn Model>, way: Way) -> Self {
         Self { inner, way: Arc::new(AtomicU8::new(way as u8)), written: Arc::default() }
     }
@@ -102,9 +101,9 @@ impl Model for Prompted {
     }
 }
 
-/// A model with calls of its own that writes one instead is understood, where its answer is nothing else; where it does so
-/// again and again, it is asked in text from then on. Only the first call counts: what follows was written without having
-/// seen its result.
+/// Recognizes a call that a model with native calls wrote as text, if the answer contains nothing else. A model that
+/// does this repeatedly is switched to prompted calls. Only the first call counts: the model wrote the following ones
+/// without seeing its result.
 fn with_written_call(answer: Answer, request: &ModelRequest, written: &AtomicU8) -> Answer {
     if answer.tool_calls().next().is_some() {
         written.store(HAS_CALLED, Ordering::Relaxed);
@@ -118,7 +117,7 @@ fn with_written_call(answer: Answer, request: &ModelRequest, written: &AtomicU8)
     Answer { parts, stop_reason: StopReason::ToolCalls, ..answer }
 }
 
-/// What else to try when a server does not take the request.
+/// What to try next if a server rejects the request.
 fn next_way(now: Way, request: &ModelRequest, error: &ModelError) -> Option<Way> {
     let words = error.to_string().to_lowercase();
     match now {
@@ -157,7 +156,7 @@ async fn ask(
         let (text, is_cut) = (answer.text(), answer.stop_reason == StopReason::MaxTokens);
         let answer = with_earlier(before.take(), answer);
         if answer.tool_calls().next().is_some() {
-            // It can make calls after all: what was made counts, not what was said beside it.
+            // The model supports native calls after all: they count, not the text beside them.
             let said =
                 answer.parts.iter().filter(|part| !matches!(part, Part::Reasoning(_))).cloned().collect();
             return Ok(finished(answer, said, emitter).await);
@@ -176,14 +175,14 @@ async fn ask(
     Err(ModelError::Malformed { model: inner.name().to_string(), detail: "no answer could be read".into() })
 }
 
-/// Tokens and money of the turns before go to the last.
+/// Adds usage and cost of the earlier attempts to the last one.
 fn with_earlier(before: Option<Answer>, answer: Answer) -> Answer {
     let Some(before) = before else { return answer };
     let cost = answer.cost.zip(before.cost).map(|(one, other)| one + other);
     Answer { usage: answer.usage + before.usage, cost, ..answer }
 }
 
-/// Puts the parts that were meant where the text was, and shows them.
+/// Replaces the text by the parsed parts, and emits them.
 async fn finished(answer: Answer, said: Vec<Part>, emitter: &Emitter) -> Answer {
     let mut index = 0;
     let mut has_calls = false;
@@ -219,7 +218,7 @@ async fn pass_on(mut stream: ModelStream, emitter: &Emitter, show: Show) -> Resu
             _ => {}
         }
     }
-    let lost = crate::answer::Usage::default();
+    let lost = crate::usage::Usage::default();
     Err(ModelError::Cut {
         model: "the model".into(),
         detail: "the stream ended without an answer".into(),

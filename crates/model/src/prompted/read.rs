@@ -1,4 +1,4 @@
-//! From a model's text to what it meant: calls, or words. Reads every form that models are known to write.
+//! Parses a model's text into calls or words. Accepts every form that models are known to write.
 
 use serde_json::{Map, Value};
 
@@ -12,16 +12,16 @@ const INPUT_KEYS: [&str; 7] =
 const THOUGHT_KEYS: [&str; 4] = ["thought", "thoughts", "reasoning", "explanation"];
 const REPLY_KEYS: [&str; 6] = ["reply", "answer", "final_answer", "message", "response", "text"];
 
-/// What a text meant.
+/// The meaning of a text.
 #[derive(Debug, PartialEq)]
 pub(super) enum Reading {
     /// Words and calls.
     Said(Vec<Part>),
-    /// It tried to be a call and failed; why, for the model.
+    /// The text looks like a call but is not usable; the reason, for the model.
     Broken(&'static str),
 }
 
-/// Reads a text.
+/// Parses a text.
 pub(super) fn read(text: &str, request: &ModelRequest) -> Reading {
     let text = without_thinking(text);
     let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -43,7 +43,7 @@ pub(super) fn read(text: &str, request: &ModelRequest) -> Reading {
     })
 }
 
-/// What models put around a call that they write instead of making it; a longer word before one that it begins with.
+/// What models put around a call that they write as text. A longer string precedes its own prefixes.
 const AROUND_CALLS: [&str; 8] = [
     "```json",
     "```tool_call",
@@ -55,7 +55,8 @@ const AROUND_CALLS: [&str; 8] = [
     "TOOL_CALLS",
 ];
 
-/// The first call of a text that is nothing but calls. A call among words is not meant: it may be quoted from elsewhere.
+/// The first call of a text that contains only calls. A call among words is not executed: it may be quoted from
+/// elsewhere.
 pub(super) fn written_call(text: &str, request: &ModelRequest) -> Option<ToolCall> {
     let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
     let objects = lenient::only_objects(without_thinking(text), &AROUND_CALLS);
@@ -65,7 +66,7 @@ pub(super) fn written_call(text: &str, request: &ModelRequest) -> Option<ToolCal
         .find(|call| names.contains(&call.name.as_str()))
 }
 
-/// What stands behind the model's loud thinking.
+/// The text after the model's visible thinking.
 fn without_thinking(text: &str) -> &str {
     text.rsplit_once("</think>").map_or(text, |(_, rest)| rest)
 }
@@ -106,7 +107,7 @@ fn call(object: &Map<String, Value>, names: &[&str]) -> Option<(String, Value)> 
         .find(|name| **name == said)
         .or_else(|| names.iter().find(|name| name.eq_ignore_ascii_case(said)));
     let input_key = INPUT_KEYS.iter().find(|key| object.contains_key(**key));
-    // `name` alone may name anything; with an input, or when a tool is called so, it is a call.
+    // `name` alone may refer to anything; with an input, or if it is the name of a tool, it is a call.
     if known.is_none() && input_key.is_none() && *key != "tool" {
         return None;
     }
@@ -118,7 +119,7 @@ fn call(object: &Map<String, Value>, names: &[&str]) -> Option<(String, Value)> 
         Some(Value::String(text)) => lenient::parse(text).unwrap_or_else(|| Value::String(text.clone())),
         Some(Value::Null) => Value::Object(Map::new()),
         Some(other) => other.clone(),
-        // The input stands beside the name.
+        // The input fields are beside the name.
         None => {
             let is_input = |name: &&String| name != key && !THOUGHT_KEYS.contains(&name.as_str());
             object

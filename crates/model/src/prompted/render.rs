@@ -1,4 +1,4 @@
-//! Tools and their use as plain words.
+//! Describes tools and their use as text.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::message::{Message, Part, ResultPart, Role, ToolCall, ToolResult};
 use crate::request::{ModelRequest, ToolChoice, ToolSpec};
 
-/// How a call is written. The keys stand in the order of the alphabet, because that is the order in which a schema
-/// makes the model write them: the name of the tool must come before its input.
-/// Nothing in it reads like an answer: small models copy what does.
+/// The form of a call. The keys are in alphabetical order, because a schema makes the model write them in that order,
+/// and the name of the tool must come before its input. The example contains nothing that resembles a real answer,
+/// because small models copy it.
 const FORM: &str = r#"{"thought": "...", "tool": "...", "tool_input": {...}}"#;
 const REPLY_FORM: &str = r#"{"reply": "..."}"#;
 
-/// The same request without tools, for a model that has none.
+/// Converts a request to one without tools, for a model that does not support them.
 pub(super) fn request(request: &ModelRequest, vision: bool) -> ModelRequest {
     let system = match &*request.system {
         "" => tools(request),
@@ -39,7 +39,7 @@ pub(super) fn request(request: &ModelRequest, vision: bool) -> ModelRequest {
     }
 }
 
-/// What the model is told when it cannot be understood.
+/// The message to the model after an unusable answer.
 pub(super) fn repair(why: &str) -> String {
     format!(
         "Your answer could not be used: {why}. Answer again with one JSON object of this form and nothing else:\n{FORM}"
@@ -64,7 +64,7 @@ fn tools(request: &ModelRequest) -> String {
     text
 }
 
-/// `- name(path: string, start?: integer): What it does.` and a line for each argument that is explained.
+/// `- name(path: string, start?: integer): What it does.` and a line for each argument with a description.
 fn describe(tool: &ToolSpec) -> String {
     let schema = &tool.input_schema;
     let required =
@@ -81,7 +81,7 @@ fn describe(tool: &ToolSpec) -> String {
     format!("- {}({}): {}\n{lines}", tool.name, arguments.join(", "), tool.description.trim())
 }
 
-/// A type in a word or a few.
+/// A type in a few words.
 fn kind_of(property: &Value, root: &Value) -> String {
     if let Some(values) = property["enum"].as_array() {
         return values.iter().map(Value::to_string).collect::<Vec<_>>().join(" | ");
@@ -108,7 +108,7 @@ fn kind_of(property: &Value, root: &Value) -> String {
     }
 }
 
-/// What the model said, in the form in which it is to go on.
+/// The model's earlier answer, in the form in which it must continue.
 fn assistant(message: &Message) -> Vec<Part> {
     let thought = message
         .parts

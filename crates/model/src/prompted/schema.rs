@@ -1,14 +1,14 @@
-//! A schema that allows exactly the calls that may be made. Servers turn it into a grammar and know few of JSON
-//! schema's words, so that only those are kept.
+//! A schema that allows exactly the permitted calls. Servers convert it to a grammar and support few JSON Schema
+//! keywords, so only those are kept.
 
 use serde_json::{Map, Value, json};
 
 use crate::request::{ModelRequest, OutputSchema, ToolChoice};
 
-/// Words that every server understands.
+/// Keywords that every server supports.
 const KEPT: [&str; 8] =
     ["type", "enum", "const", "required", "minItems", "maxItems", "additionalProperties", "items"];
-/// References deeper than this, such as endless ones, become anything.
+/// Nested schemas deeper than this, such as recursive references, are replaced by `{}`.
 const MOST_DEPTH: usize = 12;
 
 /// The schema of an answer.
@@ -46,7 +46,7 @@ pub(super) fn output(request: &ModelRequest) -> OutputSchema {
     OutputSchema { name: "answer".into(), schema }
 }
 
-/// A tool's input, always a closed object.
+/// The schema of a tool's input, always a closed object.
 fn object(schema: &Value) -> Value {
     let mut plain = plain(schema, schema, 0);
     if plain["type"] != "object" {
@@ -58,7 +58,7 @@ fn object(schema: &Value) -> Value {
     plain
 }
 
-/// The schema with references replaced by what they mean and without words that servers trip over.
+/// The schema with references resolved and unsupported keywords removed.
 fn plain(schema: &Value, root: &Value, depth: usize) -> Value {
     if depth > MOST_DEPTH {
         return json!({});

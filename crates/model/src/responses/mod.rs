@@ -1,5 +1,5 @@
-//! Responses, OpenAI's newer way: its thinking models call tools only here. Nothing is stored at the provider; what
-//! the model thought comes back encrypted and is sent again.
+//! Client for OpenAI's newer responses API, the only one in which its reasoning models call tools. Nothing is stored
+//! at the provider: reasoning comes back encrypted and is sent again.
 
 mod request;
 mod stream;
@@ -51,7 +51,7 @@ impl Model for Responses {
     }
 }
 
-/// What comes of these events, for the fuzz targets.
+/// Parses these events, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(endpoint: &Endpoint, values: &[serde_json::Value]) -> Option<crate::draft::Draft> {
     stream::StreamReader::new(endpoint).after(values)?.end().ok()

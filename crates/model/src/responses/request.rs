@@ -1,4 +1,4 @@
-//! From a request to the body of the responses API.
+//! Converts a request to the body of the responses API.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,6 @@ use crate::name::Dialect;
 use crate::request::{Effort, ModelRequest, ToolChoice};
 use crate::settings::ModelLimits;
 
-/// The body.
 pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) -> Value {
     let input: Vec<Value> = request.messages.iter().flat_map(|message| items(message, limits)).collect();
     let mut body = json!({"model": model, "input": input, "stream": true, "store": false});
@@ -62,7 +61,7 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
     body
 }
 
-/// A message is several items: calls, results and thoughts stand for themselves, in order.
+/// Splits a message into items: calls, results and reasoning are separate items, in order.
 fn items(message: &Message, limits: &ModelLimits) -> Vec<Value> {
     let mut items = Vec::new();
     let mut content = Vec::new();

@@ -1,21 +1,22 @@
-//! From the events of the responses API to an answer. Items are taken when they are whole; the pieces before are only
-//! shown.
+//! Converts events of the responses API to an answer. Only complete items become part of the answer; the pieces
+//! before are for display.
 
 use serde_json::Value;
 
-use crate::answer::{ModelEvent, StopReason, Usage};
+use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
 use crate::http::Endpoint;
 use crate::reader::Reader;
+use crate::usage::Usage;
 
-/// Reads event after event.
+/// Parses one event after another.
 pub(super) struct StreamReader<'a> {
     endpoint: &'a Endpoint,
     draft: Draft,
-    /// Places in the output of the calls that began, for showing.
+    /// Output indices of the calls that have started, for display.
     calls: Vec<u64>,
-    /// Whether the last event was there.
+    /// Whether the last event has arrived.
     is_over: bool,
 }
 
@@ -51,7 +52,7 @@ impl Reader for StreamReader<'_> {
             Some("response.failed") => return Err(self.endpoint.fault(&event["response"])),
             Some("error") => return Err(self.endpoint.fault(event)),
             Some(_) => {}
-            // A server that does not stream sends the whole response.
+            // The response of a server that does not stream.
             None if event["object"] == "response" => {
                 for item in event["output"].as_array().into_iter().flatten() {
                     self.take_item(item);
@@ -128,7 +129,7 @@ impl<'a> StreamReader<'a> {
         self.draft.stop_reason.get_or_insert(reason);
     }
 
-    /// The whole answer. One without its last event broke off.
+    /// Returns the complete answer. Without its last event, the answer was cut off.
     pub(super) fn end(self) -> Result<Draft, ModelError> {
         if !self.is_over {
             return Err(self.endpoint.cut("the stream ended before the answer did", self.draft.usage));

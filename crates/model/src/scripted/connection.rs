@@ -1,5 +1,5 @@
-//! HTTP/1.1, as little as is needed and as wrong as is wanted: one request a connection, an answer in chunks that may
-//! break off.
+//! A minimal HTTP/1.1 server that can also misbehave on purpose: one request per connection, and a chunked response
+//! that may be cut off.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::name::Dialect;
 const MOST_HEAD: usize = 64 * 1024;
 const MOST_BODY: usize = 64 * 1024 * 1024;
 
-/// Serves until it is dropped, and its connections with it.
+/// Serves until it is dropped; its connections are dropped with it.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
@@ -27,7 +27,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
                 Ok((stream, _)) => {
                     let shared = Arc::clone(&shared);
                     connections.spawn(async move {
-                        // A client that leaves in the midst is what is tested.
+                        // Tests include clients that disconnect early.
                         let _ = serve_one(stream, &shared).await;
                     });
                 }
@@ -55,7 +55,7 @@ async fn serve_one(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()
                 let model = json!({"id": script.model, "object": "model", "owned_by": "scripted", "max_model_len": script.context_tokens});
                 write_json(&mut stream, 200, &[], &json!({"object": "list", "data": [model]})).await
             }
-            // For tests that only speak HTTP.
+            // For tests that only use HTTP.
             "/requests" => write_json(&mut stream, 200, &[], &json!(shared.requests())).await,
             _ => {
                 write_json(&mut stream, 404, &[], &json!({"error": {"message": "there is nothing here"}}))
@@ -145,7 +145,7 @@ async fn play(
     }
     match after {
         After::Event(event) => write_event(stream, &event).await?,
-        // Closing without the last chunk is what a cut is.
+        // A cut means closing without the last chunk.
         After::Close => return stream.shutdown().await,
         After::Wait(silence) => {
             let mut byte = [0];
@@ -158,7 +158,7 @@ async fn play(
     stream.shutdown().await
 }
 
-/// What comes after the events.
+/// What follows the events.
 enum After {
     End,
     Close,
@@ -193,7 +193,7 @@ async fn write_json(
     stream.shutdown().await
 }
 
-/// A whole request; nothing when the client left or sent something else.
+/// Reads a complete request; `None` if the client disconnected or sent something else.
 async fn read_request(stream: &mut TcpStream) -> std::io::Result<Option<Request>> {
     let mut bytes = Vec::new();
     let end = loop {

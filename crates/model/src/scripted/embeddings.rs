@@ -1,4 +1,4 @@
-//! An embeddings server whose vectors a function gives: over real HTTP, on threads of its own.
+//! An embeddings server whose vectors come from a function. Uses real HTTP on separate threads.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,19 +8,16 @@ use serde_json::{Value, json};
 
 const MODEL: &str = "scripted";
 
-/// Gives the vectors of these texts; none where the server shall fail.
+/// Computes the vectors of these texts; `None` makes the server return an error.
 type Vectors = dyn Fn(&[&str]) -> Option<Vec<Vec<f32>>> + Send + Sync;
 
-/// An embeddings server for tests. It goes on until the process ends.
+/// An embeddings server for tests. It runs until the process ends.
 pub struct ScriptedEmbeddings {
     address: SocketAddr,
 }
 
 impl ScriptedEmbeddings {
-    /// Starts one. Each connection has a thread of its own, so the function may wait.
-    ///
-    /// # Errors
-    /// There is no port.
+    /// Starts a server on a free port. Each connection has its own thread, so the function may block.
     pub fn start(
         vectors: impl Fn(&[&str]) -> Option<Vec<Vec<f32>>> + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -36,7 +33,7 @@ impl ScriptedEmbeddings {
         Ok(Self { address })
     }
 
-    /// What names it in the settings.
+    /// The model name for the settings.
     #[must_use]
     pub fn name(&self) -> String {
         format!("http://{}/v1#{MODEL}", self.address)
@@ -68,7 +65,7 @@ fn embeddings(vectors: &[Vec<f32>]) -> Value {
     json!({"object": "list", "data": data, "model": MODEL, "usage": {"prompt_tokens": 1, "total_tokens": 1}})
 }
 
-/// The first line of a request, and its body.
+/// Reads the first line of a request and its body.
 fn read(stream: &TcpStream) -> io::Result<(String, Value)> {
     let mut reader = BufReader::new(stream);
     let mut line = |text: &mut String| match reader.read_line(text) {

@@ -1,7 +1,7 @@
-//! A model server that plays recorded answers over real HTTP, in the dialect in which it is asked, with the faults that
-//! providers have. For tests and for `caisson demo`; the answers are recorded and must be said to be so.
+//! A model server that plays scripted answers over real HTTP, in the API format of the request, including the faults
+//! that real providers have. It is used in tests and in `caisson demo`, which must label the answers as recorded.
 //!
-//! It keeps what it was asked, so that a test can look at every byte that left the house.
+//! It records all requests, so that a test can inspect every byte that was sent.
 
 mod connection;
 mod dialect;
@@ -25,34 +25,32 @@ use crate::settings::Settings;
 pub use embeddings::ScriptedEmbeddings;
 pub use script::{Fault, Order, Script, ScriptError, ScriptedAnswer, ScriptedCall, Times, When};
 
-/// A request as it came.
+/// A recorded request.
 #[derive(Debug, Clone, Serialize)]
 pub struct Recorded {
     /// Such as `/v1/messages`.
     pub path: String,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body.
     pub body: Value,
-    /// Which answer of the script was played, counted from 0; nothing when none fitted.
+    /// Index of the answer that was played; `None` if no answer matched.
     pub answer: Option<usize>,
 }
 
 impl Recorded {
-    /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// What connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 struct Shared {
     script: Script,
     played: Mutex<play::Played>,
     requests: Mutex<Vec<Recorded>>,
     count: watch::Sender<usize>,
-    /// How often [`ScriptedServer::release`] was called.
+    /// Number of calls of [`ScriptedServer::release`].
     releases: watch::Sender<usize>,
 }
 
@@ -68,7 +66,7 @@ impl Shared {
     }
 }
 
-/// A running server. Ends when it is dropped.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct ScriptedServer {
     address: SocketAddr,
@@ -92,12 +90,12 @@ impl Drop for End {
 }
 
 impl ScriptedServer {
-    /// Plays a script on a free port of this machine, on the runtime of the caller.
+    /// Plays a script on a free local port, on the caller's runtime.
     pub async fn start(script: Script) -> std::io::Result<Self> {
         Self::listen(script, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// Plays a script at an address, on the runtime of the caller.
+    /// Plays a script at an address, on the caller's runtime.
     pub async fn listen(script: Script, address: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
@@ -106,7 +104,7 @@ impl ScriptedServer {
         Ok(Self { address, shared, _end: End::Task(task) })
     }
 
-    /// Plays a script on a free port, on a thread of its own: for callers without a runtime.
+    /// Plays a script on a free local port, on a separate thread: for callers without a runtime.
     pub fn start_on_thread(script: Script) -> std::io::Result<Self> {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
@@ -127,18 +125,17 @@ impl ScriptedServer {
         Ok(Self { address, shared, _end: End::Thread(Some(sender)) })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What to set as `base_url` for a provider of this dialect; for chat completions also as the model's name.
+    /// The `base_url` for a provider with this API; for chat completions also usable as a model name.
     pub fn base_url(&self, dialect: Dialect) -> String {
         let version = if dialect == Dialect::Gemini { "v1beta" } else { "v1" };
         format!("http://{}/{version}", self.address)
     }
 
-    /// What connects to it in this dialect, with a model that speaks it; nothing is tried twice.
+    /// Settings that connect to this server with this API, without retries.
     #[must_use]
     pub fn settings(&self, dialect: Dialect, key: &str) -> Settings {
         let base_url = self.base_url(dialect);
@@ -157,23 +154,23 @@ impl ScriptedServer {
         }
     }
 
-    /// All requests for an answer so far.
+    /// All recorded requests.
     pub fn requests(&self) -> Vec<Recorded> {
         self.shared.requests()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this many requests have been recorded.
     pub async fn wait_for_requests(&self, count: usize) {
         // The sender lives as long as this server.
         let _ = self.shared.count.subscribe().wait_for(|so_far| *so_far >= count).await;
     }
 
-    /// Lets answers continue to their next stop, see [`ScriptedAnswer::hold_after_events`]. Counts for all answers.
+    /// Lets answers continue to their next pause; see [`ScriptedAnswer::hold_after_events`]. Applies to all answers.
     pub fn release(&self) {
         self.shared.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// How many answers of the script were not played yet.
+    /// How many answers of the script have not been played yet.
     pub fn remaining(&self) -> usize {
         self.shared.played.lock().unwrap_or_else(PoisonError::into_inner).remaining(&self.shared.script)
     }

@@ -1,14 +1,14 @@
-//! Which answer comes next.
+//! Selects the next answer.
 
 use super::script::{Order, Script, ScriptedAnswer, When};
 use super::view::View;
 
-/// How often each answer was begun and not given back.
+/// How often each answer was started and not given back.
 #[derive(Debug, Default)]
 pub(super) struct Played(Vec<u32>);
 
 impl Played {
-    /// Takes the next answer for a request; its place in the script.
+    /// Takes the next answer for a request; returns its index in the script.
     pub(super) fn take(&mut self, script: &Script, view: &View) -> Option<usize> {
         self.0.resize(script.answers.len(), 0);
         let place = match script.order {
@@ -22,7 +22,7 @@ impl Played {
         Some(place)
     }
 
-    /// Gives an answer back that did not reach its reader.
+    /// Gives back an answer that did not reach the client.
     pub(super) fn give_back(&mut self, place: usize) {
         if let Some(count) = self.0.get_mut(place) {
             *count = count.saturating_sub(1);
@@ -39,7 +39,7 @@ impl Played {
         answer.times.0 == 0 || self.0[place] < answer.times.0
     }
 
-    /// Faults take no turn: they come before the answer that follows them, as often as they say.
+    /// Faults do not count as turns: they are played before the next answer, as often as they specify.
     fn place_of_turn(&self, script: &Script, turn: usize) -> Option<usize> {
         let mut turns = 0;
         for (place, answer) in script.answers.iter().enumerate() {

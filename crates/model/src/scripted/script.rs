@@ -1,27 +1,25 @@
-//! A recorded dialogue as it is written down: JSON, one answer after another, with faults where they are wanted.
+//! The JSON format of a scripted conversation: a list of answers and faults.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::answer::Usage;
+use crate::usage::Usage;
 
-/// A recorded dialogue.
+/// A scripted conversation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// What the dialogue is, for people.
+    /// A description for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
-    /// What the model is called; `scripted` without a value.
+    /// The name of the model; `scripted` by default.
     #[serde(default = "default_model")]
     pub model: String,
-    /// Tokens that the model says it takes.
+    /// The context window that the model reports.
     #[serde(default = "default_context")]
     pub context_tokens: u32,
-    /// Which answer comes next.
     #[serde(default)]
     pub order: Order,
-    /// The answers.
     pub answers: Vec<ScriptedAnswer>,
 }
 
@@ -33,57 +31,57 @@ fn default_context() -> u32 {
     200_000
 }
 
-/// Which answer comes next.
+/// How the next answer is selected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// The first that was not played to its end and whose `when` fits. For one conversation.
+    /// The first answer that is not used up and whose `when` matches. For a single conversation.
     #[default]
     Sequence,
-    /// The one whose place is the number of answers in the conversation. For any number of conversations at once, and
-    /// for clients that are killed; `when` is not looked at, and a fault is played once for the whole server.
+    /// The answer whose index is the number of answers in the conversation. For any number of concurrent
+    /// conversations, and for clients that are killed. `when` is ignored, and a fault is played once for the whole
+    /// server.
     Turns,
 }
 
-/// An answer, or a fault, or a fault in the midst of an answer.
+/// An answer, a fault, or an answer interrupted by a fault.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScriptedAnswer {
-    /// What the request must be like.
+    /// Conditions on the request.
     #[serde(skip_serializing_if = "When::is_empty")]
     pub when: When,
-    /// How often it is played; 0 for without end.
+    /// How often it is played; 0 for unlimited.
     #[serde(skip_serializing_if = "is_one")]
     pub times: Times,
-    /// What is thought.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reasoning: String,
-    /// What is said. `{event}` stands for the first event that the user names, as `[e12]` has it.
+    /// The answer's text. `{event}` is replaced by the first event that the user message names in the form `[e12]`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// The tools to run.
+    /// The tools to call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<ScriptedCall>,
-    /// Whether it ends because it is too long.
+    /// Whether it ends because of the token limit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_cut_by_length: bool,
-    /// Tokens; without a value, letters divided by four.
+    /// Token usage; by default bytes divided by four.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What goes wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
     /// Milliseconds before the first byte.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
-    /// Milliseconds between two events.
+    /// Milliseconds between events.
     #[serde(skip_serializing_if = "is_zero")]
     pub event_delay_ms: u64,
-    /// Letters in an event; 24 without a value.
+    /// Characters per event; 24 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub letters: Option<usize>,
-    /// Numbers of events, in ascending order, after which the answer stops until a test goes on: the first stop ends with
-    /// the first [`super::ScriptedServer::release`], the second with the second. Not part of a script in JSON.
+    /// Event counts, in ascending order, after which the answer pauses until the test calls
+    /// [`super::ScriptedServer::release`]: the first call ends the first pause, the second call the second. Not part
+    /// of the JSON format.
     #[serde(skip)]
     pub hold_after_events: Vec<usize>,
 }
@@ -97,7 +95,7 @@ fn is_one(times: &Times) -> bool {
 }
 
 impl ScriptedAnswer {
-    /// The answer to somebody who has said this.
+    /// The answer with `{event}` replaced for this user message.
     pub(super) fn about(&self, user: &str) -> Self {
         if !self.text.contains(EVENT) {
             return self.clone();
@@ -107,14 +105,14 @@ impl ScriptedAnswer {
     }
 }
 
-/// What stands for an event in a text.
+/// The placeholder for an event in a text.
 const EVENT: &str = "{event}";
 
 /// How often an answer is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Times(
-    /// 0 for without end.
+    /// 0 for unlimited.
     pub u32,
 );
 
@@ -124,18 +122,16 @@ impl Default for Times {
     }
 }
 
-/// A tool to run.
+/// A tool call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScriptedCall {
-    /// Made up without a value; two calls may have the same, as a fault.
+    /// Generated by default. Two calls may have the same id, to simulate a fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The tool.
     pub name: String,
-    /// Its input.
     pub arguments: Value,
-    /// Text instead of the input, such as JSON that is none.
+    /// Raw text instead of the input, such as invalid JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw_arguments: Option<String>,
 }
@@ -150,20 +146,20 @@ impl ScriptedCall {
     }
 }
 
-/// What a request must be like. All that is said must fit.
+/// Conditions on a request. All of them must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct When {
-    /// The results after the last answer hold this.
+    /// A result after the last answer contains this text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_contains: Option<String>,
-    /// What the user said last holds this.
+    /// The last user message contains this text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_contains: Option<String>,
-    /// The system text holds this.
+    /// The system prompt contains this text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_contains: Option<String>,
-    /// A tool of this name is offered.
+    /// A tool with this name is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offers: Option<String>,
 }
@@ -174,57 +170,55 @@ impl When {
     }
 }
 
-/// What goes wrong.
+/// A simulated fault.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// 429 with `Retry-After`.
+    /// Status 429 with `Retry-After`.
     RateLimited {
-        /// Seconds; no header without a value.
+        /// Seconds; without a value, no header.
         #[serde(default)]
         retry_after_s: Option<u64>,
     },
-    /// A status of 400 or more with an error in the provider's words.
+    /// A status of 400 or more, with an error in the provider's format.
     Status {
-        /// The status.
         status: u16,
-        /// The words.
         #[serde(default)]
         message: String,
     },
-    /// 401.
+    /// Status 401.
     BadKey,
     /// The conversation is too long.
     Overflow,
-    /// The connection is closed after so many events of the answer.
+    /// The connection closes after this many events of the answer.
     Cut {
-        /// Events; half of them without a value.
+        /// Number of events; half of them by default.
         #[serde(default)]
         after_events: Option<usize>,
     },
     /// Half of the answer, then an event that is not JSON.
     MalformedEvent,
-    /// Half of the answer, then an error in the provider's words.
+    /// Half of the answer, then an error in the provider's format.
     ErrorEvent,
-    /// Half of the answer, then nothing, with the connection open.
+    /// Half of the answer, then no data while the connection stays open.
     Silence {
-        /// Milliseconds, then the connection is closed.
+        /// Milliseconds until the connection closes.
         milliseconds: u64,
     },
 }
 
-/// A script that is none.
+/// An invalid script.
 #[derive(Debug, thiserror::Error)]
 #[error("reading the script: {0}")]
 pub struct ScriptError(#[from] serde_json::Error);
 
 impl Script {
-    /// Reads a script.
+    /// Parses a script.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// A script of these answers, one after another.
+    /// A script that plays these answers in sequence.
     pub fn of(answers: Vec<ScriptedAnswer>) -> Self {
         let (model, context_tokens) = (default_model(), default_context());
         Self { about: String::new(), model, context_tokens, order: Order::Sequence, answers }
@@ -232,7 +226,7 @@ impl Script {
 }
 
 impl ScriptedAnswer {
-    /// An answer that is plain text.
+    /// A plain-text answer.
     pub fn text(text: &str) -> Self {
         Self { text: text.to_owned(), ..Self::default() }
     }
@@ -247,7 +241,7 @@ impl ScriptedAnswer {
         Self { calls: calls.iter().map(call).collect(), ..Self::default() }
     }
 
-    /// A fault instead of an answer, or in the midst of a short one.
+    /// A fault instead of an answer, or in the middle of a short one.
     pub fn fault(fault: Fault) -> Self {
         Self { text: "This answer does not come to its end.".into(), fault: Some(fault), ..Self::default() }
     }

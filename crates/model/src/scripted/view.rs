@@ -1,24 +1,23 @@
-//! A request seen through the differences of the dialects: enough to choose an answer.
+//! The parts of a request that select an answer, independent of the API format.
 
 use serde_json::Value;
 
 use crate::name::Dialect;
 
-/// What counts of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) system: String,
-    /// What the user said last.
+    /// The last user message.
     pub(super) user: String,
     /// Results after the last answer.
     pub(super) results: Vec<String>,
-    /// How many answers the conversation has.
+    /// Number of answers in the conversation.
     pub(super) turns: usize,
-    /// Names of the tools that are offered.
+    /// Names of the available tools.
     pub(super) tools: Vec<String>,
 }
 
-/// Looks at a body.
+/// Extracts the view from a request body.
 pub(super) fn view(dialect: Dialect, body: &Value) -> View {
     let mut view = View { tools: tools(body), ..View::default() };
     match dialect {
@@ -72,7 +71,7 @@ impl View {
         }
     }
 
-    /// An answer is several items here: a row of them is one turn.
+    /// In this API an answer consists of several items: consecutive items are one turn.
     fn see_responses(&mut self, body: &Value) {
         self.system = text_of(&body["instructions"]);
         let mut in_answer = false;

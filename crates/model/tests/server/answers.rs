@@ -1,4 +1,4 @@
-//! Answers without faults, in every dialect.
+//! Answers without faults, with every API.
 
 use model::scripted::{ScriptedAnswer, ScriptedCall};
 use model::{Dialect, Message, ModelEvent, Money, Part, StopReason, ToolResult, Usage};
@@ -85,7 +85,7 @@ async fn what_was_thought_goes_back_as_the_provider_wants_it() {
         let model = connect(&server, dialect).await;
         let (events, answer) = ask(model.as_ref(), request("hello")).await.unwrap();
         assert!(events.iter().any(|event| matches!(event, ModelEvent::Reasoning(_))), "{dialect:?}");
-        // As the log does: written down and read again.
+        // Serialized and deserialized, as in the event log.
         let parts: Vec<Part> = serde_json::from_str(&serde_json::to_string(&answer.parts).unwrap()).unwrap();
         assert_eq!(parts, answer.parts);
         let mut next = request("hello");

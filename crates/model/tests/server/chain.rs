@@ -1,4 +1,4 @@
-//! A list of models: who is asked when the first cannot answer.
+//! Fallbacks: which model is used if the first one fails.
 
 use model::scripted::{Fault, ScriptedAnswer};
 use model::{Dialect, ModelEvent, Settings};

@@ -1,4 +1,4 @@
-//! What providers do wrong, in every dialect, and what becomes of it.
+//! Provider faults and their handling, with every API.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use model::{Dialect, ModelError, ModelEvent, Settings};
 
 use crate::support::{DIALECTS, ask, request, server, settings};
 
-/// The error that a fault becomes without a second attempt.
+/// The error that a fault causes, without retries.
 async fn error_of(dialect: Dialect, fault: Fault, silence: Duration) -> ModelError {
     let server = server(vec![ScriptedAnswer { letters: Some(4), ..ScriptedAnswer::fault(fault) }]).await;
     let settings = Settings { silence_timeout: Some(silence), ..settings(&server, dialect) };
@@ -106,7 +106,7 @@ async fn a_dropped_stream_closes_the_connection() {
     }
     assert_eq!(server.remaining(), 0);
     drop(stream);
-    // The server notices that its reader left and takes the answer back.
+    // The server notices that the client disconnected and takes the answer back.
     while server.remaining() == 0 {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! Servers that are asked what they are and what they offer.
+//! Queries of servers for their kind and models.
 
 use model::Settings;
 use model::scripted::{Script, ScriptedServer};

@@ -1,4 +1,5 @@
-//! Local servers of each kind, in the shapes in which they tell of themselves: Ollama, llama.cpp, LM Studio, vLLM.
+//! Local servers of each kind, with the formats in which they describe themselves: Ollama, llama.cpp, LM Studio,
+//! vLLM.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -7,7 +8,7 @@ use std::net::TcpListener;
 use model::{Offer, Settings};
 use serde_json::{Value, json};
 
-/// A server with fixed answers by method and path; what it does not know gets the last one.
+/// A server with fixed responses by method and path, and `otherwise` for all others.
 fn server(answers: Vec<(&'static str, Value)>, otherwise: (u16, &'static str)) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -32,7 +33,7 @@ fn server(answers: Vec<(&'static str, Value)>, otherwise: (u16, &'static str)) -
                 }
             };
             let words: Vec<&str> = head.split_whitespace().take(2).collect();
-            // A request that names a model is answered for that model.
+            // A request that names a model gets the response for that model.
             let named = serde_json::from_str::<Value>(&body).ok();
             let model = named.as_ref().and_then(|body| body["model"].as_str()).unwrap_or_default();
             let key = format!("{} {} {model}", words[0], words[1]);

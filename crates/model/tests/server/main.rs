@@ -1,4 +1,4 @@
-//! The crate against the scripted server, over real HTTP, in every dialect.
+//! Tests of this crate against the scripted server, over real HTTP, with every API.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod answers;

@@ -1,4 +1,4 @@
-//! Models without tool calls of their own.
+//! Models without native tool calls.
 
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ fn calls_of(answer: &model::Answer) -> Vec<(&str, serde_json::Value)> {
     answer.tool_calls().map(|call| (call.name.as_str(), call.arguments.clone())).collect()
 }
 
-/// Which requests were held to a schema, as those are whose calls come in the text.
+/// Whether each request was constrained by a schema, as prompted requests are.
 fn held(server: &model::scripted::ScriptedServer) -> Vec<bool> {
     server.requests().iter().map(|request| request.body.get("response_format").is_some()).collect()
 }

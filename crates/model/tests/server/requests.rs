@@ -1,4 +1,4 @@
-//! What leaves the house, word for word, in each dialect.
+//! Exact request bodies for each API.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ async fn cache_marks_are_at_most_four_and_the_last_ones_count() {
 
 #[tokio::test]
 async fn pictures_become_words_for_a_model_without_eyes() {
-    // A server named by address says nothing of eyes.
+    // The server does not report vision support.
     let body = body(Dialect::OpenAi, long_conversation()).await.to_string();
     assert!(body.contains("that this model cannot see") && !body.contains("base64"), "{body}");
 }
@@ -74,7 +74,7 @@ async fn limits_from_the_settings_win() {
     assert_eq!((limits.context_tokens, limits.output_tokens, limits.vision), (5000, 700, true));
 }
 
-/// The roles of the messages of a request, and the messages.
+/// The roles of a request's messages, and the messages.
 fn roles(body: &Value) -> (Vec<&str>, &Vec<Value>) {
     let messages = body["messages"].as_array().unwrap();
     (messages.iter().map(|message| message["role"].as_str().unwrap()).collect(), messages)

@@ -1,4 +1,4 @@
-//! What the tests share: a server for a script, a model for a dialect, a conversation with everything in it.
+//! Shared helpers: a server for a script, a model for an API, a conversation that uses all features.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub(crate) fn request(text: &str) -> ModelRequest {
     }
 }
 
-/// Two calls side by side, their results with a picture, a word of the user after that.
+/// Two parallel calls, their results with an image, then a user message.
 pub(crate) fn long_conversation() -> ModelRequest {
     let call = |id: &str, name: &str| ToolCall {
         id: id.into(),

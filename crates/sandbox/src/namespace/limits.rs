@@ -1,29 +1,29 @@
 //! Which limits this host can enforce.
 
+use launcher::LaunchLimits;
 use launcher::cgroup::{Controller, Hierarchy};
-use launcher::spec::LaunchLimits;
 
 use crate::limits::{Obstacles, Plan};
 use crate::spec::LimitKind;
 
-/// What the host offers for limits.
+/// The limits that the host supports.
 #[derive(Debug, Clone)]
 pub(super) struct Offer {
     pub(super) hierarchy: Option<Hierarchy>,
-    /// Why there are no control groups, where there are none.
+    /// Why there are no cgroups; `None` if there are.
     pub(super) no_groups: Option<String>,
-    /// Why disks cannot be sized, where they cannot.
+    /// Why the size of disks cannot be limited; `None` if it can.
     pub(super) no_disks: Option<String>,
-    /// Why processes cannot be limited, where they cannot.
+    /// Why the number of processes cannot be limited; `None` if it can.
     pub(super) no_pids: Option<String>,
-    /// The most open files that the host lets a process have.
+    /// The host's maximum number of open files per process.
     pub(super) open_files: u64,
-    /// The most that all processes of a sandbox can have together, where the host has a limit for all of its processes.
+    /// The maximum number of open files of all processes of a sandbox together, if the host has a system-wide limit.
     pub(super) open_files_together: Option<u64>,
 }
 
 impl Plan {
-    /// For the launcher, which does not know of disks.
+    /// The limits that the launcher enforces; it knows nothing of disk sizes.
     pub(super) fn launch_limits(&self) -> LaunchLimits {
         LaunchLimits {
             memory_bytes: self.memory_bytes,
@@ -39,7 +39,8 @@ impl Obstacles for Offer {
         let controller = match kind {
             LimitKind::Memory => Controller::Memory,
             LimitKind::Cpu => Controller::Cpu,
-            // Without a control group the kernel counts a user's processes in its user namespace, which is the sandbox's.
+            // Without a cgroup, `RLIMIT_NPROC` applies, which counts a user's processes per user namespace, here the
+            // sandbox's own.
             LimitKind::Pids => return self.no_pids.clone(),
             LimitKind::OpenFiles => return None,
             LimitKind::Disk => return self.no_disks.clone(),

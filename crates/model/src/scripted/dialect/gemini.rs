@@ -1,10 +1,10 @@
-//! Chunks of generate content.
+//! Chunks of `generateContent`.
 
 use serde_json::{Value, json};
 
 use super::{Event, pieces};
-use crate::answer::Usage;
 use crate::scripted::script::ScriptedAnswer;
+use crate::usage::Usage;
 
 pub(super) fn events(answer: &ScriptedAnswer, model: &str, usage: Usage) -> Vec<Event> {
     let chunk = |parts: Value| {
@@ -19,7 +19,7 @@ pub(super) fn events(answer: &ScriptedAnswer, model: &str, usage: Usage) -> Vec<
     );
     chunks.extend(pieces(&answer.text, answer).into_iter().map(|text| chunk(json!([{"text": text}]))));
     for (place, call) in answer.calls.iter().enumerate() {
-        // Arguments are never text here; those that are no JSON cannot be played.
+        // Arguments are never text in this API, so invalid JSON cannot be scripted.
         let mut part = json!({"functionCall": {"name": call.name, "args": call.arguments}});
         if let Some(id) = &call.id {
             part["functionCall"]["id"] = json!(id);

@@ -1,4 +1,4 @@
-//! A scripted answer as the events of each provider.
+//! Converts a scripted answer to the events of each provider.
 
 mod anthropic;
 mod gemini;
@@ -8,12 +8,11 @@ mod responses;
 use serde_json::{Value, json};
 
 use super::script::{ScriptedAnswer, ScriptedCall};
-use crate::answer::Usage;
 use crate::name::Dialect;
+use crate::usage::Usage;
 
 const DEFAULT_LETTERS: usize = 24;
 
-/// A server-sent event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) name: &'static str,
@@ -25,7 +24,7 @@ impl Event {
         Self { name: "", data: value.to_string() }
     }
 
-    /// An event whose name is its type.
+    /// An event whose name is also its type.
     fn typed(name: &'static str, mut value: Value) -> Self {
         value["type"] = json!(name);
         Self { name, data: value.to_string() }
@@ -55,7 +54,7 @@ pub(super) fn events(
     }
 }
 
-/// Text in pieces.
+/// Splits a text into pieces.
 fn pieces(text: &str, answer: &ScriptedAnswer) -> Vec<String> {
     let letters: Vec<char> = text.chars().collect();
     letters
@@ -64,12 +63,12 @@ fn pieces(text: &str, answer: &ScriptedAnswer) -> Vec<String> {
         .collect()
 }
 
-/// The id of a call, made up from its place where the script has none.
+/// The id of a call, generated from its index if the script has none.
 fn id_of(call: &ScriptedCall, place: usize, prefix: &str) -> String {
     call.id.clone().unwrap_or_else(|| format!("{prefix}{place}_{}", uuid::Uuid::now_v7().simple()))
 }
 
-/// An error in a provider's words.
+/// An error in the provider's format.
 pub(super) fn error(dialect: Dialect, status: u16, words: &str) -> Value {
     let words = if words.is_empty() { "something went wrong" } else { words };
     let kind = match status {
@@ -91,7 +90,7 @@ pub(super) fn error(dialect: Dialect, status: u16, words: &str) -> Value {
     }
 }
 
-/// Too long, in a provider's words.
+/// A context overflow error in the provider's format.
 pub(super) fn overflow(dialect: Dialect) -> Value {
     match dialect {
         Dialect::OpenAi | Dialect::Responses => json!({"error": {
@@ -108,7 +107,7 @@ pub(super) fn overflow(dialect: Dialect) -> Value {
     }
 }
 
-/// An error in the midst of a stream.
+/// An error inside a stream.
 pub(super) fn error_event(dialect: Dialect) -> Event {
     let value = error(dialect, 529, "overloaded");
     match dialect {

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Event, id_of, pieces};
-use crate::answer::Usage;
 use crate::scripted::script::ScriptedAnswer;
+use crate::usage::Usage;
 
 pub(super) fn events(answer: &ScriptedAnswer, model: &str, usage: Usage) -> Vec<Event> {
     let mut response =

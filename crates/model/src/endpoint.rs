@@ -1,0 +1,54 @@
+//! The HTTP endpoint of a target according to the settings: its client, key, headers and silence timeout.
+
+use std::time::Duration;
+
+use crate::anthropic;
+use crate::error::ModelError;
+use crate::http::{self, Endpoint, Reach};
+use crate::name::{Dialect, ModelName};
+use crate::provider::Target;
+use crate::secret::Secret;
+use crate::settings::Settings;
+
+/// The default silence timeout for a provider.
+const REMOTE_SILENCE: Duration = Duration::from_secs(180);
+/// The default for a local server, which may process a long prompt slowly.
+const LOCAL_SILENCE: Duration = Duration::from_secs(900);
+
+/// Whether the settings of the first model apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    First,
+    Fallback,
+}
+
+/// The HTTP endpoint of a target.
+pub(crate) fn endpoint(target: &Target, settings: &Settings, place: Place) -> Result<Endpoint, ModelError> {
+    let reach = target.reach();
+    let silence = match reach {
+        Reach::Local => LOCAL_SILENCE,
+        Reach::Remote => REMOTE_SILENCE,
+    };
+    Ok(Endpoint {
+        client: http::client(settings.connect_timeout, reach)?,
+        name: ModelName::new(target.name()),
+        base_url: target.base_url.clone(),
+        key: key(target, settings, place)?,
+        key_header: target.key_header(),
+        headers: if target.dialect() == Dialect::Anthropic { anthropic::HEADERS } else { &[] },
+        silence: settings.silence_timeout.unwrap_or(silence),
+    })
+}
+
+/// The key for a target. A provider that requires a key must have one, unless its base URL is overridden.
+fn key(target: &Target, settings: &Settings, place: Place) -> Result<Option<Secret>, ModelError> {
+    let own = settings.key.clone().filter(|_| place == Place::First);
+    let Some(provider) = target.provider else { return Ok(own) };
+    let found = own.or_else(|| settings.provider_keys.get(provider.id).cloned());
+    if found.is_none() && !provider.is_local() && target.base_url == provider.base_url {
+        let variables = provider.key_variables.join(" or ");
+        let detail = format!("there is no key; set {variables}, or name a file as key_file in [model]");
+        return Err(ModelError::Auth { model: target.name(), detail });
+    }
+    Ok(found)
+}
