@@ -137,6 +137,8 @@ pub(crate) struct TestHost {
     /// Tools from elsewhere, and what becomes of them when a command runs.
     pub(crate) extra: Mutex<crate::ExtraTools>,
     pub(crate) extra_later: Mutex<Option<(String, crate::ExtraTools)>>,
+    /// Appended to the log during the next check.
+    pub(crate) appended_by_check: Mutex<Option<AgentEvent>>,
 }
 
 /// A picture of a screen.
@@ -265,6 +267,9 @@ impl Host for TestHost {
     }
 
     async fn check(&self) -> Result<(), Stopped> {
+        if let Some(event) = self.appended_by_check.lock().unwrap().take() {
+            self.append(event);
+        }
         Ok(())
     }
 

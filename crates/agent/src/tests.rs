@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::testing::{TestHost, calls, said};
 use crate::{
-    AgentEvent, AgentSettings, Approval, Budget, CommandRules, Ending, FinishOutcome, Finished, PersonAnswer,
-    RequestKind, Sight,
+    AgentEvent, AgentSettings, Approval, Budget, CommandRules, Ending, FinishOutcome, Finished, Notice,
+    NoticeCode, PersonAnswer, RequestKind, Sight,
 };
 
 fn done(summary: &str) -> Ending {
@@ -159,6 +159,17 @@ async fn no_more_tools_run_than_the_budget_allows() {
     let (mut agent, _) = host.agent(AgentSettings { budget, ..AgentSettings::default() }, vec![Ok(many)]);
     assert!(matches!(agent.run(&host).await.unwrap(), Ending::Paused { code, .. } if code == "budget"));
     assert_eq!(*host.executed.lock().unwrap(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_handback_during_the_check_is_in_the_next_prompt() {
+    let host = TestHost::with_task("x");
+    let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
+    let notice = Notice { code: NoticeCode::HandedBack, text: "Ada gives the sandbox back".into() };
+    *host.appended_by_check.lock().unwrap() = Some(AgentEvent::Told(notice));
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    let shown = format!("{:?}", model.requests.lock().unwrap()[0].messages);
+    assert!(shown.contains("Ada gives the sandbox back"), "{shown}");
 }
 
 #[tokio::test]
