@@ -62,6 +62,16 @@ impl OwnEngine {
         wait_until("the engine answers", || self.engine.ask("GET", "/info").is_some());
     }
 
+    /// Starts it if it does not run. For a test that has failed: problems are printed.
+    fn run_again(&self) {
+        if self.process.lock().is_ok_and(|process| process.is_some()) {
+            return;
+        }
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run())).is_err() {
+            eprintln!("the engine does not start again; its containers may be left");
+        }
+    }
+
     /// Stops it in order and waits until it has ended.
     ///
     /// # Panics
@@ -110,7 +120,10 @@ impl Drop for OwnEngine {
                 std::fs::read_to_string(self.log()).unwrap_or_default()
             );
         }
-        // What a failed test has left: containers may outlive the engine.
+        // What a failed test has left: containers may outlive the engine, and only an engine can remove them.
+        if std::thread::panicking() {
+            self.run_again();
+        }
         for container in self
             .engine
             .ask("GET", "/containers/json?all=true")
