@@ -145,6 +145,20 @@ async fn a_reached_budget_waits_and_goes_on_with_a_larger_one() {
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     let shown = format!("{:?}", model.requests.lock().unwrap()[1].messages);
     assert!(shown.contains("Left: 4 turns"), "the model sees what is left: {shown}");
+    assert!(!shown.contains("Few turns are left"), "{shown}");
+}
+
+#[tokio::test]
+async fn in_its_last_turns_the_model_is_told_to_finish_and_not_to_plan() {
+    let host = TestHost::with_task("x");
+    let budget = Budget { turns: Some(4), ..Budget::default() };
+    let (mut agent, model) =
+        host.agent(AgentSettings { budget, ..AgentSettings::default() }, vec![Ok(write("a")), Ok(finish())]);
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    let shown: Vec<String> =
+        model.requests.lock().unwrap().iter().map(|request| format!("{:?}", request.messages)).collect();
+    assert!(shown[0].contains("Left: 4 turns") && shown[0].contains("call `plan` now"), "{}", shown[0]);
+    assert!(shown[1].contains("Few turns are left") && !shown[1].contains("call `plan` now"), "{}", shown[1]);
 }
 
 #[tokio::test]
