@@ -392,12 +392,12 @@ pub(crate) fn signal_process(pid: i32, signal: i32) {
 
 /// Sends a signal to a process group.
 pub(crate) fn signal_group(group: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: a plain call with numbers; a group at or below 1 would mean everything.
-    if group > 1 && unsafe { libc::kill(-group, signal) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    if group <= 1 {
+        // kill(2) would take these for the caller's own group or for every process.
+        return Err(io::ErrorKind::InvalidInput.into());
     }
+    // SAFETY: a plain call with numbers.
+    if unsafe { libc::kill(-group, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Random bytes as hexadecimal digits.
