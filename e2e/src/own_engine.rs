@@ -56,6 +56,16 @@ impl OwnEngine {
         wait_until("the engine answers", || self.engine.ask("GET", "/info").is_some());
     }
 
+    /// Starts the engine if it is down, after a failed test. Problems are printed.
+    fn run_again(&self) {
+        if self.process.lock().is_ok_and(|process| process.is_some()) {
+            return;
+        }
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run())).is_err() {
+            eprintln!("the engine does not start again; its containers may be left");
+        }
+    }
+
     /// Stops the engine gracefully and waits for it to exit.
     #[track_caller]
     pub fn stop(&self) {
@@ -101,7 +111,10 @@ impl Drop for OwnEngine {
                 std::fs::read_to_string(self.log()).unwrap_or_default()
             );
         }
-        // After a failed test: containers may outlive the engine.
+        // After a failed test: containers may outlive the engine, and only an engine can remove them.
+        if std::thread::panicking() {
+            self.run_again();
+        }
         for container in self
             .engine
             .ask("GET", "/containers/json?all=true")

@@ -225,6 +225,9 @@ impl Agent {
                 return Ok(Ending::Finished(finished.clone()));
             }
             host.check().await?;
+            // A handback that lets the check pass may have been appended after the events above were read; the next
+            // prompt must contain it.
+            self.take_news(host).await?;
             self.take_extra(&host.extra_tools());
             if self.name_window(host).await? {
                 continue;

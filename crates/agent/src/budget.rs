@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// From this many turns on, the model is told to bring its work to an end.
+const LAST_TURNS: u64 = 3;
+
 /// What a job may spend; a field that is absent is not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -121,6 +124,12 @@ impl Budget {
         self.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(spent.tool_calls))
     }
 
+    /// Whether so few turns are left that the work must be brought to its end.
+    #[must_use]
+    pub fn is_nearly_used(&self, spent: &Spent) -> bool {
+        self.turns.is_some_and(|turns| turns.saturating_sub(spent.turns) <= LAST_TURNS)
+    }
+
     /// What is left, as one line for the model; empty if nothing is limited.
     #[must_use]
     pub fn left_text(&self, spent: &Spent, worked_s: u64) -> String {
@@ -129,7 +138,8 @@ impl Budget {
             let _ = write!(text, "{}{part}", if text.is_empty() { "" } else { ", " });
         };
         if let Some(turns) = self.turns {
-            add(format!("{} turns", turns.saturating_sub(spent.turns)));
+            let left = turns.saturating_sub(spent.turns);
+            add(format!("{left} {}", if left == 1 { "turn" } else { "turns" }));
         }
         if let Some(calls) = self.tool_calls {
             add(format!("{} tool calls", calls.saturating_sub(spent.tool_calls)));

@@ -103,7 +103,13 @@ pub(crate) fn status_text(
         let command: String = process.command.chars().take(80).collect();
         let _ = write!(text, "\nStill running: {} ({command})", process.handle);
     }
+    let is_nearly_used = conversation.budget().is_nearly_used(conversation.spent());
+    if is_nearly_used {
+        text +=
+            "\nFew turns are left: call `finish` now, or save your work and say in `finish` what is missing.";
+    }
     match conversation.plan() {
+        None if is_nearly_used => {}
         None if toolbox.find("plan").is_some() => text += "\nThere is no plan yet: call `plan` now.",
         Some(_) if settings.approve_plan && !conversation.is_plan_accepted() => {
             text += "\nThe plan is not accepted yet: change it with `plan`.";

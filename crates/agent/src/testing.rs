@@ -137,6 +137,8 @@ pub(crate) struct TestHost {
     /// The external tools, and what replaces them when a given command runs.
     pub(crate) extra: Mutex<crate::ExtraTools>,
     pub(crate) extra_later: Mutex<Option<(String, crate::ExtraTools)>>,
+    /// Appended to the log during the next check.
+    pub(crate) appended_by_check: Mutex<Option<AgentEvent>>,
 }
 
 /// A screenshot.
@@ -265,6 +267,9 @@ impl Host for TestHost {
     }
 
     async fn check(&self) -> Result<(), Stopped> {
+        if let Some(event) = self.appended_by_check.lock().unwrap().take() {
+            self.append(event);
+        }
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::testing::{TestHost, calls, said};
 use crate::{
-    AgentEvent, AgentSettings, Approval, Budget, CommandRules, Ending, FinishOutcome, Finished, PersonAnswer,
-    RequestKind, Sight,
+    AgentEvent, AgentSettings, Approval, Budget, CommandRules, Ending, FinishOutcome, Finished, Notice,
+    NoticeCode, PersonAnswer, RequestKind, Sight,
 };
 
 fn done(summary: &str) -> Ending {
@@ -145,6 +145,20 @@ async fn a_reached_budget_waits_and_goes_on_with_a_larger_one() {
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     let shown = format!("{:?}", model.requests.lock().unwrap()[1].messages);
     assert!(shown.contains("Left: 4 turns"), "the model sees what is left: {shown}");
+    assert!(!shown.contains("Few turns are left"), "{shown}");
+}
+
+#[tokio::test]
+async fn in_its_last_turns_the_model_is_told_to_finish_and_not_to_plan() {
+    let host = TestHost::with_task("x");
+    let budget = Budget { turns: Some(4), ..Budget::default() };
+    let (mut agent, model) =
+        host.agent(AgentSettings { budget, ..AgentSettings::default() }, vec![Ok(write("a")), Ok(finish())]);
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    let shown: Vec<String> =
+        model.requests.lock().unwrap().iter().map(|request| format!("{:?}", request.messages)).collect();
+    assert!(shown[0].contains("Left: 4 turns") && shown[0].contains("call `plan` now"), "{}", shown[0]);
+    assert!(shown[1].contains("Few turns are left") && !shown[1].contains("call `plan` now"), "{}", shown[1]);
 }
 
 #[tokio::test]
@@ -159,6 +173,17 @@ async fn no_more_tools_run_than_the_budget_allows() {
     let (mut agent, _) = host.agent(AgentSettings { budget, ..AgentSettings::default() }, vec![Ok(many)]);
     assert!(matches!(agent.run(&host).await.unwrap(), Ending::Paused { code, .. } if code == "budget"));
     assert_eq!(*host.executed.lock().unwrap(), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_handback_during_the_check_is_in_the_next_prompt() {
+    let host = TestHost::with_task("x");
+    let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
+    let notice = Notice { code: NoticeCode::HandedBack, text: "Ada gives the sandbox back".into() };
+    *host.appended_by_check.lock().unwrap() = Some(AgentEvent::Told(notice));
+    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
+    let shown = format!("{:?}", model.requests.lock().unwrap()[0].messages);
+    assert!(shown.contains("Ada gives the sandbox back"), "{shown}");
 }
 
 #[tokio::test]

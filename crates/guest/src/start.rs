@@ -216,5 +216,6 @@ fn private(state: &Path, access: LinkAccess) -> Result<(), GuestError> {
     if found & closed == 0 {
         return Ok(());
     }
-    std::fs::set_permissions(state, std::fs::Permissions::from_mode(0o700)).map_err(GuestError::io(doing()))
+    let kept = std::fs::Permissions::from_mode(found & 0o7777 & !closed);
+    std::fs::set_permissions(state, kept).map_err(GuestError::io(doing()))
 }

@@ -391,12 +391,12 @@ pub(crate) fn signal_process(pid: i32, signal: i32) {
 }
 
 pub(crate) fn signal_group(group: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: the call takes only integers. Groups up to 1 are excluded, because they would mean all processes.
-    if group > 1 && unsafe { libc::kill(-group, signal) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    if group <= 1 {
+        // kill(2) would take these for the caller's own group or for every process.
+        return Err(io::ErrorKind::InvalidInput.into());
     }
+    // SAFETY: a plain call with numbers.
+    if unsafe { libc::kill(-group, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Returns 16 random bytes as hexadecimal digits.

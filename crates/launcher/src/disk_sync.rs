@@ -145,7 +145,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(crate::launch_file::LAUNCH_FILE);
         fs::write(&path, "7\n{}\n").unwrap();
-        let mut held = Held::of(fs::OpenOptions::new().append(true).open(&path).unwrap());
+        let mut held = Held::of(fs::OpenOptions::new().read(true).append(true).open(&path).unwrap());
         let directory = fs::File::open(folder.path()).unwrap();
         // No file system is mounted from a loop device with this number.
         let mut disk = HeldDisk::open(directory.as_fd(), u32::MAX).unwrap();

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -191,11 +191,23 @@ impl Held {
 
     pub(crate) fn add(&mut self, note: &Note) -> Result<(), LaunchError> {
         let mut add = || -> io::Result<()> {
-            let mut line = serde_json::to_vec(note)?;
+            let mut line = Vec::new();
+            if self.ends_in_part_of_a_line()? {
+                line.push(b'\n');
+            }
+            serde_json::to_writer(&mut line, note)?;
             line.push(b'\n');
             self.file.write_all(&line)
         };
         add().named("writing down what became of the sandbox")
+    }
+
+    /// Whether an earlier line was cut off, as on a full disk. Readers skip such a line only if the next one starts on a new line.
+    fn ends_in_part_of_a_line(&self) -> io::Result<bool> {
+        let Some(last) = self.file.metadata()?.len().checked_sub(1) else { return Ok(false) };
+        let mut byte = [0];
+        self.file.read_exact_at(&mut byte, last)?;
+        Ok(byte != *b"\n")
     }
 
     /// Signals that the file access log is complete.
@@ -223,6 +235,21 @@ mod tests {
         assert_eq!(text(&format!("7\n{{}}\n{running}")).running(), None);
         assert_eq!(text(&format!("7\n{{}}\n{running}\n")).running().unwrap().guest_pid, 5);
         assert_eq!(text(&format!("7\n{{}}\n{running}\n")).ended(), None);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_does_not_hide_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(LAUNCH_FILE);
+        fs::write(&path, "7\n{}\n{\"synced\":{\"num").unwrap();
+        let mut held = Held::of(OpenOptions::new().read(true).append(true).open(&path).unwrap());
+        for number in 1..=2 {
+            held.add(&Note::SyncStarted { number }).unwrap();
+        }
+        let text = LaunchText::read(directory.path()).unwrap().unwrap();
+        assert_eq!(text.last_sync_started(), 2);
+        let is_first = |note| matches!(note, Note::SyncStarted { number: 1 });
+        assert!(text.notes().any(is_first));
     }
 
     #[test]

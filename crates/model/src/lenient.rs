@@ -275,7 +275,8 @@ impl<'a> Reader<'a> {
     }
 
     fn four_digits(&mut self) -> Option<u32> {
-        let digits = self.rest().get(..4)?;
+        let digits =
+            self.rest().get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
         self.at += 4;
         u32::from_str_radix(digits, 16).ok()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::core::Core;
 use crate::error::OrchestratorError;
@@ -12,6 +13,10 @@ use crate::reconcile::reconcile;
 
 /// Interval between two pings of a backend that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause before the first question, for a backend whose outages follow each other.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// An outage that begins within this time after the last one follows it.
+const STEADY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct BackendWatch {
@@ -54,13 +59,39 @@ impl BackendWatch {
     }
 }
 
+/// How long to wait before a backend is asked for the first time in an outage. A backend that answers this question and
+/// fails every other operation would otherwise make all jobs change their state twice a second.
+struct Backoff {
+    pause: Duration,
+    recovered: Option<Instant>,
+}
+
+impl Backoff {
+    fn new() -> Self {
+        Self { pause: PAUSE, recovered: None }
+    }
+
+    /// An outage begins; how long to wait before the first question.
+    fn begin(&mut self) -> Duration {
+        let follows = self.recovered.is_some_and(|at| at.elapsed() < STEADY_AFTER);
+        self.pause = if follows { (self.pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
+        self.pause
+    }
+
+    /// The outage is over.
+    fn end(&mut self) {
+        self.recovered = Some(Instant::now());
+    }
+}
+
 /// Waits for outages, pings the backend until it answers, and then lets all jobs continue. Runs until the server
 /// shuts down.
 pub(crate) async fn run(core: Arc<Core>) {
+    let mut backoff = Backoff::new();
     loop {
         tokio::select! {
             () = core.shutdown.cancelled() => return,
-            () = until_it_answers(&core) => {}
+            () = until_it_answers(&core, &mut backoff) => {}
         }
         // Must happen before the scheduler runs.
         core.setbacks.hurry();
@@ -76,14 +107,19 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 /// Returns when an outage has begun and is over.
-async fn until_it_answers(core: &Core) {
+async fn until_it_answers(core: &Core, backoff: &mut Backoff) {
     core.backend_watch.wait_for(true).await;
+    let mut pause = backoff.begin();
     loop {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = PAUSE;
         match core.backend.ping().await.map_err(OrchestratorError::from) {
             Err(error) if error.is_backend_away() => core.backend_watch.note(&error),
             // Any other error shows up with the next job that uses the backend.
-            _ => return,
+            _ => {
+                backoff.end();
+                return;
+            }
         }
     }
 }
@@ -93,6 +129,23 @@ mod tests {
     use sandbox::SandboxError;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn outages_that_follow_each_other_are_given_more_time_and_a_steady_backend_starts_over() {
+        let mut backoff = Backoff::new();
+        let mut pauses = Vec::new();
+        for steady in [1, 1, 1, 120, 1] {
+            pauses.push(backoff.begin());
+            backoff.end();
+            tokio::time::advance(Duration::from_secs(steady)).await;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 1].map(|factor| PAUSE * factor));
+        let longest = std::iter::repeat_with(|| {
+            backoff.end();
+            backoff.begin()
+        });
+        assert_eq!(longest.take(20).last(), Some(LONGEST_PAUSE));
+    }
 
     #[tokio::test]
     async fn only_a_backend_that_does_not_answer_is_waited_for() {

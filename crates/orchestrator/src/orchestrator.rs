@@ -195,7 +195,7 @@ impl Orchestrator {
         let record = NewRecord { id: JobId::generate(), spec, events, idempotency };
         match self.core.store.create(record).await? {
             Created::New(view) => {
-                self.queued.fetch_add(1, Ordering::Relaxed);
+                self.count_queued();
                 self.core.queue_changed.notify_one();
                 Ok(Accepted { view: *view, repeated: Repeated::No, hint })
             }
@@ -266,6 +266,11 @@ impl Orchestrator {
     /// Starts a driver for a job, whether or not there is room to run it.
     pub(crate) async fn start_now(&self, id: JobId) -> Result<(), OrchestratorError> {
         start_driver(&self.core, id).await
+    }
+
+    /// Counts a job that was added to the queue.
+    pub(crate) fn count_queued(&self) {
+        self.queued.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The in-memory count only grows, so the store is asked when it says that the queue may be full.

@@ -26,7 +26,7 @@ use crate::files::file_error;
 use crate::forms;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
-use crate::request::workspace_path;
+use crate::request::{JobSpec, workspace_path};
 use crate::request_egress::within;
 use crate::state::{Happening, JobState};
 use crate::store::{Created, NewRecord};
@@ -239,6 +239,21 @@ impl Orchestrator {
         spec.submitter = submitter;
         self.check_queue().await?;
         let copy = JobId::generate();
+        let created = self.create_copy(id, copy, spec).await;
+        if created.is_err() {
+            // No job refers to these files.
+            let _ = tokio::fs::remove_dir_all(self.core.folder.upload(copy)).await;
+        }
+        created
+    }
+
+    /// Copies the files of a job and creates another one with them.
+    async fn create_copy(
+        &self,
+        id: JobId,
+        copy: JobId,
+        spec: JobSpec,
+    ) -> Result<Accepted, OrchestratorError> {
         let (from, to) = (self.core.folder.upload(id), self.core.folder.upload(copy));
         let copying =
             tokio::task::spawn_blocking(move || if from.is_dir() { copy_tree(&from, &to) } else { Ok(()) });
@@ -252,6 +267,7 @@ impl Orchestrator {
         let events = vec![EventBody::StateChanged { state, code, reason }.into()];
         match self.core.store.create(NewRecord { id: copy, spec, events, idempotency: None }).await? {
             Created::New(view) => {
+                self.count_queued();
                 self.core.queue_changed.notify_one();
                 Ok(Accepted { view: *view, repeated: Repeated::No, hint })
             }

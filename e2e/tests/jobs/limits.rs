@@ -302,9 +302,17 @@ fn a_full_queue_answers_429_and_says_when_to_come_back() {
         config: "[jobs]\nmax_queued = 3\nmax_running = 1\n".into(),
         ..Default::default()
     });
+    let done = server.schedule_steps(&[shell("true")]);
+    done.wait_for("complete");
     let blocker = server.schedule_steps(&[shell("echo ready; until [ -e stop ]; do sleep 0.05; done")]);
     blocker.follow().until("the first output", |event| event.is("call_output"));
-    let waiting: Vec<_> = (0..3).map(|_| server.schedule_steps(&[shell("true")])).collect();
+    let mut waiting = vec![server.schedule_steps(&[shell("true")])];
+    // A retry takes a place in the queue like any other job.
+    for _ in 0..2 {
+        waiting
+            .push(server.job(done.post("retry", &json!({})).expect(202).json()["job_id"].as_str().unwrap()));
+    }
+    done.post("retry", &json!({})).expect_problem(429, "queue_full");
     let refused = server.post("/schedule", &json!({"steps": [shell("true")]}));
     refused.expect_problem(429, "queue_full");
     assert!(refused.header("retry-after").parse::<u64>().is_ok_and(|seconds| seconds > 0));

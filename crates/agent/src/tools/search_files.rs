@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::workspace_path;
 use crate::event::ToolEnd;
-use crate::host::{ExecOrder, ExecStart, Stopped};
+use crate::host::{ExecOrder, ExecReport, ExecStart, Stopped};
 use crate::tool::{CallContext, Effect, Tool, ToolFlow};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -89,17 +89,20 @@ impl Tool for SearchFiles {
             wait: WAIT + Duration::from_secs(5),
         };
         let report = call.host.execute(order).await?;
-        let code = report.end.as_ref().and_then(|end| end.exit_code);
-        Ok(match code {
-            Some(0) => ToolEnd::done(shorten(&report.output)),
-            Some(1) => ToolEnd::done(format!("nothing fits `{}`", input.pattern)),
-            _ => {
-                let problem =
-                    report.end.and_then(|end| end.problem).unwrap_or_else(|| "it took too long".into());
-                ToolEnd::failed(format!("search_files: {problem}\n{}", report.output))
-            }
+        Ok(result_of(report, &input.pattern).into())
+    }
+}
+
+fn result_of(report: ExecReport, pattern: &str) -> ToolEnd {
+    let code = report.end.as_ref().and_then(|end| end.exit_code);
+    match code {
+        // ripgrep also exits with 1 when `head` has read enough and closes the pipe.
+        Some(0 | 1) if !report.output.trim().is_empty() => ToolEnd::done(shorten(&report.output)),
+        Some(0 | 1) => ToolEnd::done(format!("no line matches `{pattern}`")),
+        _ => {
+            let problem = report.end.and_then(|end| end.problem).unwrap_or_else(|| "it took too long".into());
+            ToolEnd::failed(format!("search_files: {problem}\n{}", report.output))
         }
-        .into())
     }
 }
 
@@ -114,4 +117,38 @@ fn shorten(output: &str) -> String {
         text += "[there are more; use a narrower pattern, `path` or `files`]\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ToolStatus;
+    use crate::host::ExecEnd;
+
+    fn report(output: &str, code: i32) -> ExecReport {
+        let problem = (code != 0).then(|| format!("exit code {code}"));
+        let end = Some(ExecEnd { exit_code: Some(code), problem });
+        ExecReport { end, output: output.into(), ..ExecReport::default() }
+    }
+
+    #[test]
+    fn lines_found_before_the_pipe_was_closed_are_shown() {
+        let lines = "./a.txt:1:x\n".repeat(400);
+        let end = result_of(report(&lines, 1), "x");
+        assert_eq!(end.status, ToolStatus::Done);
+        assert!(end.text.starts_with("a.txt:1:x\n") && end.text.contains("there are more"), "{}", end.text);
+    }
+
+    #[test]
+    fn a_search_without_a_match_succeeds_and_says_so() {
+        let end = result_of(report("", 1), "x");
+        assert_eq!((end.status, end.text.as_str()), (ToolStatus::Done, "no line matches `x`"));
+    }
+
+    #[test]
+    fn a_search_that_fails_says_why() {
+        let end = result_of(report("rg: regex parse error\n", 2), "(");
+        assert_eq!(end.status, ToolStatus::Failed);
+        assert!(end.text.contains("exit code 2") && end.text.contains("regex parse error"), "{}", end.text);
+    }
 }

@@ -36,13 +36,15 @@ pub(super) struct List {
     file: File,
     written: u64,
     most: u64,
+    /// Whether lines were lost since the last one that was written, as on a full disk.
+    has_lost: bool,
 }
 
 impl List {
     /// Opens the file and writes a first line that names the method.
     pub(super) fn begin(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        let mut list = Self { file, written: 0, most: MOST_BYTES };
+        let mut list = Self { file, written: 0, most: MOST_BYTES, has_lost: false };
         let line = serde_json::json!({"time_ms": now_ms(), "event": "begin", "method": "fanotify"});
         list.write(format!("{line}\n").as_bytes());
         Ok(list)
@@ -64,13 +66,27 @@ impl List {
         if self.written > self.most || text.is_empty() {
             return;
         }
-        self.written += text.len() as u64;
-        let _ = self.file.write_all(text);
-        if self.written > self.most {
-            let mut last = Vec::new();
-            gap(&mut last, "the list is full");
-            let _ = self.file.write_all(&last);
+        let mut lines = Vec::new();
+        if self.has_lost {
+            gap(&mut lines, "lines could not be written");
         }
+        lines.extend_from_slice(text);
+        if self.written + lines.len() as u64 > self.most {
+            gap(&mut lines, "the list is full");
+        }
+        self.has_lost = self.add_lines(&lines).is_err();
+    }
+
+    /// Adds these lines, or none of them.
+    fn add_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
+        if let Err(error) = self.file.write_all(lines) {
+            // Readers expect whole lines.
+            let _ = self.file.set_len(length);
+            return Err(error);
+        }
+        self.written += lines.len() as u64;
+        Ok(())
     }
 }
 
@@ -102,6 +118,24 @@ fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_that_could_not_be_written_are_a_gap_in_the_list() {
+        let path = std::env::temp_dir().join(format!("caisson-list-lost-{}", std::process::id()));
+        let mut list = List::begin(&path).unwrap();
+        // As while the disk is full: nothing can be written to this descriptor.
+        let writable = std::mem::replace(&mut list.file, File::open(&path).unwrap());
+        list.write(b"{\"event\":\"lost\"}\n");
+        assert!(list.has_lost);
+        list.file = writable;
+        list.write(b"{\"event\":\"kept\"}\n");
+        list.write(b"{\"event\":\"next\"}\n");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let events = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let events: Vec<_> = events.map(|line| line["event"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(events, ["begin", "gap", "kept", "next"]);
+    }
 
     #[test]
     fn a_list_that_is_full_says_so_once_and_takes_nothing_more() {

@@ -124,8 +124,7 @@ fn own_data(call: &ToolCall) -> Option<&Value> {
 }
 
 fn tool_call(call: &ToolCall, is_first: bool) -> Value {
-    let own =
-        call.opaque.as_ref().filter(|opaque| opaque.dialect == Dialect::Gemini).map(|opaque| &opaque.data);
+    let own = own_data(call);
     let mut value = json!({"functionCall": {"name": call.name, "args": arguments_object(&call.arguments)}});
     if let Some(id) = own.and_then(|data| data.get("id")) {
         value["functionCall"]["id"] = id.clone();

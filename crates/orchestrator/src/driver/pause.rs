@@ -68,9 +68,11 @@ impl Driver {
     pub(super) async fn wait_while_paused(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
         self.is_paused.store(true, Ordering::Relaxed);
         self.core.queue_changed.notify_one();
-        let since = Instant::now();
+        let (since, waited) = (Instant::now(), self.recorder.waiting().total());
         let ended = self.wait_for_reason(view).await;
-        self.work_time.has_waited(since);
+        // Waiting for the operator, such as for a database, is counted by itself.
+        let counted = self.recorder.waiting().total().saturating_sub(waited);
+        self.work_time.has_waited(since.elapsed().saturating_sub(counted));
         self.is_paused.store(false, Ordering::Relaxed);
         ended
     }
