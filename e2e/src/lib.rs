@@ -16,6 +16,7 @@ mod http;
 pub mod images;
 mod job;
 mod leftovers;
+pub mod module_graph;
 mod notebook;
 mod outside;
 mod own_engine;

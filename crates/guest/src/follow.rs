@@ -6,9 +6,8 @@ use std::time::Duration;
 use protocol::{ExecEvent, Follow, Incoming, MessageStream, ProtocolError};
 use tokio::time::{Instant, sleep_until};
 
-use crate::calls::ProcessCall;
+use crate::journal::{PacedFollower, ProcessCall};
 use crate::output::{Cursor, Next, Reach};
-use crate::pace::Paced;
 
 /// The shortest interval between two progress events.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
@@ -25,7 +24,7 @@ pub(crate) async fn follow(
     let mut cursor = Cursor::at(from_sequence);
     // A follower that starts in the middle slows down the call only after its first chunk, when its byte position is
     // known.
-    let mut paced: Option<Paced> = None;
+    let mut paced: Option<PacedFollower> = None;
     let mut is_announced = false;
     let mut next_progress = Instant::now() + PROGRESS_INTERVAL;
     loop {
@@ -33,7 +32,7 @@ pub(crate) async fn follow(
             && paced.is_none()
             && (from_sequence == 0 || cursor.sequence() > from_sequence)
         {
-            paced = Some(Paced::new(Rc::clone(&call), cursor.position()));
+            paced = Some(PacedFollower::new(Rc::clone(&call), cursor.position()));
         }
         // Read both before the store, so that no change is missed.
         printed.borrow_and_update();
@@ -84,7 +83,7 @@ async fn send_ready(
     call: &ProcessCall,
     cursor: &mut Cursor,
     reach: Reach,
-    paced: Option<&Paced>,
+    paced: Option<&PacedFollower>,
 ) -> Result<bool, ProtocolError> {
     const CHUNKS_IN_A_ROW: u32 = 64;
     for sent in 0..CHUNKS_IN_A_ROW {

@@ -8,7 +8,6 @@
 
 mod arguments;
 mod awake;
-mod calls;
 mod connections;
 mod desktop;
 mod domain;
@@ -20,17 +19,19 @@ mod follow;
 mod guest;
 mod home;
 mod input;
+mod journal;
 mod kernels;
 mod kill;
 mod notify;
 mod output;
-mod pace;
 mod ports;
 mod process;
 mod quiet;
 mod reap;
 mod relay;
+mod reply;
 mod requests;
+mod resources;
 mod serve;
 mod services;
 mod shelter;

@@ -1,14 +1,17 @@
-//! Connections to ports inside the sandbox, and the list of listening ports.
+//! Connections to ports and sockets inside the sandbox, and the list of listening ports.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use protocol::{MessageStream, ProtocolError, Reply};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with,
+};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::TcpStream;
 
-use crate::serve::answer;
+use crate::reply::send_reply;
 
 /// Size of the copy buffer for each direction.
 pub(crate) const COPY_BYTES: usize = 16 * 1024;
@@ -22,7 +25,7 @@ pub(crate) async fn connect(mut stream: MessageStream, port: u16) -> Result<(), 
                 io::ErrorKind::ConnectionRefused => format!("nothing listens on port {port} in the sandbox"),
                 _ => format!("connecting to port {port} in the sandbox: {error}"),
             };
-            return answer(&mut stream, &Reply::Refused { message }).await;
+            return send_reply(&mut stream, &Reply::Refused { message }).await;
         }
     };
     let _ = connection.set_nodelay(true);
@@ -37,6 +40,14 @@ pub(crate) async fn dial(port: u16) -> io::Result<TcpStream> {
         Ok(connection) => Ok(connection),
         Err(first) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.map_err(|_| first),
     }
+}
+
+/// Connects without waiting: a listener that does not accept must not block the thread.
+pub(crate) fn dial_unix(path: &str) -> io::Result<std::os::unix::net::UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect_socket(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// The kernel's tables of TCP sockets, and the state code of a listening socket.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use protocol::{Exec, ExecEnd, OutputStream, Program};
+use protocol::{Exec, ExecEnd, OutputStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::WaitStatus;
 use tokio::io::unix::AsyncFd;
@@ -14,14 +14,12 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local, yield_now};
 
 use crate::awake;
-use crate::calls::{Phase, ProcessCall};
-use crate::guest::Guest;
 use crate::input::Input;
-use crate::kernels;
+use crate::journal::{Phase, ProcessCall, wait_for_followers};
 use crate::kill::Tree;
-use crate::pace::wait_for_followers;
-use crate::spawn::{self, Spawned, Watched};
-use crate::sys::{self, REPORT_BYTES, StartFailure, Terminal};
+use crate::resources::Resources;
+use crate::spawn::{self, Spawned, Watched, read_report};
+use crate::sys::Terminal;
 
 /// How many reads to do before yielding to other tasks.
 const READS_IN_A_ROW: u32 = 16;
@@ -43,35 +41,32 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// Starts a call whose key is new. Returns immediately; the call runs in a separate task.
-pub(crate) fn start(guest: &Rc<Guest>, mut exec: Exec) -> Rc<ProcessCall> {
-    if let Program::Cell(cell) = &exec.program {
-        let cell = cell.clone();
-        return kernels::cell::start(guest, exec, &cell);
-    }
+/// Starts a process call whose key is new. Returns immediately; the call runs in a separate task.
+pub(crate) fn start(resources: &Rc<Resources>, mut exec: Exec) -> Rc<ProcessCall> {
     let started = Instant::now();
     let stdin = exec.stdin.take();
-    let spawned = guest.spawner.spawn(&Exec { stdin: stdin.as_ref().map(|_| String::new()), ..exec.clone() });
+    let spawned =
+        resources.spawner.spawn(&Exec { stdin: stdin.as_ref().map(|_| String::new()), ..exec.clone() });
     let spawned = match spawned {
         Ok(spawned) => spawned,
         Err(why) => {
-            let call = guest.journal.enter_process(exec, Input::default(), None);
-            call.finish(None, ExecEnd::NotStarted(why), started.elapsed(), guest.disk_free());
+            let call = resources.journal.enter_process(exec, Input::default(), None);
+            call.finish(None, ExecEnd::NotStarted(why), started.elapsed(), resources.disk_free());
             return call;
         }
     };
-    let exit = guest.reaper.expect(spawned.pid);
+    let exit = resources.reaper.expect(spawned.pid);
     let Spawned { pid, input, outputs, terminal, report } = spawned;
     let has_terminal = if terminal.is_some() { Terminal::Controlling } else { Terminal::None };
     let input = input.map_or_else(Input::default, |writer| Input::new(writer, has_terminal));
-    let call = guest.journal.enter_process(exec, input, terminal);
-    let running = Running { guest: Rc::clone(guest), call: Rc::clone(&call), started };
+    let call = resources.journal.enter_process(exec, input, terminal);
+    let running = Running { resources: Rc::clone(resources), call: Rc::clone(&call), started };
     spawn_local(running.run(pid.as_raw_nonzero().get(), outputs, report, exit, stdin));
     call
 }
 
 struct Running {
-    guest: Rc<Guest>,
+    resources: Rc<Resources>,
     call: Rc<ProcessCall>,
     started: Instant,
 }
@@ -92,7 +87,7 @@ impl Running {
         exit: oneshot::Receiver<WaitStatus>,
         stdin: Option<String>,
     ) {
-        let running = self.guest.journal.running();
+        let running = self.resources.journal.running();
         running.set(running.get() + 1);
         let pumps: Vec<_> = outputs
             .iter()
@@ -100,10 +95,10 @@ impl Running {
             .collect();
         let (pid, end) = self.live(pid, &report, exit, stdin).await;
         self.drain(&outputs, pumps).await;
-        self.call.finish(pid, end, self.started.elapsed(), self.guest.disk_free());
+        self.call.finish(pid, end, self.started.elapsed(), self.resources.disk_free());
         self.call.input.abandon();
         self.call.terminal.borrow_mut().take();
-        let running = self.guest.journal.running();
+        let running = self.resources.journal.running();
         running.set(running.get().saturating_sub(1));
     }
 
@@ -133,7 +128,7 @@ impl Running {
             failure = read_report(report) => match failure {
                 Some(failure) => {
                     let _ = exit.await;
-                    let why = spawn::explain(&self.call.exec, &self.guest.spawner.directory, &failure);
+                    let why = spawn::explain(&self.call.exec, &self.resources.spawner.directory, &failure);
                     return (None, ExecEnd::NotStarted(why));
                 }
                 None => {
@@ -256,20 +251,6 @@ fn describe(status: Option<WaitStatus>) -> ExecEnd {
     let code = status.and_then(WaitStatus::exit_status).map(ExecEnd::Code);
     let signal = || status.and_then(WaitStatus::terminating_signal).map(ExecEnd::Signal);
     code.or_else(signal).unwrap_or(ExecEnd::Killed)
-}
-
-/// Returns why the program did not start, or `None` if it runs.
-pub(crate) async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailure> {
-    let mut bytes = [0u8; REPORT_BYTES];
-    loop {
-        let Ok(mut guard) = report.readable().await else { return None };
-        match guard.try_io(|fd| Ok(rustix::io::read(fd, &mut bytes)?)) {
-            Ok(Ok(count)) => return sys::decode_report(bytes.get(..count).unwrap_or_default()),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Err(_)) => return None,
-            Err(_would_block) => {}
-        }
-    }
 }
 
 /// Reads a stream of a call until its last writer has closed it. After the end of the call, discards the output, so

@@ -1,20 +1,20 @@
-//! The requests about calls.
+//! The requests about calls, and those that concern several parts of the guest.
 #![allow(clippy::result_large_err, reason = "a refusal is rare and is sent at once")]
 
 use std::rc::Rc;
 
 use protocol::{
     CallKey, Exec, ExecEvent, ExecOutcome, FileOperation, Follow, Incoming, MAX_SIGNAL, MessageStream,
-    ProtocolError, Reply, TerminalSize,
+    Program, ProtocolError, Reply, TerminalSize,
 };
 
-use crate::calls::{Call, Phase, ProcessCall};
-use crate::files;
+use crate::files::pack::PackOrder;
 use crate::follow::follow;
 use crate::guest::Guest;
 use crate::input::InputRefusal;
-use crate::serve::answer;
-use crate::{process, sys, terminal};
+use crate::journal::{Call, Phase, ProcessCall};
+use crate::reply::send_reply;
+use crate::{files, kernels, process, sys, terminal};
 
 /// The most calls with a running process.
 const MAX_RUNNING_CALLS: u32 = 512;
@@ -25,7 +25,7 @@ fn refused(message: impl Into<String>) -> Reply {
 
 /// Finds the process call with this key.
 fn find(guest: &Guest, key: &CallKey) -> Result<Rc<ProcessCall>, Box<Reply>> {
-    match guest.journal.find(key) {
+    match guest.resources.journal.find(key) {
         Some(Call::Process(call)) => Ok(call),
         Some(Call::File(_)) => {
             Err(Box::new(refused(format!("call {key} is a file operation, not a process"))))
@@ -53,21 +53,32 @@ pub(crate) async fn exec(
     exec: Exec,
     wanted: Follow,
 ) -> Result<(), ProtocolError> {
-    let call = match guest.journal.find(&exec.key) {
+    let call = match guest.resources.journal.find(&exec.key) {
         Some(Call::Process(call)) => call,
         Some(Call::File(_) | Call::Gui(_)) => {
             let message = format!("the key {} belongs to something that is no process", exec.key);
-            return answer(&mut stream, &refused(message)).await;
+            return send_reply(&mut stream, &refused(message)).await;
         }
-        None if guest.journal.running().get() >= MAX_RUNNING_CALLS => {
+        None if guest.resources.journal.running().get() >= MAX_RUNNING_CALLS => {
             let outcome = not_started(format!("{MAX_RUNNING_CALLS} calls are already running"));
             stream.send(&ExecEvent::Ended(outcome)).await?;
             return stream.close().await;
         }
-        None => process::start(guest, exec),
+        None => start(guest, exec),
     };
     follow(&mut stream, call, 0, wanted).await?;
     stream.close().await
+}
+
+/// Starts a call whose key is new.
+fn start(guest: &Guest, exec: Exec) -> Rc<ProcessCall> {
+    match &exec.program {
+        Program::Cell(cell) => {
+            let cell = cell.clone();
+            kernels::cell::start(&guest.kernels, exec, &cell)
+        }
+        Program::Shell(_) | Program::Arguments(_) => process::start(&guest.resources, exec),
+    }
 }
 
 fn not_started(why: String) -> ExecOutcome {
@@ -97,7 +108,7 @@ pub(crate) async fn resume(
             follow(&mut stream, call, from_sequence, wanted).await?;
             stream.close().await
         }
-        Err(reply) => answer(&mut stream, &reply).await,
+        Err(reply) => send_reply(&mut stream, &reply).await,
     }
 }
 
@@ -109,7 +120,7 @@ pub(crate) async fn input(
 ) -> Result<(), ProtocolError> {
     let call = match find(guest, key) {
         Ok(call) => call,
-        Err(reply) => return answer(&mut stream, &reply).await,
+        Err(reply) => return send_reply(&mut stream, &reply).await,
     };
     let mut phases = call.phase.subscribe();
     let has_ended = async { drop(phases.wait_for(|phase| phase.outcome().is_some()).await) };
@@ -127,7 +138,7 @@ pub(crate) async fn input(
             refused(format!("call {key} has ended"))
         }
     };
-    answer(&mut stream, &reply).await
+    send_reply(&mut stream, &reply).await
 }
 
 async fn copy_input(
@@ -196,7 +207,7 @@ pub(crate) fn resize(guest: &Guest, key: &CallKey, size: TerminalSize) -> Reply 
 
 /// Drops a call's output. Keeps its key and result.
 pub(crate) fn forget(guest: &Guest, key: &CallKey) -> Reply {
-    match guest.journal.find(key) {
+    match guest.resources.journal.find(key) {
         None => refused(format!("call {key} is unknown")),
         Some(Call::File(_)) => Reply::Done,
         Some(Call::Gui(call)) => {
@@ -216,21 +227,36 @@ pub(crate) fn forget(guest: &Guest, key: &CallKey) -> Reply {
 /// Performs a file operation. With a key, it is performed only once, and it completes even if the link breaks.
 pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: FileOperation) -> Reply {
     let Some(key) = key else {
-        return Reply::File(files::operate(guest, operation).await);
+        return Reply::File(files::operate(&guest.resources.files, operation).await);
     };
-    let call = match guest.journal.find(&key) {
+    let call = match guest.resources.journal.find(&key) {
         Some(Call::File(call)) => call,
         Some(Call::Process(_) | Call::Gui(_)) => {
             return refused(format!("the key {key} belongs to something else"));
         }
         None => {
-            let call = guest.journal.enter_file(&key, &operation);
+            let call = guest.resources.journal.enter_file(&key, &operation);
             let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));
             tokio::task::spawn_local(async move {
-                doing.finish(&files::operate(&guest, operation).await);
+                doing.finish(&files::operate(&guest.resources.files, operation).await);
             });
             call
         }
     };
     Reply::File(call.result().await)
+}
+
+/// Streams a directory out of the sandbox. Pauses the recording of the desktop meanwhile. Otherwise the archive could
+/// contain a file cut off in the middle of a frame.
+pub(crate) async fn pack(
+    guest: &Guest,
+    stream: MessageStream,
+    order: PackOrder,
+) -> Result<(), ProtocolError> {
+    let recorder = guest.desktop.recorder();
+    let _still = match &recorder {
+        Some(recorder) => Some(recorder.hold(&guest.desktop).await),
+        None => None,
+    };
+    files::stream::pack(&guest.resources.files, stream, order).await
 }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::files::pack::PackOrder;
 use crate::guest::Guest;
+use crate::reply::send_reply;
 use crate::{desktop, files, ports, requests, services};
 
 /// How long a new link may take to send its handshake, and a stream to send its request.
@@ -76,7 +77,7 @@ async fn greet(guest: &Guest, streams: &mut IncomingStreams) -> bool {
         return false;
     };
     let is_understood = settle(hello.newest_version, hello.oldest_version, VERSION, OLDEST_VERSION).is_some();
-    answer(&mut stream, &welcome(guest)).await.is_ok() && is_understood
+    send_reply(&mut stream, &welcome(guest)).await.is_ok() && is_understood
 }
 
 fn welcome(guest: &Guest) -> Reply {
@@ -86,12 +87,6 @@ fn welcome(guest: &Guest) -> Reply {
         boot_id: guest.boot_id.clone(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
     })
-}
-
-/// Sends the only reply of a stream and closes the stream.
-pub(crate) async fn answer(stream: &mut MessageStream, reply: &Reply) -> Result<(), ProtocolError> {
-    stream.send(reply).await?;
-    stream.close().await
 }
 
 async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: OwnedSemaphorePermit) {
@@ -104,7 +99,7 @@ async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: Owned
         }
         Err(ProtocolError::Decode(error)) => {
             let message = format!("the request is not understood: {error}");
-            let _ = answer(&mut stream, &Reply::Refused { message }).await;
+            let _ = send_reply(&mut stream, &Reply::Refused { message }).await;
         }
         Err(_) => {}
     }
@@ -135,20 +130,20 @@ async fn dispatch(
 ) -> Result<(), ProtocolError> {
     if key_of(&request).is_some_and(|key| !key.is_well_formed()) {
         let message = "a call's name is 1 to 64 letters, digits and `-`".to_owned();
-        return answer(&mut stream, &Reply::Refused { message }).await;
+        return send_reply(&mut stream, &Reply::Refused { message }).await;
     }
     let reply = match request {
         Request::Hello(_) => welcome(guest),
         Request::Ping => Reply::Done,
         Request::Stats => Reply::Stats(guest.stats()),
         // Do not reveal the host's ports. Without namespaces, there are no others.
-        Request::Ports if guest.spawner.shelter.is_some() => Reply::Ports { ports: Vec::new() },
+        Request::Ports if guest.resources.spawner.shelter.is_some() => Reply::Ports { ports: Vec::new() },
         Request::Ports => Reply::Ports { ports: ports::listening() },
         Request::Exec { exec, follow } => return requests::exec(guest, stream, exec, follow).await,
         Request::Follow { key, from_sequence, follow } => {
             return requests::resume(guest, stream, &key, from_sequence, follow).await;
         }
-        Request::CallStatus { key } => Reply::Call(guest.journal.status(&key)),
+        Request::CallStatus { key } => Reply::Call(guest.resources.journal.status(&key)),
         Request::Input { key } => return requests::input(guest, stream, &key).await,
         Request::Signal { key, signal } => requests::signal(guest, &key, signal),
         Request::Kill { key } => requests::kill(guest, &key).await,
@@ -156,26 +151,28 @@ async fn dispatch(
         Request::Forget { key } => requests::forget(guest, &key),
         Request::File { key, operation } => requests::file(guest, key, operation).await,
         Request::Download { path, offset, length } => {
-            return files::stream::download(guest, stream, path, offset, length).await;
+            return files::stream::download(&guest.resources.files, stream, path, offset, length).await;
         }
-        Request::Upload { path, mode } => return files::stream::upload(guest, stream, path, mode).await,
+        Request::Upload { path, mode } => {
+            return files::stream::upload(&guest.resources.files, stream, path, mode).await;
+        }
         Request::Pack { path, exclude, max_file_bytes } => {
             let order = PackOrder { path, exclude, max_file_bytes };
-            return files::stream::pack(guest, stream, order).await;
+            return requests::pack(guest, stream, order).await;
         }
-        Request::Unpack { path } => return files::stream::unpack(guest, stream, path).await,
-        Request::Watch { path } => return files::watch::watch(guest, stream, path).await,
+        Request::Unpack { path } => return files::stream::unpack(&guest.resources.files, stream, path).await,
+        Request::Watch { path } => return files::watch::watch(&guest.resources.files, stream, path).await,
         Request::Kernels => guest.kernels.list(),
-        Request::Kernel { name, action } => guest.kernels.act(guest, &name, action).await,
-        Request::Connect { .. } if guest.spawner.shelter.is_some() => {
+        Request::Kernel { name, action } => guest.kernels.act(&name, action).await,
+        Request::Connect { .. } if guest.resources.spawner.shelter.is_some() => {
             let message = "this sandbox has no namespaces, so nothing can listen on a port in it".to_owned();
             Reply::Refused { message }
         }
         Request::Connect { port } => return ports::connect(stream, port).await,
         Request::Desktop { desktop, order } => {
-            return desktop::serve(guest, stream, desktop, order).await;
+            return desktop::serve(&guest.desktop, stream, desktop, order).await;
         }
-        Request::Service { order } => return services::serve(guest, stream, order).await,
+        Request::Service { order } => return services::serve(&guest.services, stream, order).await,
     };
-    answer(&mut stream, &reply).await
+    send_reply(&mut stream, &reply).await
 }

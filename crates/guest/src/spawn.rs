@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::fence::Forker;
 use crate::shelter::Shelter;
-use crate::sys::{self, Agent, ChildPlan, Stage, StartFailure, Terminal};
+use crate::sys::{self, Agent, ChildPlan, REPORT_BYTES, Stage, StartFailure, Terminal};
 use crate::terminal;
 
 /// Capacity of an output pipe. A larger pipe needs fewer wake-ups if a process prints much.
@@ -202,6 +202,20 @@ fn explain_missing(exec: &Exec, program: &str) -> String {
         return "this image has no shell: neither /bin/bash nor /bin/sh is there".to_owned();
     }
     format!("`{program}` was not found")
+}
+
+/// Returns why the program did not start, or `None` if it runs.
+pub(crate) async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailure> {
+    let mut bytes = [0u8; REPORT_BYTES];
+    loop {
+        let Ok(mut guard) = report.readable().await else { return None };
+        match guard.try_io(|fd| Ok(rustix::io::read(fd, &mut bytes)?)) {
+            Ok(Ok(count)) => return sys::decode_report(bytes.get(..count).unwrap_or_default()),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(_)) => return None,
+            Err(_would_block) => {}
+        }
+    }
 }
 
 /// Explains to the user why a program did not start.

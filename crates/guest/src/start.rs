@@ -13,15 +13,17 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::arguments::{Egress, LinkAccess, Listen, Serve, State};
-use crate::calls::Journal;
 use crate::desktop::Desktop;
 use crate::error::GuestError;
 use crate::fence::Forker;
+use crate::files::Files;
 use crate::files::resolve::Workspace;
 use crate::files::worker::Workers;
 use crate::guest::Guest;
+use crate::journal::Journal;
 use crate::kernels::Kernels;
 use crate::reap::Reaper;
+use crate::resources::Resources;
 use crate::services::Services;
 use crate::spawn::Spawner;
 use crate::sys;
@@ -55,17 +57,16 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
     };
     let directory = options.workspace.to_string_lossy().into_owned();
     let spawner = Spawner { agent, forker, directory, null, shelter: options.shelter };
+    let files = Files { workspace, workers };
+    let resources = Rc::new(Resources { journal, spawner, reaper: Reaper::default(), files });
+    let services = Rc::new(Services::new(Rc::clone(&resources)));
     let guest = Rc::new(Guest {
         boot_id: sys::random_hex(),
-        journal,
-        spawner,
-        reaper: Reaper::default(),
-        workspace,
-        workers,
-        kernels: Kernels::default(),
+        kernels: Rc::new(Kernels::new(Rc::clone(&resources))),
+        desktop: Rc::new(Desktop::new(Rc::clone(&resources), Rc::clone(&services))),
+        resources,
+        services,
         newest_link: watch::Sender::new(None),
-        desktop: Desktop::default(),
-        services: Services::default(),
         asked: Notify::new(),
         egress_connections: Cell::new(0),
     });
@@ -107,13 +108,13 @@ async fn run(
         spawn_local(egress::accept(Rc::clone(&guest), entrance));
     }
     // Without namespaces, the name of the abstract socket would be visible on the whole host.
-    if guest.spawner.shelter.is_none()
+    if guest.resources.spawner.shelter.is_none()
         && let Ok(door) = kernels::door::open()
     {
-        spawn_local(kernels::door::answer(Rc::clone(&guest), door));
+        spawn_local(kernels::door::answer(Rc::clone(&guest.kernels), door));
     }
     spawn_local(quiet::watch(Rc::clone(&guest)));
-    let reaper = guest.reaper.clone();
+    let reaper = guest.resources.reaper.clone();
     tokio::join!(reaper.run(signals), serve::accept(guest, listener));
     Ok(())
 }

@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// How to describe a file in the response headers.
+/// The response headers of a file.
 pub(crate) struct Description<'a> {
     pub(crate) media_type: &'static str,
     /// The file name for `Content-Disposition: attachment`. `None` displays the file inline.

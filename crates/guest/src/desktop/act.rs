@@ -9,9 +9,8 @@ use protocol::{
 };
 
 use super::screenshot::Picture;
-use super::{DesktopUse, acquire, bad_input, environment, on_display, windows};
-use crate::calls::Phase;
-use crate::guest::Guest;
+use super::{Desktop, DesktopUse, acquire, bad_input, environment, on_display, windows};
+use crate::journal::{Phase, ProcessCall};
 use crate::output::{Cursor, Next, Reach};
 use crate::{process, sys};
 
@@ -27,29 +26,29 @@ const LAUNCH_WATCH: Duration = Duration::from_millis(300);
 pub(super) type Done = Result<(GuiReply, Vec<u8>), GuiError>;
 
 /// Performs an action. Starts the desktop if it is not running.
-pub(super) async fn act(guest: &Rc<Guest>, spec: &DesktopSpec, action: GuiAction) -> Done {
-    let _held: DesktopUse = acquire(guest, spec).await?;
+pub(super) async fn act(desktop: &Rc<Desktop>, spec: &DesktopSpec, action: GuiAction) -> Done {
+    let _held: DesktopUse = acquire(desktop, spec).await?;
     let nothing = |()| (GuiReply::default(), Vec::new());
     match action {
-        GuiAction::Wait { seconds, window } => wait(guest, seconds, window).await,
-        GuiAction::Launch { command } => launch(guest, spec, command).await,
+        GuiAction::Wait { seconds, window } => wait(desktop, seconds, window).await,
+        GuiAction::Launch { command } => launch(desktop, spec, command).await,
         GuiAction::Screenshot => {
-            let picture = on_display(guest, |display| display.screenshot()).await?;
+            let picture = on_display(desktop, |display| display.screenshot()).await?;
             Ok(announce(picture))
         }
         GuiAction::Windows => {
-            let windows = on_display(guest, |display| display.windows()).await?;
+            let windows = on_display(desktop, |display| display.windows()).await?;
             Ok((GuiReply { windows: Some(windows), ..GuiReply::default() }, Vec::new()))
         }
         GuiAction::Focus { window } => {
-            let window = on_display(guest, move |display| display.focus(&window)).await?;
+            let window = on_display(desktop, move |display| display.focus(&window)).await?;
             Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
         }
         GuiAction::Close { window } => {
-            let window = on_display(guest, move |display| display.close(&window)).await?;
+            let window = on_display(desktop, move |display| display.close(&window)).await?;
             Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
         }
-        other => on_display(guest, move |display| display.input(other)).await.map(nothing),
+        other => on_display(desktop, move |display| display.input(other)).await.map(nothing),
     }
 }
 
@@ -90,7 +89,7 @@ fn announce(picture: Picture) -> (GuiReply, Vec<u8>) {
     (GuiReply { image: Some(image), ..GuiReply::default() }, png)
 }
 
-async fn wait(guest: &Rc<Guest>, seconds: Option<f64>, title: Option<String>) -> Done {
+async fn wait(desktop: &Desktop, seconds: Option<f64>, title: Option<String>) -> Done {
     let seconds = match (seconds, &title) {
         (Some(seconds), _) => seconds,
         (None, Some(_)) => WINDOW_PATIENCE_S,
@@ -107,7 +106,7 @@ async fn wait(guest: &Rc<Guest>, seconds: Option<f64>, title: Option<String>) ->
     let deadline = Instant::now() + limit;
     let choice = WindowChoice::Title(title.clone());
     loop {
-        let open = on_display(guest, |display| display.windows()).await?;
+        let open = on_display(desktop, |display| display.windows()).await?;
         if let Some(window) = windows::find(&open, &choice) {
             return Ok((
                 GuiReply { window: Some(Box::new(window.clone())), ..GuiReply::default() },
@@ -125,12 +124,12 @@ async fn wait(guest: &Rc<Guest>, seconds: Option<f64>, title: Option<String>) ->
 }
 
 /// Starts a program as a separate call, so that its output is bounded and its end is noticed.
-async fn launch(guest: &Rc<Guest>, spec: &DesktopSpec, command: String) -> Done {
+async fn launch(desktop: &Desktop, spec: &DesktopSpec, command: String) -> Done {
     if command.trim().is_empty() || command.contains('\0') {
         return Err(bad_input("`command` is empty or has a NUL character"));
     }
     let call = process::start(
-        guest,
+        &desktop.resources,
         Exec {
             key: CallKey::new(format!("launch-{}", sys::random_hex()), 1),
             program: Program::Shell(command.clone()),
@@ -168,7 +167,7 @@ fn shorten(command: &str) -> String {
 }
 
 /// The last lines of output of a failed program.
-fn last_output(call: &crate::calls::ProcessCall) -> String {
+fn last_output(call: &ProcessCall) -> String {
     let store = call.store.borrow();
     let mut cursor = Cursor::at(store.next_sequence().saturating_sub(LAUNCH_CHUNKS));
     let mut printed = Vec::new();

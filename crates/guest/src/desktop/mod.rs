@@ -6,7 +6,6 @@
 
 mod act;
 mod animation;
-mod call;
 mod display;
 mod keyboard;
 mod keys;
@@ -28,10 +27,9 @@ use std::time::{Duration, Instant};
 use protocol::{DISPLAY, DesktopSpec, Endpoint, GuiError, GuiErrorCode, Readiness, ServiceName, ServiceSpec};
 use tokio::task::spawn_local;
 
-pub(crate) use call::GuiCall;
 pub(crate) use serve::serve;
 
-use crate::guest::Guest;
+use crate::resources::Resources;
 use crate::services::{ServiceFailure, ServiceUse, Services};
 use display::Display;
 use record::Recorder;
@@ -55,15 +53,26 @@ const SERVICE_IDLE_MS: u64 = 500;
 /// How often to check whether the desktop is still in use.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
-/// State of the desktop across uses.
-#[derive(Default)]
+/// The desktop and its state across uses.
 pub(crate) struct Desktop {
+    resources: Rc<Resources>,
+    services: Rc<Services>,
     is_kept: Cell<bool>,
     last_use: Cell<Option<Instant>>,
     recorder: RefCell<Option<Rc<Recorder>>>,
 }
 
 impl Desktop {
+    pub(crate) fn new(resources: Rc<Resources>, services: Rc<Services>) -> Self {
+        Self {
+            resources,
+            services,
+            is_kept: Cell::new(false),
+            last_use: Cell::new(None),
+            recorder: RefCell::new(None),
+        }
+    }
+
     /// The recorder, if the desktop is being recorded.
     pub(crate) fn recorder(&self) -> Option<Rc<Recorder>> {
         self.recorder.borrow().clone()
@@ -85,24 +94,24 @@ fn bad_input(message: impl Into<String>) -> GuiError {
 }
 
 /// Starts the desktop if it is not running. A window manager is running when this returns.
-pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<DesktopUse, GuiError> {
-    if guest.spawner.shelter.is_some() {
+pub(crate) async fn acquire(desktop: &Rc<Desktop>, spec: &DesktopSpec) -> Result<DesktopUse, GuiError> {
+    if desktop.resources.spawner.shelter.is_some() {
         // The X socket would be in the host's `/tmp`, where another user's may exist.
         let message =
             "a sandbox without namespaces has no desktop; ask for the isolation `namespaces`".to_owned();
         return Err(GuiError { code: GuiErrorCode::NoDesktop, message });
     }
-    if !guest.services.is_running(X_SERVER) {
+    if !desktop.services.is_running(X_SERVER) {
         let folder = vnc_folder(spec);
         // If this fails, the X server reports it.
-        let _ = guest.workers.short(move || std::fs::create_dir_all(folder)).await;
+        let _ = desktop.resources.files.workers.short(move || std::fs::create_dir_all(folder)).await;
     }
-    let server = Services::acquire(guest, &x_server(spec)).await.map_err(no_desktop)?;
+    let server = desktop.services.acquire(&x_server(spec)).await.map_err(no_desktop)?;
     // A new connection paints the background before any window opens.
-    on_display(guest, Display::check).await?;
-    let manager = Services::acquire(guest, &window_manager(spec)).await.map_err(no_desktop)?;
+    on_display(desktop, Display::check).await?;
+    let manager = desktop.services.acquire(&window_manager(spec)).await.map_err(no_desktop)?;
     let deadline = Instant::now() + MANAGER_PATIENCE;
-    while !on_display(guest, Display::has_manager).await? {
+    while !on_display(desktop, Display::has_manager).await? {
         if let Some(failure) = manager.failure() {
             return Err(no_desktop(failure));
         }
@@ -113,51 +122,51 @@ pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<Des
         }
         tokio::time::sleep(MANAGER_PAUSE).await;
     }
-    guest.desktop.last_use.set(Some(Instant::now()));
-    if !guest.desktop.is_kept.replace(true) {
-        spawn_local(keep(Rc::clone(guest), spec.clone()));
+    desktop.last_use.set(Some(Instant::now()));
+    if !desktop.is_kept.replace(true) {
+        spawn_local(keep(Rc::clone(desktop), spec.clone()));
     }
-    record::begin(guest, spec);
+    record::begin(desktop, spec);
     Ok(DesktopUse { _manager: manager, _server: server })
 }
 
 /// Keeps the desktop running between uses and while a window is open.
-async fn keep(guest: Rc<Guest>, spec: DesktopSpec) {
+async fn keep(desktop: Rc<Desktop>, spec: DesktopSpec) {
     let Some(idle) = spec.idle_ms.map(Duration::from_millis) else {
-        let _held = hold(&guest, &spec).await;
+        let _held = hold(&desktop, &spec).await;
         return std::future::pending().await;
     };
-    let held = hold(&guest, &spec).await;
+    let held = hold(&desktop, &spec).await;
     loop {
         tokio::time::sleep(LOOK_PAUSE.min(idle)).await;
-        let windows = on_display(&guest, |display| display.windows()).await;
+        let windows = on_display(&desktop, |display| display.windows()).await;
         if windows.as_ref().is_ok_and(|windows| !windows.is_empty()) {
-            guest.desktop.last_use.set(Some(Instant::now()));
+            desktop.last_use.set(Some(Instant::now()));
         }
-        let is_idle = guest.desktop.last_use.get().is_none_or(|last| last.elapsed() >= idle);
+        let is_idle = desktop.last_use.get().is_none_or(|last| last.elapsed() >= idle);
         if is_idle || held.is_err() {
-            guest.desktop.is_kept.set(false);
+            desktop.is_kept.set(false);
             return;
         }
     }
 }
 
-async fn hold(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<DesktopUse, ServiceFailure> {
-    let server = Services::acquire(guest, &x_server(spec)).await?;
-    let manager = Services::acquire(guest, &window_manager(spec)).await?;
+async fn hold(desktop: &Desktop, spec: &DesktopSpec) -> Result<DesktopUse, ServiceFailure> {
+    let server = desktop.services.acquire(&x_server(spec)).await?;
+    let manager = desktop.services.acquire(&window_manager(spec)).await?;
     Ok(DesktopUse { _manager: manager, _server: server })
 }
 
 /// Runs an action or a VNC session. A browser on the desktop counts as in use meanwhile.
-async fn with_browser<T>(guest: &Guest, spec: &DesktopSpec, work: impl Future<Output = T>) -> T {
+async fn with_browser<T>(desktop: &Desktop, spec: &DesktopSpec, work: impl Future<Output = T>) -> T {
     let pause = spec.idle_ms.map_or(LOOK_PAUSE, |idle| LOOK_PAUSE.min(Duration::from_millis(idle / 2)));
     let mut work = std::pin::pin!(work);
     loop {
-        guest.services.touch(BROWSER);
+        desktop.services.touch(BROWSER);
         tokio::select! {
             biased;
             done = &mut work => {
-                guest.services.touch(BROWSER);
+                desktop.services.touch(BROWSER);
                 return done;
             }
             () = tokio::time::sleep(pause.max(MANAGER_PAUSE)) => {}
@@ -176,10 +185,10 @@ fn vnc_socket(spec: &DesktopSpec) -> String {
 
 /// Runs `work` on the thread that owns the X connection.
 pub(crate) async fn on_display<T: Send + 'static>(
-    guest: &Guest,
+    desktop: &Desktop,
     work: impl FnOnce(&mut Display) -> Result<T, GuiError> + Send + 'static,
 ) -> Result<T, GuiError> {
-    let done = guest.workers.display(move || display::with_display(work)).await;
+    let done = desktop.resources.files.workers.display(move || display::with_display(work)).await;
     done.map_err(|error| GuiError { code: GuiErrorCode::NoDesktop, message: error.message })?
 }
 

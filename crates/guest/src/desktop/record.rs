@@ -13,9 +13,8 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::spawn_local;
 
 use super::animation::{Animation, Area};
-use super::on_display;
 use super::packed::PIXEL_BYTES;
-use crate::guest::Guest;
+use super::{Desktop, on_display};
 
 const FOLDER: &str = ".caisson";
 /// Size limit of all recording files of one sandbox. The recording ends when it is reached.
@@ -44,23 +43,23 @@ pub(crate) struct Recorder {
 }
 
 /// Starts recording if the job requests it and it has not started yet.
-pub(super) fn begin(guest: &Rc<Guest>, spec: &DesktopSpec) {
+pub(super) fn begin(desktop: &Rc<Desktop>, spec: &DesktopSpec) {
     let Some(kind) = spec.recording else { return };
-    let mut slot = guest.desktop.recorder.borrow_mut();
+    let mut slot = desktop.recorder.borrow_mut();
     if slot.is_some() {
         return;
     }
-    let folder = Path::new(&guest.spawner.directory).join(FOLDER);
+    let folder = Path::new(&desktop.resources.spawner.directory).join(FOLDER);
     let film = Film { folder, running: None, written: 0, files: 0 };
     let recorder = Rc::new(Recorder { kind, film: Mutex::new(Some(film)) });
     *slot = Some(Rc::clone(&recorder));
-    let guest = Rc::clone(guest);
+    let desktop = Rc::clone(desktop);
     spawn_local(async move {
         let pause = match kind {
             Recording::Timelapse => TIMELAPSE_PAUSE,
             Recording::Video => VIDEO_PAUSE,
         };
-        while recorder.take(&guest).await.is_some() {
+        while recorder.take(&desktop).await.is_some() {
             tokio::time::sleep(pause).await;
         }
     });
@@ -69,27 +68,27 @@ pub(super) fn begin(guest: &Rc<Guest>, spec: &DesktopSpec) {
 impl Recorder {
     /// Records the current screen, then pauses the recording until the returned guard is dropped, so that the file
     /// can be read.
-    pub(crate) async fn hold<'a>(&'a self, guest: &Rc<Guest>) -> MutexGuard<'a, impl Sized> {
+    pub(crate) async fn hold<'a>(&'a self, desktop: &Desktop) -> MutexGuard<'a, impl Sized> {
         let mut film = self.film.lock().await;
-        self.add(guest, &mut film).await;
+        self.add(desktop, &mut film).await;
         film
     }
 
     /// Records the current screen. Returns `None` once the recording has ended.
-    async fn take(&self, guest: &Rc<Guest>) -> Option<()> {
+    async fn take(&self, desktop: &Desktop) -> Option<()> {
         let mut film = self.film.lock().await;
-        self.add(guest, &mut film).await;
+        self.add(desktop, &mut film).await;
         film.as_ref().map(|_| ())
     }
 
-    async fn add(&self, guest: &Rc<Guest>, slot: &mut Option<Film>) {
+    async fn add(&self, desktop: &Desktop, slot: &mut Option<Film>) {
         if slot.is_none() {
             return;
         }
         // The desktop may not be running now but may start later.
-        let Ok(frame) = on_display(guest, |display| display.frame()).await else { return };
+        let Ok(frame) = on_display(desktop, |display| display.frame()).await else { return };
         let (Some(mut film), kind) = (slot.take(), self.kind) else { return };
-        let added = guest.workers.short(move || film.add(frame, kind).map(|()| film)).await;
+        let added = desktop.resources.files.workers.short(move || film.add(frame, kind).map(|()| film)).await;
         // If the disk is full or a file cannot be created, the recording ends. Earlier frames remain.
         *slot = added.ok().and_then(Result::ok);
     }

@@ -10,46 +10,43 @@ use protocol::{
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::UnixStream;
 
-use super::{DesktopUse, X_SERVER, acquire, act, on_display, vnc_folder, vnc_socket, with_browser};
-use crate::calls::Call;
-use crate::guest::Guest;
-use crate::kernels::dial_unix;
-use crate::ports::COPY_BYTES;
-use crate::serve::answer;
-use crate::services::Services;
+use super::{Desktop, DesktopUse, X_SERVER, acquire, act, on_display, vnc_folder, vnc_socket, with_browser};
+use crate::journal::Call;
+use crate::ports::{COPY_BYTES, dial_unix};
+use crate::reply::send_reply;
 
 pub(crate) async fn serve(
-    guest: &Rc<Guest>,
+    desktop: &Rc<Desktop>,
     mut stream: MessageStream,
     spec: DesktopSpec,
     order: DesktopOrder,
 ) -> Result<(), ProtocolError> {
     match order {
         DesktopOrder::Start => {
-            let reply = match acquire(guest, &spec).await {
+            let reply = match acquire(desktop, &spec).await {
                 Ok(_) => Reply::Done,
                 Err(error) => Reply::Refused { message: error.message },
             };
-            answer(&mut stream, &reply).await
+            send_reply(&mut stream, &reply).await
         }
-        DesktopOrder::OpenVnc => open_vnc(guest, stream, &spec).await,
-        DesktopOrder::Act { key, action } => act_once(guest, stream, spec, key, action).await,
+        DesktopOrder::OpenVnc => open_vnc(desktop, stream, &spec).await,
+        DesktopOrder::Act { key, action } => act_once(desktop, stream, spec, key, action).await,
     }
 }
 
 async fn open_vnc(
-    guest: &Rc<Guest>,
+    desktop: &Rc<Desktop>,
     mut stream: MessageStream,
     spec: &DesktopSpec,
 ) -> Result<(), ProtocolError> {
-    let (held, mut connection) = match reach_vnc(guest, spec).await {
+    let (held, mut connection) = match reach_vnc(desktop, spec).await {
         Ok(reached) => reached,
-        Err(message) => return answer(&mut stream, &Reply::Refused { message }).await,
+        Err(message) => return send_reply(&mut stream, &Reply::Refused { message }).await,
     };
     stream.send(&Reply::Done).await?;
     let mut stream = stream.into_raw();
     let copying = copy_bidirectional_with_sizes(&mut connection, &mut stream, COPY_BYTES, COPY_BYTES);
-    let copied = with_browser(guest, spec, copying).await;
+    let copied = with_browser(desktop, spec, copying).await;
     drop(held);
     copied?;
     Ok(())
@@ -57,19 +54,19 @@ async fn open_vnc(
 
 /// Connects to the VNC server. If the job has removed the socket, restarts the X server, but only if no window is
 /// open.
-async fn reach_vnc(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<(DesktopUse, UnixStream), String> {
+async fn reach_vnc(desktop: &Rc<Desktop>, spec: &DesktopSpec) -> Result<(DesktopUse, UnixStream), String> {
     let explain = |error: GuiError| error.message;
-    let held = acquire(guest, spec).await.map_err(explain)?;
+    let held = acquire(desktop, spec).await.map_err(explain)?;
     let failed = |error: io::Error| format!("connecting to the VNC server: {error}");
     let is_gone = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
     };
-    match dial_vnc(guest, spec).await {
+    match dial_vnc(desktop, spec).await {
         Ok(connection) => return Ok((held, connection)),
         Err(error) if is_gone(&error) => {}
         Err(error) => return Err(failed(error)),
     }
-    let windows = on_display(guest, |display| display.windows()).await.map_err(explain)?;
+    let windows = on_display(desktop, |display| display.windows()).await.map_err(explain)?;
     if !windows.is_empty() {
         let socket = vnc_socket(spec);
         return Err(format!(
@@ -78,44 +75,44 @@ async fn reach_vnc(guest: &Rc<Guest>, spec: &DesktopSpec) -> Result<(DesktopUse,
     }
     drop(held);
     let folder = vnc_folder(spec);
-    let _ = guest.workers.short(move || std::fs::create_dir_all(folder)).await;
-    Services::restart(guest, &ServiceName::fixed(X_SERVER)).await.map_err(|failure| failure.0)?;
-    let held = acquire(guest, spec).await.map_err(explain)?;
-    let connection = dial_vnc(guest, spec).await.map_err(failed)?;
+    let _ = desktop.resources.files.workers.short(move || std::fs::create_dir_all(folder)).await;
+    desktop.services.restart(&ServiceName::fixed(X_SERVER)).await.map_err(|failure| failure.0)?;
+    let held = acquire(desktop, spec).await.map_err(explain)?;
+    let connection = dial_vnc(desktop, spec).await.map_err(failed)?;
     Ok((held, connection))
 }
 
-async fn dial_vnc(guest: &Guest, spec: &DesktopSpec) -> io::Result<UnixStream> {
+async fn dial_vnc(desktop: &Desktop, spec: &DesktopSpec) -> io::Result<UnixStream> {
     let socket = vnc_socket(spec);
     // The guest may be root and still lack permission to enter the agent's home directory.
-    let dialled = guest.workers.short(move || dial_unix(&socket)).await;
+    let dialled = desktop.resources.files.workers.short(move || dial_unix(&socket)).await;
     UnixStream::from_std(dialled.map_err(|error| io::Error::other(error.message))??)
 }
 
 /// Performs an action. With a key, it is performed only once, and it completes even if the link breaks.
 async fn act_once(
-    guest: &Rc<Guest>,
+    desktop: &Rc<Desktop>,
     mut stream: MessageStream,
     spec: DesktopSpec,
     key: Option<CallKey>,
     action: GuiAction,
 ) -> Result<(), ProtocolError> {
     let Some(key) = key else {
-        let (result, image) = do_now(guest, &spec, action).await;
+        let (result, image) = do_now(desktop, &spec, action).await;
         return send(&mut stream, result, &image).await;
     };
-    let call = match guest.journal.find(&key) {
+    let call = match desktop.resources.journal.find(&key) {
         Some(Call::Gui(call)) => call,
         Some(_) => {
             let message = format!("the key {key} belongs to something else");
-            return answer(&mut stream, &Reply::Refused { message }).await;
+            return send_reply(&mut stream, &Reply::Refused { message }).await;
         }
         None => {
-            let call = guest.journal.enter_gui(&key, &action);
-            let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));
+            let call = desktop.resources.journal.enter_gui(&key, &action);
+            let (desktop, doing) = (Rc::clone(desktop), Rc::clone(&call));
             tokio::task::spawn_local(async move {
-                let (result, image) = do_now(&guest, &spec, action).await;
-                guest.journal.note_gui(&doing.key, &result);
+                let (result, image) = do_now(&desktop, &spec, action).await;
+                desktop.resources.journal.note_gui(&doing.key, &result);
                 doing.finish(result, &image);
             });
             call
@@ -125,8 +122,8 @@ async fn act_once(
     send(&mut stream, result, &image).await
 }
 
-async fn do_now(guest: &Rc<Guest>, spec: &DesktopSpec, action: GuiAction) -> (GuiResult, Vec<u8>) {
-    match with_browser(guest, spec, Box::pin(act::act(guest, spec, action))).await {
+async fn do_now(desktop: &Rc<Desktop>, spec: &DesktopSpec, action: GuiAction) -> (GuiResult, Vec<u8>) {
+    match with_browser(desktop, spec, Box::pin(act::act(desktop, spec, action))).await {
         Ok((reply, image)) => (GuiResult::Ok(reply), image),
         Err(error) => (GuiResult::Error(error), Vec::new()),
     }

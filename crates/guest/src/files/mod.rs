@@ -19,11 +19,19 @@ use std::sync::Arc;
 
 use protocol::{FileOperation, FileResult};
 
-use crate::guest::Guest;
+use crate::files::resolve::Workspace;
+use crate::files::worker::Workers;
+
+/// The workspace, and the threads that work with the agent's permissions.
+pub(crate) struct Files {
+    /// The directory that all file requests are confined to.
+    pub(crate) workspace: Arc<Workspace>,
+    pub(crate) workers: Workers,
+}
 
 /// Performs a file operation on the thread for short work.
-pub(crate) async fn operate(guest: &Guest, operation: FileOperation) -> FileResult {
-    let workspace = Arc::clone(&guest.workspace);
-    let result = guest.workers.short(move || operations::operate(&workspace, operation)).await;
+pub(crate) async fn operate(files: &Files, operation: FileOperation) -> FileResult {
+    let workspace = Arc::clone(&files.workspace);
+    let result = files.workers.short(move || operations::operate(&workspace, operation)).await;
     result.and_then(|result| result).into()
 }

@@ -1,12 +1,12 @@
 //! File and tree transfers as streams. Each step runs on the thread for long work. Between steps, the stream waits
 //! for the link without blocking that thread.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{FileError, FileReply, FileResult, Incoming, MessageStream, ProtocolError, Reply};
 
+use crate::files::Files;
 use crate::files::operations::{describe, open_file, read_at_most};
 use crate::files::pack::{PackOrder, Packer};
 use crate::files::refusal::failed;
@@ -14,8 +14,7 @@ use crate::files::resolve::{RelativePath, Root};
 use crate::files::unpack::Unpacker;
 use crate::files::unpack_entry::Target;
 use crate::files::write::Replacement;
-use crate::guest::Guest;
-use crate::serve::answer;
+use crate::reply::send_reply;
 
 /// Bytes per step.
 const STEP_BYTES: u64 = 256 * 1024;
@@ -26,20 +25,20 @@ fn reply(result: Result<FileReply, FileError>) -> Reply {
 
 /// Streams a file out of the sandbox.
 pub(crate) async fn download(
-    guest: &Rc<Guest>,
+    files: &Files,
     mut stream: MessageStream,
     path: String,
     offset: u64,
     length: Option<u64>,
 ) -> Result<(), ProtocolError> {
-    let workspace = Arc::clone(&guest.workspace);
-    let opened = guest.workers.long(move || {
+    let workspace = Arc::clone(&files.workspace);
+    let opened = files.workers.long(move || {
         let path = RelativePath::parse(path, Root::Refused)?;
         open_file(&workspace, &path).map(|(file, stat)| (file, describe(&stat, None), path))
     });
     let (mut file, stat, path) = match opened.await.and_then(|opened| opened) {
         Ok(opened) => opened,
-        Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+        Err(error) => return send_reply(&mut stream, &reply(Err(error))).await,
     };
     // Bytes appended meanwhile are not sent, so that the stream ends.
     let mut left = stat.size.saturating_sub(offset).min(length.unwrap_or(u64::MAX));
@@ -47,7 +46,7 @@ pub(crate) async fn download(
     stream.send(&reply(Ok(FileReply::Stat(stat)))).await?;
     while left > 0 {
         let wanted = usize::try_from(left.min(STEP_BYTES)).unwrap_or(0);
-        let step = guest.workers.long(move || {
+        let step = files.workers.long(move || {
             let mut buffer = vec![0; wanted];
             let count = read_at_most(&file, &mut buffer, offset);
             (
@@ -64,7 +63,7 @@ pub(crate) async fn download(
                 file = back;
                 bytes
             }
-            Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+            Err(error) => return send_reply(&mut stream, &reply(Err(error))).await,
         };
         if bytes.is_empty() {
             break;
@@ -79,24 +78,18 @@ pub(crate) async fn download(
 
 /// Streams a directory out of the sandbox as a tar archive.
 pub(crate) async fn pack(
-    guest: &Rc<Guest>,
+    files: &Files,
     mut stream: MessageStream,
     order: PackOrder,
 ) -> Result<(), ProtocolError> {
-    // Pause the recording. Otherwise the archive could contain a file cut off in the middle of a frame.
-    let recorder = guest.desktop.recorder();
-    let _still = match &recorder {
-        Some(recorder) => Some(recorder.hold(guest).await),
-        None => None,
-    };
-    let workspace = Arc::clone(&guest.workspace);
-    let begun = guest.workers.long(move || Packer::begin(&workspace, order)).await;
+    let workspace = Arc::clone(&files.workspace);
+    let begun = files.workers.long(move || Packer::begin(&workspace, order)).await;
     let mut packer = match begun.and_then(|begun| begun) {
         Ok(packer) => packer,
-        Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+        Err(error) => return send_reply(&mut stream, &reply(Err(error))).await,
     };
     let left_out = loop {
-        let step = guest.workers.long(move || {
+        let step = files.workers.long(move || {
             let made = packer.step();
             (packer, made)
         });
@@ -106,11 +99,11 @@ pub(crate) async fn pack(
                 stream.send_data(&bytes).await?;
             }
             Ok((packer, None)) => break packer.left_out(),
-            Err(error) => return answer(&mut stream, &reply(Err(error))).await,
+            Err(error) => return send_reply(&mut stream, &reply(Err(error))).await,
         }
     };
     stream.send_data_end().await?;
-    answer(&mut stream, &reply(Ok(FileReply::Packed { left_out }))).await
+    send_reply(&mut stream, &reply(Ok(FileReply::Packed { left_out }))).await
 }
 
 /// A consumer that turns a stream of bytes into files.
@@ -141,31 +134,27 @@ impl Sink for Unpacker {
 
 /// Streams a file into the sandbox. The file appears complete or not at all.
 pub(crate) async fn upload(
-    guest: &Rc<Guest>,
+    files: &Files,
     stream: MessageStream,
     path: String,
     mode: Option<u32>,
 ) -> Result<(), ProtocolError> {
-    let workspace = Arc::clone(&guest.workspace);
-    let begun = guest.workers.long(move || Replacement::begin(&workspace, &path, mode)).await;
-    receive(guest, stream, begun.and_then(|begun| begun)).await
+    let workspace = Arc::clone(&files.workspace);
+    let begun = files.workers.long(move || Replacement::begin(&workspace, &path, mode)).await;
+    receive(files, stream, begun.and_then(|begun| begun)).await
 }
 
 /// Streams a tar archive into a directory.
-pub(crate) async fn unpack(
-    guest: &Rc<Guest>,
-    stream: MessageStream,
-    path: String,
-) -> Result<(), ProtocolError> {
-    let workspace = Arc::clone(&guest.workspace);
-    let begun = guest.workers.long(move || Target::open(workspace, &path).map(Unpacker::begin)).await;
-    receive(guest, stream, begun.and_then(|begun| begun)).await
+pub(crate) async fn unpack(files: &Files, stream: MessageStream, path: String) -> Result<(), ProtocolError> {
+    let workspace = Arc::clone(&files.workspace);
+    let begun = files.workers.long(move || Target::open(workspace, &path).map(Unpacker::begin)).await;
+    receive(files, stream, begun.and_then(|begun| begun)).await
 }
 
 /// Feeds a sink from the stream. After a failure, reads and discards the rest, so that the host can finish sending
 /// and then read the error.
 async fn receive<S: Sink>(
-    guest: &Guest,
+    files: &Files,
     mut stream: MessageStream,
     begun: Result<S, FileError>,
 ) -> Result<(), ProtocolError> {
@@ -174,7 +163,7 @@ async fn receive<S: Sink>(
         match stream.receive().await {
             Ok(Incoming::Data(bytes)) => {
                 state = match state {
-                    Ok(sink) => feed(guest, sink, bytes).await,
+                    Ok(sink) => feed(files, sink, bytes).await,
                     Err(error) => Err(error),
                 };
             }
@@ -185,19 +174,19 @@ async fn receive<S: Sink>(
         }
     };
     let finished = match (state, received) {
-        (Ok(sink), Ok(())) => guest.workers.long(move || sink.finish()).await.and_then(|finished| finished),
+        (Ok(sink), Ok(())) => files.workers.long(move || sink.finish()).await.and_then(|finished| finished),
         (Ok(sink), Err(error)) => {
             // Drop it on the thread that has permission to remove the unfinished file.
-            let _ = guest.workers.long(move || drop(sink)).await;
+            let _ = files.workers.long(move || drop(sink)).await;
             return Err(error);
         }
         (Err(_), Err(error)) => return Err(error),
         (Err(error), Ok(())) => Err(error),
     };
-    answer(&mut stream, &reply(finished)).await
+    send_reply(&mut stream, &reply(finished)).await
 }
 
-async fn feed<S: Sink>(guest: &Guest, mut sink: S, bytes: Bytes) -> Result<S, FileError> {
-    let fed = guest.workers.long(move || sink.feed(&bytes).map(|()| sink));
+async fn feed<S: Sink>(files: &Files, mut sink: S, bytes: Bytes) -> Result<S, FileError> {
+    let fed = files.workers.long(move || sink.feed(&bytes).map(|()| sink));
     fed.await.and_then(|fed| fed)
 }

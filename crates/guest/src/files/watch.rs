@@ -6,7 +6,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::{
@@ -17,11 +16,11 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
+use crate::files::Files;
 use crate::files::refusal::{failed, refusal};
 use crate::files::resolve::{RelativePath, Root, Workspace, open_name};
 use crate::files::walk::Walker;
-use crate::guest::Guest;
-use crate::serve::answer;
+use crate::reply::send_reply;
 use crate::sys;
 
 /// The most directories of one watch.
@@ -41,15 +40,15 @@ struct Found {
 
 /// Watches until the stream is closed.
 pub(crate) async fn watch(
-    guest: &Rc<Guest>,
+    files: &Files,
     mut stream: MessageStream,
     path: String,
 ) -> Result<(), ProtocolError> {
-    let workspace = Arc::clone(&guest.workspace);
-    let begun = guest.workers.long(move || begin(&workspace, &path)).await;
+    let workspace = Arc::clone(&files.workspace);
+    let begun = files.workers.long(move || begin(&workspace, &path)).await;
     let (queue, found) = match begun.and_then(|begun| begun) {
         Ok(begun) => begun,
-        Err(error) => return answer(&mut stream, &Reply::File(FileResult::Error(error))).await,
+        Err(error) => return send_reply(&mut stream, &Reply::File(FileResult::Error(error))).await,
     };
     let mut directories: Directories = found.directories.into_iter().collect();
     if found.is_too_much {
@@ -71,7 +70,7 @@ pub(crate) async fn watch(
                 for change in reports.changes {
                     stream.send(&change).await?;
                 }
-                watch_new(guest, &mut stream, &queue, &mut directories, reports.new).await?;
+                watch_new(files, &mut stream, &queue, &mut directories, reports.new).await?;
             }
         }
     }
@@ -79,7 +78,7 @@ pub(crate) async fn watch(
 
 /// Adds watches for new directories. Reports the entries that they already contain as created.
 async fn watch_new(
-    guest: &Guest,
+    files: &Files,
     stream: &mut MessageStream,
     queue: &AsyncFd<OwnedFd>,
     directories: &mut Directories,
@@ -87,9 +86,9 @@ async fn watch_new(
 ) -> Result<(), ProtocolError> {
     for path in new {
         let Ok(queue) = queue.get_ref().try_clone() else { return stream.send(&overflow()).await };
-        let workspace = Arc::clone(&guest.workspace);
+        let workspace = Arc::clone(&files.workspace);
         let room = MAX_DIRECTORIES.saturating_sub(directories.len());
-        let added = guest.workers.long(move || add_tree(&workspace, &queue, &path, room)).await;
+        let added = files.workers.long(move || add_tree(&workspace, &queue, &path, room)).await;
         // Ignore a directory that has vanished meanwhile.
         let Ok(Ok((found, entries))) = added else { continue };
         for entry in entries {

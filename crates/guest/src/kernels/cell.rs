@@ -11,14 +11,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
 use crate::awake;
-use crate::calls::{Phase, ProcessCall};
-use crate::guest::Guest;
 use crate::input::Input;
+use crate::journal::{Phase, ProcessCall};
 use crate::kernels::connect::Channel;
 use crate::kernels::kernel::{Heard, Kernel, State};
 use crate::kernels::notebook::CellRecord;
 use crate::kernels::spec::{self, KernelSpec};
-use crate::kernels::{show, text};
+use crate::kernels::{Kernels, show, text};
 use crate::process;
 
 /// How long an idle kernel may take to start executing a cell before the cell's time limit starts anyway. The host
@@ -36,14 +35,15 @@ const FRESH_PROCESS: &str =
     "ran in a fresh process: this image has no notebook kernel, so variables do not last from step to step";
 
 /// Starts a cell whose key is new. Returns immediately; the cell runs in a separate task.
-pub(crate) fn start(guest: &Rc<Guest>, exec: Exec, cell: &Cell) -> Rc<ProcessCall> {
+pub(crate) fn start(kernels: &Rc<Kernels>, exec: Exec, cell: &Cell) -> Rc<ProcessCall> {
+    let resources = &kernels.resources;
     let home = exec.environment.get("HOME").map_or("/tmp", String::as_str);
     match spec::choose(&cell.kernel, spec::find_all(home.as_ref())) {
         Ok(spec) => {
             let environment = exec.environment.clone();
-            let call = guest.journal.enter_process(exec, Input::default(), None);
+            let call = resources.journal.enter_process(exec, Input::default(), None);
             let running = RunningCell {
-                guest: Rc::clone(guest),
+                kernels: Rc::clone(kernels),
                 call: Rc::clone(&call),
                 code: cell.code.clone(),
                 started: Instant::now(),
@@ -55,20 +55,20 @@ pub(crate) fn start(guest: &Rc<Guest>, exec: Exec, cell: &Cell) -> Rc<ProcessCal
         }
         Err(_) if cell.otherwise.is_some() => {
             let program = Program::Arguments(cell.otherwise.clone().unwrap_or_default());
-            let call = process::start(guest, Exec { program, stdin: Some(cell.code.clone()), ..exec });
+            let call = process::start(resources, Exec { program, stdin: Some(cell.code.clone()), ..exec });
             call.note.replace(Some(FRESH_PROCESS.to_owned()));
             call
         }
         Err(why) => {
-            let call = guest.journal.enter_process(exec, Input::default(), None);
-            call.finish(None, ExecEnd::NotStarted(why), Duration::ZERO, guest.disk_free());
+            let call = resources.journal.enter_process(exec, Input::default(), None);
+            call.finish(None, ExecEnd::NotStarted(why), Duration::ZERO, resources.disk_free());
             call
         }
     }
 }
 
 struct RunningCell {
-    guest: Rc<Guest>,
+    kernels: Rc<Kernels>,
     call: Rc<ProcessCall>,
     code: String,
     started: Instant,
@@ -117,13 +117,13 @@ struct Progress {
 
 impl RunningCell {
     async fn run(self, spec: KernelSpec, environment: BTreeMap<String, String>) {
-        let running = self.guest.journal.running();
+        let running = self.kernels.resources.journal.running();
         running.set(running.get() + 1);
         let (pid, end) = self.live(&spec, environment).await;
         self.write_notebook(&spec).await;
         process::wait_for_space(&self.call).await;
-        self.call.finish(pid, end, self.started.elapsed(), self.guest.disk_free());
-        let running = self.guest.journal.running();
+        self.call.finish(pid, end, self.started.elapsed(), self.kernels.resources.disk_free());
+        let running = self.kernels.resources.journal.running();
         running.set(running.get().saturating_sub(1));
     }
 
@@ -147,7 +147,7 @@ impl RunningCell {
         let obtained = tokio::select! {
             biased;
             given_up = self.given_up() => return given_up.attempt(),
-            obtained = self.guest.kernels.obtain(&self.guest, spec, environment.clone()) => obtained,
+            obtained = self.kernels.obtain(spec, environment.clone()) => obtained,
         };
         let (kernel, note) = match obtained {
             Ok(obtained) => obtained,
@@ -347,7 +347,7 @@ impl RunningCell {
 
     async fn write_notebook(&self, spec: &KernelSpec) {
         let record = std::mem::take(&mut *self.record.borrow_mut());
-        if let Err(why) = self.guest.kernels.notebooks.append(&self.guest, spec, record).await {
+        if let Err(why) = self.kernels.notebooks.append(&self.kernels.resources, spec, record).await {
             self.add_note(&format!("the notebook could not be written: {why}"));
         }
     }

@@ -5,14 +5,14 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
-use crate::guest::Guest;
+use crate::files::worker::Workers;
 use crate::kernels::spec::KernelSpec;
 use crate::kernels::zmtp;
+use crate::ports::dial_unix;
 use crate::sys;
 
 /// How long to wait before retrying a kernel that does not listen yet.
@@ -135,12 +135,12 @@ impl Connection {
 
     /// Connects to a channel and performs the handshake. Retries until the kernel listens; the caller limits the
     /// time.
-    pub(crate) async fn open(&self, guest: &Guest, channel: Channel) -> Box<dyn ChannelStream> {
+    pub(crate) async fn open(&self, workers: &Workers, channel: Channel) -> Box<dyn ChannelStream> {
         let socket =
             if channel == Channel::Iopub { zmtp::SocketType::Subscriber } else { zmtp::SocketType::Dealer };
         let mut pause = FIRST_PAUSE;
         loop {
-            if let Ok(mut stream) = self.dial(guest, channel).await
+            if let Ok(mut stream) = self.dial(workers, channel).await
                 && zmtp::greet(&mut stream, socket, b"caisson").await.is_ok()
             {
                 return stream;
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    async fn dial(&self, guest: &Guest, channel: Channel) -> io::Result<Box<dyn ChannelStream>> {
+    async fn dial(&self, workers: &Workers, channel: Channel) -> io::Result<Box<dyn ChannelStream>> {
         let index = match channel {
             Channel::Shell => 0,
             Channel::Iopub => 1,
@@ -160,7 +160,7 @@ impl Connection {
             Transport::Ipc(path) => {
                 let path = format!("{path}-{}", index + 1);
                 // The guest may be root and still lack permission to enter the agent's home directory.
-                let dialled = guest.workers.short(move || dial_unix(&path)).await;
+                let dialled = workers.short(move || dial_unix(&path)).await;
                 let stream = dialled.map_err(|error| io::Error::other(error.message))??;
                 Ok(Box::new(UnixStream::from_std(stream)?))
             }
@@ -171,14 +171,6 @@ impl Connection {
             }
         }
     }
-}
-
-/// Connects without waiting: a listener that does not accept must not block the thread.
-pub(crate) fn dial_unix(path: &str) -> io::Result<std::os::unix::net::UnixStream> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }
 
 fn file_in(directory: &Path, kernel: &str) -> PathBuf {

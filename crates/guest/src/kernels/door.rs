@@ -20,8 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 
-use crate::guest::Guest;
-use crate::kernels::spec;
+use crate::kernels::{Kernels, spec};
 
 /// The name of the abstract socket. Each sandbox has a separate namespace for such names.
 const NAME: &str = "caisson-kernels";
@@ -59,16 +58,16 @@ pub(crate) fn open() -> io::Result<StdListener> {
 }
 
 /// Serves requests until the guest exits.
-pub(crate) async fn answer(guest: Rc<Guest>, listener: StdListener) {
+pub(crate) async fn answer(kernels: Rc<Kernels>, listener: StdListener) {
     let Ok(listener) = UnixListener::from_std(listener) else { return };
     let places = Arc::new(Semaphore::new(MAX_KNOCKING));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let guest = Rc::clone(&guest);
+                let kernels = Rc::clone(&kernels);
                 spawn_local(async move {
-                    let _ = serve(&guest, stream).await;
+                    let _ = serve(&kernels, stream).await;
                     drop(place);
                 });
             }
@@ -77,7 +76,7 @@ pub(crate) async fn answer(guest: Rc<Guest>, listener: StdListener) {
     }
 }
 
-async fn serve(guest: &Rc<Guest>, mut stream: UnixStream) -> io::Result<()> {
+async fn serve(kernels: &Kernels, mut stream: UnixStream) -> io::Result<()> {
     let mut line = String::new();
     let reading = async {
         let mut reader = BufReader::new((&mut stream).take(MAX_REQUEST_BYTES));
@@ -85,22 +84,21 @@ async fn serve(guest: &Rc<Guest>, mut stream: UnixStream) -> io::Result<()> {
     };
     tokio::time::timeout(PATIENCE, reading).await??;
     let answer = match serde_json::from_str::<Knock>(&line) {
-        Ok(knock) => carry_out(guest, knock).await.unwrap_or_else(|error| json!({"error": error})),
+        Ok(knock) => carry_out(kernels, knock).await.unwrap_or_else(|error| json!({"error": error})),
         Err(error) => json!({"error": format!("the request is not understood: {error}")}),
     };
     stream.write_all(format!("{answer}\n").as_bytes()).await?;
     stream.shutdown().await
 }
 
-async fn carry_out(guest: &Rc<Guest>, knock: Knock) -> Result<Value, String> {
-    let kernels = &guest.kernels;
+async fn carry_out(kernels: &Kernels, knock: Knock) -> Result<Value, String> {
     let living = kernels.living(&knock.kernel);
     match (knock.order, &living) {
         (Order::Look, _) => return Ok(json!({"alive": living.is_some()})),
         (Order::Interrupt | Order::Restart, Some(_)) => {
             let action =
                 if knock.order == Order::Restart { KernelAction::Restart } else { KernelAction::Interrupt };
-            if let Reply::Refused { message } = kernels.act(guest, &knock.kernel, action).await {
+            if let Reply::Refused { message } = kernels.act(&knock.kernel, action).await {
                 return Err(message);
             }
         }
@@ -109,7 +107,7 @@ async fn carry_out(guest: &Rc<Guest>, knock: Knock) -> Result<Value, String> {
     }
     let home = knock.environment.get("HOME").map_or(super::HOME, String::as_str);
     let spec = spec::choose(&KernelChoice::Name(knock.kernel), spec::find_all(home.as_ref()))?;
-    let (kernel, note) = kernels.obtain(guest, &spec, knock.environment).await?;
+    let (kernel, note) = kernels.obtain(&spec, knock.environment).await?;
     // Keep the note for the agent's next cell instead of this client.
     if let Some(note) = note {
         kernel.note.replace(Some(note));

@@ -13,12 +13,12 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
 
-use crate::guest::Guest;
 use crate::kernels::connect::{Channel, ChannelStream, Connection};
 use crate::kernels::spec::{InterruptMode, KernelSpec};
 use crate::kernels::wire::{Message, Signer};
 use crate::kernels::zmtp;
 use crate::kill::Tree;
+use crate::resources::Resources;
 use crate::spawn::{self, Watched};
 use crate::sys;
 
@@ -114,34 +114,34 @@ impl Drop for Leash {
 impl Kernel {
     /// Starts a kernel and waits until it replies. The error is a message for the user.
     pub(crate) async fn start(
-        guest: &Rc<Guest>,
+        resources: &Rc<Resources>,
         spec: KernelSpec,
         environment: BTreeMap<String, String>,
         connection: Connection,
         generation: u64,
     ) -> Result<Rc<Self>, String> {
         let written = connection.clone();
-        let written = guest.workers.short(move || written.write_file()).await;
+        let written = resources.files.workers.short(move || written.write_file()).await;
         written
             .map_err(|error| error.message)?
             .map_err(|error| format!("writing {}: {error}", connection.file.display()))?;
         let exec = exec_of(&spec, &connection, &environment, generation);
-        let spawned = guest.spawner.spawn(&exec)?;
+        let spawned = resources.spawner.spawn(&exec)?;
         let pid = spawned.pid.as_raw_nonzero().get();
-        let mut exit = guest.reaper.expect(spawned.pid);
+        let mut exit = resources.reaper.expect(spawned.pid);
         let mut leash = Leash(Some(pid));
         let last_words = Rc::new(RefCell::new(VecDeque::new()));
         for (_, output) in &spawned.outputs {
             spawn_local(listen(Rc::clone(output), Rc::clone(&last_words)));
         }
-        if let Some(failure) = crate::process::read_report(&spawned.report).await {
-            return Err(spawn::explain(&exec, &guest.spawner.directory, &failure));
+        if let Some(failure) = spawn::read_report(&spawned.report).await {
+            return Err(spawn::explain(&exec, &resources.spawner.directory, &failure));
         }
         let channels = async {
             tokio::join!(
-                connection.open(guest, Channel::Shell),
-                connection.open(guest, Channel::Iopub),
-                connection.open(guest, Channel::Control)
+                connection.open(&resources.files.workers, Channel::Shell),
+                connection.open(&resources.files.workers, Channel::Iopub),
+                connection.open(&resources.files.workers, Channel::Control)
             )
         };
         let (shell, iopub, control) = tokio::select! {
@@ -174,7 +174,7 @@ impl Kernel {
         kernel.listen(shell_reader, Channel::Shell);
         kernel.listen(iopub_reader, Channel::Iopub);
         kernel.listen(control_reader, Channel::Control);
-        spawn_local(Rc::clone(&kernel).watch_end(Rc::clone(guest), exit));
+        spawn_local(Rc::clone(&kernel).watch_end(Rc::clone(resources), exit));
         tokio::select! {
             ready = timeout(START_PATIENCE, kernel.nudge()) => {
                 ready.map_err(|_| format!("the kernel {} does not answer", kernel.spec.name))??;
@@ -297,7 +297,7 @@ impl Kernel {
         }
     }
 
-    async fn watch_end(self: Rc<Self>, guest: Rc<Guest>, exit: oneshot::Receiver<WaitStatus>) {
+    async fn watch_end(self: Rc<Self>, resources: Rc<Resources>, exit: oneshot::Receiver<WaitStatus>) {
         let status = exit.await.ok();
         let how = match self.ending.borrow().clone() {
             Some(why) => why,
@@ -308,7 +308,7 @@ impl Kernel {
         }
         self.asker.replace(None);
         let connection = self.connection.clone();
-        let _ = guest.workers.short(move || connection.remove_files()).await;
+        let _ = resources.files.workers.short(move || connection.remove_files()).await;
         self.state.send_replace(State::Dead(how));
     }
 }

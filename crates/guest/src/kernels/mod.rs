@@ -21,13 +21,11 @@ use std::rc::Rc;
 use protocol::{KernelAction, KernelState, KernelStatus, Reply};
 use tokio::sync::Mutex;
 
-pub(crate) use connect::dial_unix;
-
-use crate::guest::Guest;
 use crate::kernels::connect::Connection;
 use crate::kernels::kernel::{Kernel, State};
 use crate::kernels::notebook::Notebooks;
 use crate::kernels::spec::KernelSpec;
+use crate::resources::Resources;
 
 /// The agent's home directory, unless `HOME` is set.
 const HOME: &str = "/home/agent";
@@ -46,7 +44,7 @@ struct Slot {
 impl Slot {
     async fn start(
         &self,
-        guest: &Rc<Guest>,
+        resources: &Rc<Resources>,
         spec: KernelSpec,
         environment: BTreeMap<String, String>,
     ) -> Result<Rc<Kernel>, String> {
@@ -61,19 +59,23 @@ impl Slot {
             }
         };
         self.connection.replace(Some(connection.clone()));
-        Kernel::start(guest, spec, environment, connection, self.generation.get()).await
+        Kernel::start(resources, spec, environment, connection, self.generation.get()).await
     }
 }
 
 /// All kernels of the sandbox.
-#[derive(Default)]
 pub(crate) struct Kernels {
+    resources: Rc<Resources>,
     slots: RefCell<HashMap<String, Rc<Slot>>>,
     /// Records the cells for people to read.
     notebooks: Notebooks,
 }
 
 impl Kernels {
+    pub(crate) fn new(resources: Rc<Resources>) -> Self {
+        Self { resources, slots: RefCell::default(), notebooks: Notebooks::default() }
+    }
+
     fn slot(&self, name: &str) -> Rc<Slot> {
         Rc::clone(self.slots.borrow_mut().entry(name.to_owned()).or_default())
     }
@@ -81,7 +83,6 @@ impl Kernels {
     /// Returns the kernel and a note for the result of the cell. Starts the kernel if it is not running.
     async fn obtain(
         &self,
-        guest: &Rc<Guest>,
         spec: &KernelSpec,
         environment: BTreeMap<String, String>,
     ) -> Result<(Rc<Kernel>, Option<String>), String> {
@@ -96,7 +97,7 @@ impl Kernels {
         };
         let note = died
             .map(|how| format!("the kernel was started anew, variables of earlier cells are lost: {how}"));
-        let kernel = slot.start(guest, spec.clone(), environment).await?;
+        let kernel = slot.start(&self.resources, spec.clone(), environment).await?;
         *living = Some(Rc::clone(&kernel));
         Ok((kernel, note))
     }
@@ -137,7 +138,7 @@ impl Kernels {
     }
 
     /// Interrupts or restarts a kernel.
-    pub(crate) async fn act(&self, guest: &Rc<Guest>, name: &str, action: KernelAction) -> Reply {
+    pub(crate) async fn act(&self, name: &str, action: KernelAction) -> Reply {
         let Some(kernel) = self.living(name) else {
             return Reply::Refused { message: format!("the kernel `{name}` does not run") };
         };
@@ -151,7 +152,7 @@ impl Kernels {
                 let mut living = slot.living.lock().await;
                 let is_same = living.as_ref().is_some_and(|current| Rc::ptr_eq(current, &kernel));
                 if is_same {
-                    match slot.start(guest, kernel.spec.clone(), environment).await {
+                    match slot.start(&self.resources, kernel.spec.clone(), environment).await {
                         Ok(started) => {
                             started.note.replace(Some(
                                 "the kernel was restarted on request, variables of earlier cells are lost"

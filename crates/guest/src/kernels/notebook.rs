@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use protocol::{CallKey, Display, DisplayKind, OutputStream};
 use serde_json::{Value, json};
 
-use crate::guest::Guest;
 use crate::kernels::spec::KernelSpec;
+use crate::resources::Resources;
 
 const FOLDER: &str = ".caisson";
 /// The most output of one cell in the notebook. The job's log has more.
@@ -163,20 +163,20 @@ impl Notebooks {
     /// Adds a cell to the notebook of its kernel.
     pub(crate) async fn append(
         &self,
-        guest: &Guest,
+        resources: &Resources,
         spec: &KernelSpec,
         record: CellRecord,
     ) -> Result<(), String> {
         let name =
             if spec.name == "python3" { "agent.ipynb".into() } else { format!("agent-{}.ipynb", spec.name) };
         let seal = self.seals.borrow().get(&name).copied();
-        let path = Path::new(&guest.spawner.directory).join(FOLDER).join(&name);
+        let path = Path::new(&resources.spawner.directory).join(FOLDER).join(&name);
         let rest = json!({
             "kernelspec": {"display_name": spec.display_name, "language": spec.language, "name": spec.name},
             "language_info": {"name": spec.language},
         });
         let write = move || write(&path, &record.to_json(), &rest, seal);
-        let written = guest.workers.short(write).await.map_err(|error| error.message)?;
+        let written = resources.files.workers.short(write).await.map_err(|error| error.message)?;
         match written {
             Ok(seal) => {
                 self.seals.borrow_mut().insert(name, seal);

@@ -7,8 +7,6 @@ use bytes::Bytes;
 use protocol::frame::MAX_OUTPUT_BYTES;
 use protocol::{OutputChunk, OutputStream};
 
-use crate::pace::Position;
-
 use super::store::{OutputStore, Place, RECORD_HEADER_BYTES, Segment};
 
 /// Which chunks a follower may read.
@@ -35,6 +33,15 @@ pub(crate) enum Next {
     },
     /// Nothing within reach for now.
     Nothing,
+}
+
+/// A position in the output of a call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Number of bytes before it.
+    pub(crate) bytes: u64,
+    /// Number of chunks before it.
+    pub(crate) sequence: u64,
 }
 
 /// The position of a follower.

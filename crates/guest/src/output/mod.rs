@@ -12,6 +12,6 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cursor::{Cursor, Next, Reach};
+pub(crate) use cursor::{Cursor, Next, Position, Reach};
 pub(crate) use early::Allowance;
 pub(crate) use store::{FULL_SHAPE, OutputStore};

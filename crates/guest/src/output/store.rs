@@ -10,9 +10,7 @@ use bytes::Bytes;
 use protocol::OutputStream;
 use protocol::frame::MAX_OUTPUT_BYTES;
 
-use crate::pace::Position;
-
-use super::cursor::{Cursor, Next, Reach};
+use super::cursor::{Cursor, Next, Position, Reach};
 use super::early::{Allowance, Early};
 
 /// Stream (one byte) and length (two bytes), which precede the bytes of a record.

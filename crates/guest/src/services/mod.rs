@@ -22,7 +22,7 @@ use tokio::task::spawn_local;
 pub(crate) use probe::connect;
 pub(crate) use requests::serve;
 
-use crate::guest::Guest;
+use crate::resources::Resources;
 use log::ServiceLog;
 
 /// The most services with different names in one sandbox.
@@ -162,17 +162,21 @@ impl Drop for ServiceUse {
     }
 }
 
-#[derive(Default)]
 pub(crate) struct Services {
+    resources: Rc<Resources>,
     table: RefCell<BTreeMap<ServiceName, Rc<Service>>>,
 }
 
 impl Services {
+    pub(crate) fn new(resources: Rc<Resources>) -> Self {
+        Self { resources, table: RefCell::default() }
+    }
+
     /// Starts a service if it is not running, waits until it is ready, and keeps it running until the result is
     /// dropped.
-    pub(crate) async fn acquire(guest: &Rc<Guest>, spec: &ServiceSpec) -> Result<ServiceUse, ServiceFailure> {
+    pub(crate) async fn acquire(self: &Rc<Self>, spec: &ServiceSpec) -> Result<ServiceUse, ServiceFailure> {
         check_depth(spec, MAX_DEPTH)?;
-        let service = guest.services.enter(spec)?;
+        let service = self.enter(spec)?;
         // Register the use before any await, so that the supervisor sees a user.
         let held = ServiceUse::new(Rc::clone(&service));
         // Wait for a service that is stopping.
@@ -181,7 +185,7 @@ impl Services {
             *service.spec.borrow_mut() = spec.clone();
             service.wish.send_replace(Wish::Run);
             service.phase.send_replace(Phase::Starting);
-            spawn_local(supervise::run(Rc::clone(guest), Rc::clone(&service)));
+            spawn_local(supervise::run(Rc::clone(self), Rc::clone(&service)));
         }
         wait_until_ready(&service).await?;
         Ok(held)
@@ -241,8 +245,8 @@ impl Services {
     }
 
     /// Stops and starts a service. Returns when it is ready.
-    pub(crate) async fn restart(guest: &Rc<Guest>, name: &ServiceName) -> Result<(), ServiceFailure> {
-        let service = guest.services.find(name)?;
+    pub(crate) async fn restart(self: &Rc<Self>, name: &ServiceName) -> Result<(), ServiceFailure> {
+        let service = self.find(name)?;
         if matches!(*service.phase.borrow(), Phase::Running { .. }) {
             let mut phases = service.phase.subscribe();
             service.wish.send_replace(Wish::Restart);
@@ -250,7 +254,7 @@ impl Services {
             return wait_until_ready(&service).await;
         }
         let spec = service.spec.borrow().clone();
-        Self::acquire(guest, &spec).await.map(drop)
+        self.acquire(&spec).await.map(drop)
     }
 }
 

@@ -23,10 +23,9 @@ use tokio::time::{sleep, timeout};
 
 use super::probe::wait_until_ready;
 use super::{Phase, Service, ServiceFailure, ServiceUse, Services, Wish};
-use crate::guest::Guest;
 use crate::kill::Tree;
-use crate::process::read_report;
-use crate::spawn::{self, Watched};
+use crate::resources::Resources;
+use crate::spawn::{self, Watched, read_report};
 
 /// Delay before the next start after a failure. Doubles with each consecutive failure.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
@@ -58,9 +57,9 @@ enum Change {
 }
 
 /// Supervises a service until it is stopped or has failed. The caller has already set the phase to `Starting`.
-pub(super) async fn run(guest: Rc<Guest>, service: Rc<Service>) {
+pub(super) async fn run(services: Rc<Services>, service: Rc<Service>) {
     let spec = service.spec.borrow().clone();
-    let last = Box::pin(keep_running(&guest, &service, &spec)).await;
+    let last = Box::pin(keep_running(&services, &service, &spec)).await;
     if let Phase::Failed(failure) = &last {
         *service.message.borrow_mut() = Some(failure.0.clone());
     }
@@ -68,20 +67,20 @@ pub(super) async fn run(guest: Rc<Guest>, service: Rc<Service>) {
 }
 
 /// Returns the final phase.
-async fn keep_running(guest: &Rc<Guest>, service: &Rc<Service>, spec: &ServiceSpec) -> Phase {
+async fn keep_running(services: &Rc<Services>, service: &Rc<Service>, spec: &ServiceSpec) -> Phase {
     loop {
         if back_off(service).await == Wish::Stop {
             return Phase::Stopped;
         }
         // Held until the service ends or restarts.
-        let required = match acquire_required(guest, spec).await {
+        let required = match acquire_required(services, spec).await {
             Ok(required) => required,
             Err(failure) => {
                 note_failure(service);
                 return Phase::Failed(failure);
             }
         };
-        let mut process = match start(guest, service, spec).await {
+        let mut process = match start(&services.resources, service, spec).await {
             Ok(process) => process,
             Err(_) if *service.wish.borrow() == Wish::Stop => return Phase::Stopped,
             Err(failure) => {
@@ -156,17 +155,20 @@ async fn back_off(service: &Service) -> Wish {
     *service.wish.borrow()
 }
 
-async fn acquire_required(guest: &Rc<Guest>, spec: &ServiceSpec) -> Result<Vec<ServiceUse>, ServiceFailure> {
+async fn acquire_required(
+    services: &Rc<Services>,
+    spec: &ServiceSpec,
+) -> Result<Vec<ServiceUse>, ServiceFailure> {
     let mut required = Vec::with_capacity(spec.requires.len());
     for other in &spec.requires {
-        required.push(Box::pin(Services::acquire(guest, other)).await?);
+        required.push(Box::pin(services.acquire(other)).await?);
     }
     Ok(required)
 }
 
 /// Starts the process and waits until the service is ready.
 async fn start(
-    guest: &Rc<Guest>,
+    resources: &Resources,
     service: &Rc<Service>,
     spec: &ServiceSpec,
 ) -> Result<Process, ServiceFailure> {
@@ -179,8 +181,8 @@ async fn start(
     service.phase.send_replace(Phase::Starting);
     service.starts.set(service.starts.get().saturating_add(1));
     service.log.borrow_mut().mark_start();
-    let spawned = guest.spawner.spawn(&exec).map_err(failed)?;
-    let exit = guest.reaper.expect(spawned.pid);
+    let spawned = resources.spawner.spawn(&exec).map_err(failed)?;
+    let exit = resources.reaper.expect(spawned.pid);
     let mut process = Process { pid: spawned.pid.as_raw_nonzero().get(), exit, is_reaped: false };
     for (_, fd) in spawned.outputs {
         spawn_local(pump(Rc::clone(service), fd));
@@ -188,7 +190,7 @@ async fn start(
     let mut wishes = service.wish.subscribe();
     let becomes_ready = async {
         if let Some(failure) = read_report(&spawned.report).await {
-            return Err(spawn::explain(&exec, &guest.spawner.directory, &failure));
+            return Err(spawn::explain(&exec, &resources.spawner.directory, &failure));
         }
         wait_until_ready(service, &spec.ready).await;
         Ok(())

@@ -7,45 +7,35 @@ use std::rc::Rc;
 
 use tokio::sync::watch;
 
-use crate::calls::ProcessCall;
+use super::ProcessCall;
+use crate::output::Position;
 
 /// How far a follower may fall behind before the process must wait. In bytes, this is half of the stored tail. In
 /// chunks, however small they are, it is a fifth, so that the store drops nothing before the follower has it.
 const MOST_BEHIND: Position = Position { bytes: 4 * 1024 * 1024, sequence: 64 * 1024 };
 
-/// A position in the output of a call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// Number of bytes before it.
-    pub(crate) bytes: u64,
-    /// Number of chunks before it.
-    pub(crate) sequence: u64,
-}
-
-impl Position {
-    /// Whether `other` is far ahead of this position.
-    fn is_far_behind(self, other: Self) -> bool {
-        other.bytes.saturating_sub(self.bytes) > MOST_BEHIND.bytes
-            || other.sequence.saturating_sub(self.sequence) > MOST_BEHIND.sequence
-    }
+/// Whether a follower is far behind the end of the output.
+fn is_far_behind(follower: Position, printed: Position) -> bool {
+    printed.bytes.saturating_sub(follower.bytes) > MOST_BEHIND.bytes
+        || printed.sequence.saturating_sub(follower.sequence) > MOST_BEHIND.sequence
 }
 
 /// The followers that a call must wait for.
-pub(crate) struct Pace {
+pub(crate) struct Backpressure {
     /// The position of each follower.
     followers: RefCell<BTreeMap<u64, Position>>,
     /// Changes when a follower advances or disconnects.
     got_on: watch::Sender<u64>,
 }
 
-impl Pace {
+impl Backpressure {
     pub(crate) fn new() -> Self {
         Self { followers: RefCell::default(), got_on: watch::Sender::new(0) }
     }
 
     /// Whether a follower is so far behind the end of the output that the process must wait.
     fn is_behind(&self, printed: Position) -> bool {
-        self.followers.borrow().values().any(|follower| follower.is_far_behind(printed))
+        self.followers.borrow().values().any(|follower| is_far_behind(*follower, printed))
     }
 
     fn tell(&self) {
@@ -54,16 +44,16 @@ impl Pace {
 }
 
 /// A registered follower. The call waits for it until it is dropped.
-pub(crate) struct Paced {
+pub(crate) struct PacedFollower {
     call: Rc<ProcessCall>,
     number: u64,
 }
 
-impl Paced {
+impl PacedFollower {
     /// Registers a follower at a position.
     pub(crate) fn new(call: Rc<ProcessCall>, position: Position) -> Self {
         let number = {
-            let mut followers = call.pace.followers.borrow_mut();
+            let mut followers = call.backpressure.followers.borrow_mut();
             let number = followers.last_key_value().map_or(0, |(last, _)| last + 1);
             followers.insert(number, position);
             number
@@ -73,30 +63,30 @@ impl Paced {
 
     /// Updates the follower's position.
     pub(crate) fn is_at(&self, position: Position) {
-        self.call.pace.followers.borrow_mut().insert(self.number, position);
-        self.call.pace.tell();
+        self.call.backpressure.followers.borrow_mut().insert(self.number, position);
+        self.call.backpressure.tell();
     }
 }
 
-impl Drop for Paced {
+impl Drop for PacedFollower {
     fn drop(&mut self) {
-        self.call.pace.followers.borrow_mut().remove(&self.number);
-        self.call.pace.tell();
+        self.call.backpressure.followers.borrow_mut().remove(&self.number);
+        self.call.backpressure.tell();
     }
 }
 
 /// Waits while a follower is far behind. Returns once the call has ended, because its later output is discarded.
 pub(crate) async fn wait_for_followers(call: &ProcessCall) {
-    if call.pace.followers.borrow().is_empty() {
+    if call.backpressure.followers.borrow().is_empty() {
         return;
     }
-    let mut got_on = call.pace.got_on.subscribe();
+    let mut got_on = call.backpressure.got_on.subscribe();
     let mut phases = call.phase.subscribe();
     loop {
         // Read both before the store, so that no change is missed.
         got_on.borrow_and_update();
         let has_ended = phases.borrow_and_update().outcome().is_some();
-        if has_ended || !call.pace.is_behind(call.store.borrow().end()) {
+        if has_ended || !call.backpressure.is_behind(call.store.borrow().end()) {
             return;
         }
         tokio::select! {
@@ -112,15 +102,15 @@ mod tests {
 
     #[test]
     fn a_process_waits_for_the_slowest_of_those_that_it_waits_for() {
-        let pace = Pace::new();
+        let backpressure = Backpressure::new();
         let at = |bytes, sequence| Position { bytes, sequence };
-        assert!(!pace.is_behind(at(u64::MAX, u64::MAX)), "nobody follows");
-        pace.followers.borrow_mut().extend([(0, at(1000, 9)), (1, at(5, 2))]);
-        assert!(!pace.is_behind(at(MOST_BEHIND.bytes + 5, 20)));
-        assert!(pace.is_behind(at(MOST_BEHIND.bytes + 6, 20)));
-        assert!(!pace.is_behind(at(2000, MOST_BEHIND.sequence + 2)));
-        assert!(pace.is_behind(at(2000, MOST_BEHIND.sequence + 3)), "many small pieces");
-        pace.followers.borrow_mut().remove(&1);
-        assert!(!pace.is_behind(at(MOST_BEHIND.bytes + 1000, MOST_BEHIND.sequence + 9)));
+        assert!(!backpressure.is_behind(at(u64::MAX, u64::MAX)), "nobody follows");
+        backpressure.followers.borrow_mut().extend([(0, at(1000, 9)), (1, at(5, 2))]);
+        assert!(!backpressure.is_behind(at(MOST_BEHIND.bytes + 5, 20)));
+        assert!(backpressure.is_behind(at(MOST_BEHIND.bytes + 6, 20)));
+        assert!(!backpressure.is_behind(at(2000, MOST_BEHIND.sequence + 2)));
+        assert!(backpressure.is_behind(at(2000, MOST_BEHIND.sequence + 3)), "many small pieces");
+        backpressure.followers.borrow_mut().remove(&1);
+        assert!(!backpressure.is_behind(at(MOST_BEHIND.bytes + 1000, MOST_BEHIND.sequence + 9)));
     }
 }

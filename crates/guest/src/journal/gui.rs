@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use protocol::{CallKey, GuiError, GuiErrorCode, GuiResult};
 use tokio::sync::watch;
 
-use crate::calls::write_file;
+use super::write_file;
 
 /// The file for the image of a result, in the folder of the call.
 const IMAGE_FILE: &str = "image.png";
