@@ -48,7 +48,14 @@ const MOST_LINES: usize = 700;
 
 /// Crates whose modules still import each other, with the size of each cycle. No other crate may have a cycle, none of these may
 /// grow, and one that has shrunk is entered here with its new size.
-const CYCLES: [(&str, &[usize]); 0] = [];
+const CYCLES: [(&str, &[usize]); 6] = [
+    ("agent", &[2, 8]),
+    ("caisson", &[21]),
+    ("context", &[6]),
+    ("egress", &[2, 23]),
+    ("orchestrator", &[51]),
+    ("server", &[3, 9]),
+];
 
 const NAMES_THAT_SAY_NOTHING: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "manager", "misc"];
 
